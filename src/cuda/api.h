@@ -1,0 +1,22 @@
+// The driver API's types, without the renaming that cuda.h does by macro: this library speaks of
+// exported symbols, and `cuMemAlloc_v2` has to mean just that symbol.
+#pragma once
+
+#include <cuda.h>
+
+#undef cuCtxDestroy
+#undef cuCtxSynchronize
+#undef cuDevicePrimaryCtxRelease
+#undef cuDevicePrimaryCtxReset
+#undef cuGetProcAddress
+#undef cuMemAllocAsync
+#undef cuMemAllocFromPoolAsync
+#undef cuMemFreeAsync
+#undef cuStreamBeginCapture
+#undef cuStreamBeginCaptureToGraph
+#undef cuStreamDestroy
+#undef cuStreamEndCapture
+#undef cuStreamIsCapturing
+#undef cuStreamGetCtx
+#undef cuStreamQuery
+#undef cuStreamSynchronize

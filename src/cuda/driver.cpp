@@ -1,0 +1,65 @@
+// Loads the table of real driver functions from the libcuda that is already in the process.
+#include "cuda/driver.h"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstring>
+#include <mutex>
+
+#include "cuda/dynamic_linker.h"
+
+namespace cupool::cuda {
+namespace {
+
+std::atomic<const Driver*> loaded{nullptr};
+std::atomic<bool> is_shut_down{false};
+std::mutex load_mutex;
+
+Driver* load_from(void* library) {
+  auto* table = new Driver;
+  const DlsymFunction look_up = real_dlsym();
+#define FN(symbol, parameters) \
+  table->symbol = reinterpret_cast<CUresult(*) parameters>(look_up(library, #symbol));
+#include "cuda/functions.def"
+#undef FN
+  // A look-up that failed leaves a message in dlerror() that is not the program's.
+  dlerror();
+  if (table->cuDriverGetVersion != nullptr) table->cuDriverGetVersion(&table->version);
+  return table;
+}
+
+}  // namespace
+
+void* Driver::find(const char* symbol) const {
+#define FN(name, parameters) \
+  if (std::strcmp(symbol, #name) == 0) return reinterpret_cast<void*>(name);
+#include "cuda/functions.def"
+#undef FN
+  return nullptr;
+}
+
+const Driver* driver() {
+  const Driver* table = loaded.load(std::memory_order_acquire);
+  if (table != nullptr) return table;
+  // RTLD_NOLOAD: only what the program has. The handle is kept, so that the functions stay valid
+  // when the program closes its own.
+  void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  if (library == nullptr) {
+    dlerror();
+    return nullptr;
+  }
+  const std::lock_guard<std::mutex> lock(load_mutex);
+  table = loaded.load(std::memory_order_relaxed);
+  if (table == nullptr) {
+    table = load_from(library);
+    loaded.store(table, std::memory_order_release);
+  }
+  return table;
+}
+
+void note_shut_down() { is_shut_down.store(true, std::memory_order_relaxed); }
+
+bool shut_down() { return is_shut_down.load(std::memory_order_relaxed); }
+
+}  // namespace cupool::cuda

@@ -1,0 +1,28 @@
+// The table of the driver's real functions, taken from the libcuda that the program itself loaded.
+// This library never loads a driver: a process without CUDA stays one.
+#pragma once
+
+#include "cuda/api.h"
+
+namespace cupool::cuda {
+
+/// The real functions by exported symbol. A null member: this driver does not have it.
+struct Driver {
+  int version = 0;  ///< as cuDriverGetVersion says it: 12050 is CUDA 12.5; 0 before cuInit
+#define FN(symbol, parameters) CUresult(*symbol) parameters = nullptr;
+#include "cuda/functions.def"
+#undef FN
+
+  /// The real function with this exported name if it is in the table, else null.
+  void* find(const char* symbol) const;
+};
+
+/// The table, or null while the process has no libcuda.so.1 loaded. Loaded once; thread-safe.
+const Driver* driver();
+
+/// Notes that a driver call answered CUDA_ERROR_DEINITIALIZED: the driver has shut down, and
+/// nothing of CUDA is called by us any more (I6). Thread-safe.
+void note_shut_down();
+bool shut_down();
+
+}  // namespace cupool::cuda

@@ -1,0 +1,39 @@
+// What a driver's error code means for us: gone for good, refused because of a capture, or plain.
+#pragma once
+
+#include "cuda/api.h"
+
+namespace cupool::cuda {
+
+/// True for errors after which every call in the context answers the same code (CUDA Driver API,
+/// CUresult: "leaves the process in an inconsistent state and any further CUDA work will return
+/// the same error").
+inline bool is_sticky(CUresult result) {
+  switch (static_cast<int>(result)) {
+    case 214:  // uncorrectable ECC error
+    case 220:  // uncorrectable NVLink error
+    case 226:  // contained error
+    case 700:  // illegal address
+    case 702:  // launch timeout
+    case 709:  // context is destroyed
+    case 710:  // device assert
+    case 714:  // hardware stack error
+    case 715:  // illegal instruction
+    case 716:  // misaligned address
+    case 717:  // invalid address space
+    case 718:  // invalid program counter
+    case 719:  // launch failed
+    case 721:  // tensor memory leak
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// True for the codes by which the driver refuses a call because of a stream capture (900-908).
+inline bool is_capture_refusal(CUresult result) {
+  const int code = static_cast<int>(result);
+  return code >= 900 && code <= 908;
+}
+
+}  // namespace cupool::cuda

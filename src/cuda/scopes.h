@@ -1,0 +1,59 @@
+// Scopes around driver calls: a context made current, a thread's capture mode made relaxed, and
+// both put back as the program had them.
+#pragma once
+
+#include "cuda/driver.h"
+
+namespace cupool::cuda {
+
+/// Makes `context` current on this thread for a scope, unless it is so already. ok() is false if
+/// the driver refused; then nothing has changed.
+class ContextScope {
+ public:
+  ContextScope(const Driver& driver, CUcontext context) : driver_(driver) {
+    CUcontext current = nullptr;
+    if (driver_.cuCtxGetCurrent(&current) != CUDA_SUCCESS) return;
+    if (current == context) {
+      ok_ = true;
+      return;
+    }
+    pushed_ = driver_.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+    ok_ = pushed_;
+  }
+  ~ContextScope() {
+    CUcontext popped = nullptr;
+    if (pushed_) driver_.cuCtxPopCurrent_v2(&popped);
+  }
+  ContextScope(const ContextScope&) = delete;
+  ContextScope& operator=(const ContextScope&) = delete;
+
+  bool ok() const { return ok_; }
+
+ private:
+  const Driver& driver_;
+  bool pushed_ = false;
+  bool ok_ = false;
+};
+
+/// Puts the thread into relaxed capture mode for a scope. Calls such as event queries and
+/// allocations are refused, and break the capture, while the program captures a stream in global
+/// mode; in relaxed mode they go through and the capture survives (docs/design.md, I3).
+class RelaxedCaptureScope {
+ public:
+  explicit RelaxedCaptureScope(const Driver& driver) : driver_(driver) {
+    if (driver_.cuThreadExchangeStreamCaptureMode == nullptr) return;
+    exchanged_ = driver_.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS;
+  }
+  ~RelaxedCaptureScope() {
+    if (exchanged_) driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+  }
+  RelaxedCaptureScope(const RelaxedCaptureScope&) = delete;
+  RelaxedCaptureScope& operator=(const RelaxedCaptureScope&) = delete;
+
+ private:
+  const Driver& driver_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+  bool exchanged_ = false;
+};
+
+}  // namespace cupool::cuda
