@@ -3,7 +3,8 @@ add_library(cupool_options INTERFACE)
 target_include_directories(cupool_options INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
 target_include_directories(cupool_options SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
 target_compile_options(cupool_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
-                                                -fvisibility=hidden -fno-omit-frame-pointer)
+                                                -fvisibility=hidden -fno-omit-frame-pointer
+                                                -ffunction-sections -fdata-sections)
 target_compile_definitions(cupool_options INTERFACE CUPOOL_VERSION="${PROJECT_VERSION}")
 if(CUPOOL_WERROR)
   target_compile_options(cupool_options INTERFACE -Werror)

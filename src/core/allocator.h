@@ -1,0 +1,146 @@
+// The allocator: who serves an allocation, what a free does, and what a program is told about its
+// memory. Every route ends here; nothing here knows by which one a call came.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "config/settings.h"
+#include "core/context_registry.h"
+#include "core/pointer_map.h"
+#include "cuda/driver.h"
+#include "util/clock.h"
+
+namespace cupool::core {
+
+/// Thread-safe. `std::nullopt` from a try_ function means: not ours, make the real call.
+class Allocator {
+ public:
+  Allocator(const cuda::Driver& driver, const config::Settings& settings);
+
+  /// Serves `bytes` in the current context: from the cache, else fresh, after giving idle memory
+  /// back if need be. On success `*address` is set.
+  std::optional<CUresult> try_allocate(std::uint64_t bytes, CUdeviceptr* address);
+
+  /// Serves `bytes` only if a quiet block lies ready in `context`'s cache; for the runtime's short
+  /// cut. False: nothing has happened.
+  bool try_allocate_cached(Context& context, std::uint64_t bytes, CUdeviceptr* address);
+
+  /// Frees `address` if a block of ours begins there. The result is what the driver would say, a
+  /// double free and a sticky error included.
+  std::optional<CUresult> try_free(CUdeviceptr address);
+
+  /// The same for a stream-ordered free, which legacy memory may be given to as well: the block is
+  /// retired, and the caller does not wait.
+  std::optional<CUresult> try_free_in_stream(CUdeviceptr address);
+
+  /// Whether try_free() would answer success: a live block of ours in a context that is usable.
+  bool is_live(CUdeviceptr address);
+
+  /// Makes an allocation that passes through: the real call, and once more after idle memory has
+  /// been given back if it ran out of memory. `bytes()` is asked after a success for what to count;
+  /// `address` is where the real call leaves its result.
+  template <typename Bytes, typename Call>
+  CUresult pass_allocation(const Bytes& bytes, const CUdeviceptr* address, const Call& real) {
+    const std::uint64_t start = util::now_ns();
+    CUresult result = real();
+    Context* context = registry_.current();
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && context != nullptr && give_back_idle(*context)) {
+      result = real();
+      if (result == CUDA_SUCCESS) context->stats().add(stats::Counter::oom_rescues_total);
+    }
+    note_passed_allocation(context, result == CUDA_SUCCESS ? bytes() : 0, address, result, start);
+    return result;
+  }
+
+  /// Makes a free that passes through, and forgets the allocation if it succeeded.
+  template <typename Call>
+  CUresult pass_free(CUdeviceptr address, const Call& real) {
+    const std::uint64_t start = util::now_ns();
+    Block* passed = take_passed(address);
+    const CUresult result = real();
+    note_passed_free(passed, result, start);
+    return result;
+  }
+
+  /// Runs the program's synchronisation of `context` (null: not one that is served).
+  /// `count_failure` false: a failure is not counted, because the caller will make the call once
+  /// more.
+  template <typename Call>
+  CUresult synchronize(Context* context, bool count_failure, const Call& real) {
+    if (context == nullptr) return real();
+    const std::uint64_t start = util::now_ns();
+    const EpochNumber before = context->ordering().begin_synchronize();
+    const CUresult result = real();
+    if (result == CUDA_SUCCESS || count_failure) {
+      context->stats().add(stats::Counter::synchronize_calls_total);
+      context->stats().synchronize_time().record(util::now_ns() - start);
+    }
+    if (result == CUDA_SUCCESS) {
+      context->ordering().end_synchronize(before);
+      keep_quiet(*context);
+    } else {
+      note_failure(*context, result);
+    }
+    return result;
+  }
+
+  /// The pitch that the driver gives a row of `width` bytes, or 0 if it is not known yet. The first
+  /// real answer of a device teaches it.
+  std::uint64_t known_pitch(std::uint64_t width);
+  void learn_pitch(std::uint64_t width, std::uint64_t pitch);
+
+  /// Counting calls that are not served here, on the current device.
+  void count_null_free();
+  void count_in_current_device(stats::Counter counter);
+
+  /// Whether a block of ours, in whatever state, begins at `address`.
+  bool holds(CUdeviceptr address) const;
+
+  /// Bytes that lie idle on the current device and that the program may count as free.
+  std::uint64_t idle_bytes();
+
+  /// The live block of ours that begins at `base`, or null.
+  const Block* live_block(CUdeviceptr base);
+  /// Whether `base` is a block that the program has freed already.
+  bool is_freed_block(CUdeviceptr base);
+
+  /// The address is known outside of CUDA's ordering (IPC, RDMA, SYNC_MEMOPS): its block is never
+  /// served again. `address` may lie inside the block.
+  void mark_shared_outside(CUdeviceptr address);
+
+  /// The driver has destroyed `context`, or all contexts of a device.
+  void context_gone(Context& context);
+
+  /// Gives all idle memory of the context's device back to the device; true if there was any.
+  bool give_back_idle(Context& context);
+
+  /// Reads the driver's pool figures into the statistics, and counts what is still live.
+  void refresh_figures();
+
+  ContextRegistry& registry() { return registry_; }
+
+ private:
+  Block* take_quiet_block(Context& context, std::uint64_t capacity);
+  Block* fresh_block(Context& context, std::uint64_t capacity);
+  Block* adopt(Context& context, std::uint64_t capacity, CUdeviceptr address);
+  void make_live(Block& block, std::uint64_t bytes);
+  void keep_quiet(Context& context);
+  void keep(Context& context, BlockList& quiet);
+  void release(Context& context, BlockList& idle);
+  std::optional<CUresult> take_from_program(CUdeviceptr address, Block** block);
+  EpochNumber retire(Block& block);
+  CUresult wait_in_free(Context& context, EpochNumber epoch);
+  void note_failure(Context& context, CUresult result);
+  void note_passed_allocation(Context* context, std::uint64_t bytes, const CUdeviceptr* address,
+                              CUresult result, std::uint64_t start_ns);
+  Block* take_passed(CUdeviceptr address);
+  void note_passed_free(Block* passed, CUresult result, std::uint64_t start_ns);
+
+  const cuda::Driver& driver_;
+  ContextRegistry registry_;
+  PointerMap blocks_;
+  std::array<std::atomic<std::uint64_t>, stats::kMaxDevices> pitch_units_{};
+};
+
+}  // namespace cupool::core

@@ -1,0 +1,190 @@
+// Pools: created on first use, configured by the options, and used through a stream of the calling
+// thread on which nothing else ever runs (I2).
+#include "core/backend_pool.h"
+
+#include "core/context.h"
+#include "core/size_class.h"
+#include "cuda/scopes.h"
+#include "util/log.h"
+
+namespace cupool::core {
+
+bool PoolBackend::supported(const cuda::Driver& driver, int device) {
+  if (driver.cuMemPoolCreate == nullptr || driver.cuMemAllocFromPoolAsync == nullptr ||
+      driver.cuMemFreeAsync == nullptr || driver.cuMemPoolTrimTo == nullptr ||
+      driver.cuMemPoolSetAttribute == nullptr || driver.cuMemPoolGetAttribute == nullptr) {
+    return false;
+  }
+  int yes = 0;
+  return driver.cuDeviceGetAttribute(&yes, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device) ==
+             CUDA_SUCCESS &&
+         yes != 0;
+}
+
+CUresult PoolBackend::allocate(Context& context, std::uint64_t capacity, CUdeviceptr* address) {
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  if (would_exceed_maximum(capacity)) return CUDA_ERROR_OUT_OF_MEMORY;
+  CUmemoryPool pool = nullptr;
+  CUresult result = pool_of(is_large(capacity) ? kLarge : kSmall, &pool);
+  if (result != CUDA_SUCCESS) return result;
+  CUstream stream = nullptr;
+  result = context.thread_stream(&stream);
+  if (result != CUDA_SUCCESS) return result;
+  result = driver_.cuMemAllocFromPoolAsync(address, capacity, pool, stream);
+  if (result != CUDA_SUCCESS) return result;
+  // I2: usable at once on every stream only when the allocation itself has completed.
+  result = driver_.cuStreamQuery(stream);
+  if (result == CUDA_ERROR_NOT_READY) result = driver_.cuStreamSynchronize(stream);
+  if (result != CUDA_SUCCESS) {
+    driver_.cuMemFreeAsync(*address, stream);
+    *address = 0;
+  }
+  return result;
+}
+
+bool PoolBackend::release(Context& context, CUdeviceptr address) {
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  const cuda::ContextScope scope(driver_, context.handle());
+  CUstream stream = nullptr;
+  return scope.ok() && context.thread_stream(&stream) == CUDA_SUCCESS &&
+         driver_.cuMemFreeAsync(address, stream) == CUDA_SUCCESS;
+}
+
+void PoolBackend::trim(Context& context) {
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  const cuda::ContextScope scope(driver_, context.handle());
+  // A pool gives back only memory whose frees have completed.
+  CUstream stream = nullptr;
+  if (scope.ok() && context.thread_stream(&stream) == CUDA_SUCCESS) {
+    driver_.cuStreamSynchronize(stream);
+  }
+  for (auto& pool : pools_) {
+    const CUmemoryPool handle = pool.load(std::memory_order_acquire);
+    if (handle != nullptr) driver_.cuMemPoolTrimTo(handle, 0);
+  }
+}
+
+stats::PoolFigures PoolBackend::figures() const {
+  stats::PoolFigures figures;
+  CUmemoryPool previous = nullptr;
+  for (const auto& pool : pools_) {
+    const CUmemoryPool handle = pool.load(std::memory_order_acquire);
+    if (handle == nullptr || handle == previous) continue;
+    previous = handle;  // with CUPOOL_POOL=default both are the same one
+    const auto read = [&](CUmemPool_attribute attribute, std::uint64_t* sum) {
+      cuuint64_t value = 0;
+      if (driver_.cuMemPoolGetAttribute(handle, attribute, &value) != CUDA_SUCCESS) return false;
+      *sum += value;
+      return true;
+    };
+    figures.valid = read(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &figures.reserved_current) &&
+                    read(CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, &figures.reserved_high) &&
+                    read(CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &figures.used_current) &&
+                    read(CU_MEMPOOL_ATTR_USED_MEM_HIGH, &figures.used_high);
+    if (!figures.valid) break;
+  }
+  return figures;
+}
+
+void PoolBackend::preallocate(Context& context) {
+  const std::uint64_t bytes = device_.limits().prealloc;
+  if (bytes == 0) return;
+  if (bytes > device_.limits().release_threshold) {
+    CUPOOL_WARN_ONCE(
+        "CUPOOL_PREALLOC is larger than CUPOOL_RELEASE_THRESHOLD: the driver will give the excess "
+        "back; raise the threshold");
+  }
+  CUdeviceptr address = 0;
+  const std::uint64_t capacity = capacity_for(bytes < kLargeUnit ? kLargeUnit : bytes);
+  const CUresult result = allocate(context, capacity, &address);
+  if (result == CUDA_SUCCESS) {
+    release(context, address);
+  } else {
+    CUPOOL_WARN_ONCE(
+        "CUPOOL_PREALLOC: the driver refused %llu bytes with error %d; going on without",
+        static_cast<unsigned long long>(capacity), static_cast<int>(result));
+  }
+}
+
+CUresult PoolBackend::pool_of(Kind kind, CUmemoryPool* pool) {
+  *pool = pools_[kind].load(std::memory_order_acquire);
+  if (*pool != nullptr) return CUDA_SUCCESS;
+  const std::lock_guard<std::mutex> lock(create_mutex_);
+  *pool = pools_[kind].load(std::memory_order_relaxed);
+  if (*pool != nullptr) return CUDA_SUCCESS;
+  const CUresult result = create(pool);
+  if (result != CUDA_SUCCESS) return result;
+  configure(*pool);
+  pools_[kind].store(*pool, std::memory_order_release);
+  return CUDA_SUCCESS;
+}
+
+CUresult PoolBackend::create(CUmemoryPool* pool) const {
+  if (device_.limits().use_default_pool) {
+    return driver_.cuDeviceGetDefaultMemPool(pool, device_.ordinal());
+  }
+  CUmemPoolProps properties = {};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.handleTypes = CU_MEM_HANDLE_TYPE_NONE;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = device_.ordinal();
+#if CUDA_VERSION >= 12020
+  // The driver's own bound on each pool; would_exceed_maximum() holds their sum.
+  if (driver_.version >= 12020) properties.maxSize = device_.limits().max_size;
+#endif
+  return driver_.cuMemPoolCreate(pool, &properties);
+}
+
+void PoolBackend::configure(CUmemoryPool pool) const {
+  const Device::Limits& limits = device_.limits();
+  cuuint64_t threshold = limits.release_threshold;
+  set_attribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold, "CUPOOL_RELEASE_THRESHOLD");
+  int follow = limits.reuse_follow_event_dependencies ? 1 : 0;
+  set_attribute(pool, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES, &follow,
+                "CUPOOL_REUSE_FOLLOW_EVENT_DEPENDENCIES");
+  int opportunistic = limits.reuse_allow_opportunistic ? 1 : 0;
+  set_attribute(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &opportunistic,
+                "CUPOOL_REUSE_ALLOW_OPPORTUNISTIC");
+  int internal = limits.reuse_allow_internal_dependencies ? 1 : 0;
+  set_attribute(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, &internal,
+                "CUPOOL_REUSE_ALLOW_INTERNAL_DEPENDENCIES");
+  grant_peers(pool);
+}
+
+void PoolBackend::set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value,
+                                const char* option) const {
+  const CUresult result = driver_.cuMemPoolSetAttribute(pool, attribute, value);
+  if (result != CUDA_SUCCESS) {
+    CUPOOL_LOG(warn, "the driver refused %s with error %d; its own setting stays", option,
+               static_cast<int>(result));
+  }
+}
+
+// Legacy memory can be copied between devices without peer access, and pool memory cannot: a copy
+// to a device that the pool does not admit reports success and writes nothing (measured).
+void PoolBackend::grant_peers(CUmemoryPool pool) const {
+  for (const int peer : device_.peers()) {
+    CUmemAccessDesc access = {};
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access.location.id = peer;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    const CUresult result = driver_.cuMemPoolSetAccess(pool, &access, 1);
+    if (result != CUDA_SUCCESS) {
+      CUPOOL_LOG(warn,
+                 "device %d cannot be given access to the pool of device %d (error %d); copies "
+                 "between them need CUPOOL_BACKEND=malloc",
+                 peer, device_.ordinal(), static_cast<int>(result));
+    }
+  }
+}
+
+// The two pools share one CUPOOL_MAX_SIZE; the driver knows it only for each by itself.
+bool PoolBackend::would_exceed_maximum(std::uint64_t capacity) const {
+  const std::uint64_t maximum = device_.limits().max_size;
+  if (maximum == 0) return false;
+  const std::uint64_t held =
+      static_cast<std::uint64_t>(device_.stats().value(stats::Gauge::held_bytes).current);
+  return held + capacity > maximum;
+}
+
+}  // namespace cupool::core

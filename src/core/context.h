@@ -1,0 +1,65 @@
+// One CUDA context of the program: its ordering, its cache, its idle streams, and whether it is
+// still of use.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "core/block_cache.h"
+#include "core/device.h"
+#include "core/ordering.h"
+#include "core/thread_stream.h"
+#include "cuda/driver.h"
+
+namespace cupool::core {
+
+/// Never destroyed: a thread may still look at it when the program destroys the context. A handle
+/// that comes back (a primary context after a reset) is served by the same object, as a new
+/// incarnation. Thread-safe.
+class Context {
+ public:
+  Context(const cuda::Driver& driver, CUcontext handle, Device& device)
+      : driver_(driver),
+        handle_(handle),
+        device_(device),
+        ordering_(driver, handle, device.stats()) {}
+
+  CUcontext handle() const { return handle_; }
+  Device& device() { return device_; }
+  Ordering& ordering() { return ordering_; }
+  BlockCache& cache() { return cache_; }
+  StreamStock& idle_streams() { return idle_streams_; }
+  stats::DeviceStats& stats() { return device_.stats(); }
+  std::uint64_t incarnation() const { return incarnation_.load(std::memory_order_acquire); }
+
+  CUresult thread_stream(CUstream* stream) { return core::thread_stream(driver_, *this, stream); }
+
+  /// False after a sticky error (I7) or the end of the context: everything passes through.
+  bool usable() const { return state_.load(std::memory_order_acquire) == State::usable; }
+  bool gone() const { return state_.load(std::memory_order_acquire) == State::gone; }
+  void set_poisoned() { state_.store(State::poisoned, std::memory_order_release); }
+
+  /// The driver has destroyed the context, and with it streams and events.
+  void set_gone() {
+    state_.store(State::gone, std::memory_order_release);
+    incarnation_.fetch_add(1, std::memory_order_acq_rel);
+    ordering_.abandon();
+    cache_.evict_to(0);
+    idle_streams_.clear();
+  }
+  void revive() { state_.store(State::usable, std::memory_order_release); }
+
+ private:
+  enum class State { usable, poisoned, gone };
+
+  const cuda::Driver& driver_;
+  const CUcontext handle_;
+  Device& device_;
+  Ordering ordering_;
+  BlockCache cache_;
+  StreamStock idle_streams_;
+  std::atomic<State> state_{State::usable};
+  std::atomic<std::uint64_t> incarnation_{1};
+};
+
+}  // namespace cupool::core

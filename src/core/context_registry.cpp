@@ -1,0 +1,85 @@
+// The map of contexts, and each thread's memory of the last one it was in.
+#include "core/context_registry.h"
+
+#include "util/log.h"
+
+namespace cupool::core {
+namespace {
+
+struct LastFound {
+  CUcontext handle;
+  Context* context;
+  std::uint64_t generation;
+};
+thread_local LastFound last_found;
+
+}  // namespace
+
+Context* ContextRegistry::current() {
+  CUcontext handle = nullptr;
+  if (driver_.cuCtxGetCurrent(&handle) != CUDA_SUCCESS || handle == nullptr) return nullptr;
+  const std::uint64_t generation = generation_.load(std::memory_order_acquire);
+  if (last_found.handle == handle && last_found.generation == generation) {
+    return last_found.context;
+  }
+  Context* context = find_or_create(handle);
+  if (context != nullptr) last_found = LastFound{handle, context, generation};
+  return context;
+}
+
+Context* ContextRegistry::find(CUcontext handle) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = contexts_.find(handle);
+  return found == contexts_.end() ? nullptr : found->second;
+}
+
+std::vector<Context*> ContextRegistry::contexts_of(int device) {
+  std::vector<Context*> result;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& entry : contexts_) {
+    Context* context = entry.second;
+    if (context->device().ordinal() == device && !context->gone()) result.push_back(context);
+  }
+  return result;
+}
+
+Context* ContextRegistry::capturing_context(CUstream stream) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& entry : contexts_) {
+    if (entry.second->ordering().captures(stream)) return entry.second;
+  }
+  return nullptr;
+}
+
+std::vector<Device*> ContextRegistry::devices() {
+  std::vector<Device*> result;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (Device* device : devices_) {
+    if (device != nullptr) result.push_back(device);
+  }
+  return result;
+}
+
+void ContextRegistry::forget_found() {
+  generation_.fetch_add(1, std::memory_order_acq_rel);
+}
+
+// The context is current. Driver calls under this lock only read properties.
+Context* ContextRegistry::find_or_create(CUcontext handle) {
+  CUdevice ordinal = -1;
+  if (driver_.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS) return nullptr;
+  if (ordinal < 0 || ordinal >= stats::kMaxDevices) {
+    CUPOOL_WARN_ONCE("device ordinal %d is beyond what is served; its calls pass through", ordinal);
+    return nullptr;
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Device*& device = devices_[static_cast<std::size_t>(ordinal)];
+  if (device == nullptr) device = new Device(driver_, ordinal, settings_);
+  Context*& context = contexts_[handle];
+  if (context != nullptr && &context->device() != device) context = nullptr;  // handle used again
+  if (context == nullptr) context = new Context(driver_, handle, *device);
+  if (context->gone()) context->revive();
+  return context;
+}
+
+}  // namespace cupool::core

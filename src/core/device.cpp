@@ -1,0 +1,91 @@
+// Reads a device's properties once and chooses its backend.
+#include "core/device.h"
+
+#include "core/backend_malloc.h"
+#include "core/backend_pool.h"
+#include "util/log.h"
+
+namespace cupool::core {
+
+Device::Device(const cuda::Driver& driver, int ordinal, const config::Settings& settings)
+    : driver_(driver), ordinal_(ordinal), stats_(stats::device(ordinal)) {
+  size_t total = 0;
+  driver_.cuDeviceTotalMem_v2(&total, ordinal_);
+  total_bytes_ = total;
+  char name[128] = {};
+  driver_.cuDeviceGetName(name, sizeof(name) - 1, ordinal_);
+  stats_.set_device_info(name, total_bytes_);
+
+  limits_.max_block = settings.max_block.resolve(total_bytes_);
+  limits_.max_cached = settings.max_cached.resolve(total_bytes_);
+  limits_.release_threshold = settings.release_threshold.resolve(total_bytes_);
+  limits_.max_size = settings.max_size.resolve(total_bytes_);
+  limits_.prealloc = settings.prealloc.resolve(total_bytes_);
+  limits_.use_default_pool = settings.pool == config::Pool::device_default;
+  limits_.reuse_follow_event_dependencies = settings.reuse_follow_event_dependencies;
+  limits_.reuse_allow_opportunistic = settings.reuse_allow_opportunistic;
+  limits_.reuse_allow_internal_dependencies = settings.reuse_allow_internal_dependencies;
+
+  find_peers();
+  choose_backend(settings.backend);
+}
+
+void Device::find_peers() {
+  int count = 0;
+  driver_.cuDeviceGetCount(&count);
+  for (int other = 0; other < count; ++other) {
+    if (other == ordinal_) continue;
+    int can = 0;
+    if (driver_.cuDeviceCanAccessPeer(&can, other, ordinal_) == CUDA_SUCCESS && can != 0) {
+      peers_.push_back(other);
+    } else {
+      every_device_is_peer_ = false;
+    }
+  }
+}
+
+void Device::choose_backend(config::Backend wanted) {
+  const bool supported = PoolBackend::supported(driver_, ordinal_);
+  if (wanted == config::Backend::pool && !supported) {
+    CUPOOL_WARN_ONCE(
+        "CUPOOL_BACKEND=pool: this driver or device has no memory pools; serving from cuMemAlloc "
+        "instead (set CUPOOL_BACKEND=malloc to say so)");
+  }
+  bool use_pool = supported && wanted != config::Backend::malloc;
+  // Copies between devices that cannot be peers would write nothing into pool memory.
+  if (use_pool && !every_device_is_peer_ && wanted == config::Backend::automatic) use_pool = false;
+  // Never destroyed: blocks and exit handlers may still need them.
+  if (use_pool) {
+    backend_ = new PoolBackend(driver_, *this);
+  } else {
+    backend_ = new MallocBackend(driver_);
+  }
+}
+
+void Device::preallocate_once(Context& context) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (preallocated_) return;
+    preallocated_ = true;
+  }
+  if (backend_->source() == BlockSource::pool) {
+    static_cast<PoolBackend*>(backend_)->preallocate(context);
+  }
+}
+
+void Device::add_orphans(const std::vector<CUdeviceptr>& addresses) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  orphans_.insert(orphans_.end(), addresses.begin(), addresses.end());
+}
+
+void Device::release_orphans(Context& context) {
+  std::vector<CUdeviceptr> addresses;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (orphans_.empty()) return;
+    addresses.swap(orphans_);
+  }
+  for (const CUdeviceptr address : addresses) backend_->release(context, address);
+}
+
+}  // namespace cupool::core

@@ -1,0 +1,69 @@
+// One GPU: what the settings mean on it, its backend, and memory that outlived its context.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "config/settings.h"
+#include "core/backend.h"
+#include "cuda/driver.h"
+#include "stats/device_stats.h"
+
+namespace cupool::core {
+
+/// Created once for each device ordinal and never destroyed. Thread-safe.
+class Device {
+ public:
+  /// The settings in bytes on this device.
+  struct Limits {
+    std::uint64_t max_block = 0;
+    std::uint64_t max_cached = 0;
+    std::uint64_t release_threshold = 0;
+    std::uint64_t max_size = 0;  ///< 0: no limit
+    std::uint64_t prealloc = 0;
+    bool use_default_pool = false;
+    bool reuse_follow_event_dependencies = true;
+    bool reuse_allow_opportunistic = true;
+    bool reuse_allow_internal_dependencies = false;
+  };
+
+  Device(const cuda::Driver& driver, int ordinal, const config::Settings& settings);
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  int ordinal() const { return ordinal_; }
+  std::uint64_t total_bytes() const { return total_bytes_; }
+  const Limits& limits() const { return limits_; }
+  stats::DeviceStats& stats() const { return stats_; }
+  Backend& backend() { return *backend_; }
+
+  /// Other devices that can be given access to this one's memory.
+  const std::vector<int>& peers() const { return peers_; }
+
+  /// Reserves CUPOOL_PREALLOC on the first call. `context` is current.
+  void preallocate_once(Context& context);
+
+  /// Pool memory of a context that is gone: pools outlive contexts. Given back by the next context
+  /// of the device that needs fresh memory.
+  void add_orphans(const std::vector<CUdeviceptr>& addresses);
+  void release_orphans(Context& context);
+
+ private:
+  void find_peers();
+  void choose_backend(config::Backend wanted);
+
+  const cuda::Driver& driver_;
+  const int ordinal_;
+  stats::DeviceStats& stats_;
+  std::uint64_t total_bytes_ = 0;
+  Limits limits_;
+  std::vector<int> peers_;
+  bool every_device_is_peer_ = true;
+  Backend* backend_ = nullptr;
+  std::mutex mutex_;
+  bool preallocated_ = false;
+  std::vector<CUdeviceptr> orphans_;
+};
+
+}  // namespace cupool::core

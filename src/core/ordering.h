@@ -1,0 +1,109 @@
+// Epoch-based reclamation with the GPU as the reader: when may a freed block be handed out again?
+//
+// A freed block joins the open epoch of its context. Closing an epoch records its fence, one event
+// that captures all work of the context (cuCtxRecordEvent). When the fence has been seen complete,
+// nothing on the GPU can still use the epoch's blocks, nor those of older epochs: they are quiet.
+// Where contexts cannot record events, an epoch is closed without a fence and becomes quiet by a
+// synchronisation of the context.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "core/block.h"
+#include "cuda/driver.h"
+#include "stats/device_stats.h"
+
+namespace cupool::core {
+
+/// Number of an epoch of one context; later ones are greater.
+using EpochNumber = std::uint64_t;
+
+/// Thread-safe. Its lock is held while an event is recorded or queried and while a capture begins
+/// or ends (I3), never while the host waits (I4). Lock order: this lock is taken before any other.
+class Ordering {
+ public:
+  Ordering(const cuda::Driver& driver, CUcontext context, stats::DeviceStats& stats);
+
+  /// Puts a freed block into the open epoch and says which one that is.
+  EpochNumber retire(Block* block);
+
+  /// Waits until the GPU is done with everything retired up to and with `epoch`, closing it if it
+  /// is open. Success with nothing done while the context captures a stream: the blocks stay
+  /// retired until a later call. A code that is no success is the driver's; then the blocks stay
+  /// retired as well.
+  CUresult wait(EpochNumber epoch);
+
+  /// Closes the open epoch and waits for everything retired so far, as wait() does.
+  CUresult wait_for_all();
+
+  /// Moves the blocks of each epoch whose fence has completed to `quiet`. Never waits.
+  void poll(BlockList* quiet);
+
+  /// Takes over what wait(), wait_for_all() and end_synchronize() made quiet since the last call.
+  BlockList take_quiet();
+
+  /// Around the program's own synchronisation of the context: what was retired before it began is
+  /// quiet once it has succeeded.
+  EpochNumber begin_synchronize();
+  void end_synchronize(EpochNumber before);
+
+  /// Runs `begin` (the driver's begin of a capture) with no fence being recorded, and keeps the
+  /// stream in mind if it succeeded.
+  template <typename Call>
+  CUresult begin_capture(CUstream stream, const Call& begin) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const CUresult result = begin();
+    if (result == CUDA_SUCCESS) captures_.push_back(stream);
+    return result;
+  }
+
+  /// Forgets a capturing stream after `end` (end of the capture, destruction of the stream) if
+  /// `still_capturing` says no.
+  template <typename Call, typename Query>
+  CUresult end_capture(CUstream stream, const Call& end, const Query& still_capturing) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const CUresult result = end();
+    if (!still_capturing()) forget_capture_locked(stream);
+    return result;
+  }
+
+  bool captures(CUstream stream) const;
+
+  /// Drops everything because the context is gone: epochs are emptied, events are the driver's.
+  void abandon();
+
+ private:
+  struct Epoch {
+    EpochNumber number = 0;
+    CUevent fence = nullptr;  ///< null: closed without one
+    BlockList blocks;
+    unsigned waiters = 0;  ///< threads in cuEventSynchronize on the fence
+    bool seen_complete = false;
+  };
+
+  bool capturing_locked() const { return !captures_.empty(); }
+  void forget_capture_locked(CUstream stream);
+  CUresult close_locked(bool with_fence);
+  CUresult create_event(CUevent* event);
+  Epoch* first_fenced_from_locked(EpochNumber epoch);
+  void harvest_locked(EpochNumber up_to);
+  CUresult wait_for_fence(Epoch* fenced, std::unique_lock<std::mutex>& lock);
+  CUresult wait_for_context(std::unique_lock<std::mutex>& lock);
+
+  const cuda::Driver& driver_;
+  const CUcontext context_;
+  stats::DeviceStats& stats_;
+  mutable std::mutex mutex_;
+  EpochNumber open_number_ = 1;
+  BlockList open_;
+  std::deque<Epoch> closed_;  ///< oldest first
+  BlockList quiet_;
+  std::vector<CUevent> spare_events_;
+  std::vector<CUstream> captures_;
+  bool can_record_;
+};
+
+}  // namespace cupool::core

@@ -1,0 +1,44 @@
+// Size classes: which capacity serves a request, and which list of the cache a capacity belongs to.
+// Small classes are eight to a doubling (at most 12.5 % of a block is rounding above 4 KiB); from
+// 2 MiB up the unit is 2 MiB, as for the driver's own cuMemAlloc, so rounding costs no more there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace cupool::core {
+
+inline constexpr std::uint64_t kAlignment = 512;         ///< of every address (contract 1, 6)
+inline constexpr std::uint64_t kLargeUnit = 2ull << 20;  ///< and alignment of large blocks
+inline constexpr std::uint64_t kLinearLimit = 4096;      ///< classes below are kAlignment apart
+inline constexpr std::size_t kLinearClasses = kLinearLimit / kAlignment;
+inline constexpr std::size_t kSmallClasses = kLinearClasses + 9 * 8;  ///< up to and with 2 MiB
+
+inline unsigned floor_log2(std::uint64_t value) {
+  return 63u - static_cast<unsigned>(__builtin_clzll(value));
+}
+
+/// Bytes that the block serving a request of `bytes` has; `bytes` is not 0 and at most 2^62.
+inline std::uint64_t capacity_for(std::uint64_t bytes) {
+  std::uint64_t step = kAlignment;
+  if (bytes > kLargeUnit) {
+    step = kLargeUnit;
+  } else if (bytes > kLinearLimit) {
+    step = 1ull << (floor_log2(bytes - 1) - 3);
+  }
+  return (bytes + step - 1) / step * step;
+}
+
+inline bool is_large(std::uint64_t capacity) {
+  return capacity >= kLargeUnit;
+}
+
+/// Index of a small capacity's class, below kSmallClasses. `capacity` comes from capacity_for().
+inline std::size_t small_class(std::uint64_t capacity) {
+  if (capacity <= kLinearLimit) return capacity / kAlignment - 1;
+  const unsigned power = floor_log2(capacity - 1);
+  const std::uint64_t step = 1ull << (power - 3);
+  return kLinearClasses + (power - 12) * 8 + (capacity - (1ull << power)) / step - 1;
+}
+
+}  // namespace cupool::core

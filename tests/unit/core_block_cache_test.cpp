@@ -1,0 +1,115 @@
+// The cache of quiet blocks and the pointer map.
+#include <gtest/gtest.h>
+
+#include <deque>
+
+#include "core/block_cache.h"
+#include "core/pointer_map.h"
+
+namespace cupool::core {
+namespace {
+
+class BlockCacheTest : public testing::Test {
+ protected:
+  Block* block(std::uint64_t capacity) {
+    Block& made = blocks_.emplace_back();
+    made.address = next_address_ += capacity;
+    made.capacity = capacity;
+    made.state.store(BlockState::quiet);
+    return &made;
+  }
+  void put(std::uint64_t capacity) {
+    BlockList list;
+    list.push(block(capacity));
+    cache_.put(list);
+  }
+  std::deque<Block> blocks_;
+  CUdeviceptr next_address_ = 1ull << 30;
+  BlockCache cache_;
+};
+
+TEST_F(BlockCacheTest, SmallRequestsGetExactlyTheirClass) {
+  put(1024);
+  EXPECT_EQ(cache_.take(512), nullptr);
+  EXPECT_EQ(cache_.take(1536), nullptr);
+  Block* taken = cache_.take(1024);
+  ASSERT_NE(taken, nullptr);
+  EXPECT_EQ(taken->capacity, 1024u);
+  EXPECT_EQ(cache_.take(1024), nullptr) << "a block is handed out once";
+  EXPECT_EQ(cache_.bytes(), 0u);
+}
+
+TEST_F(BlockCacheTest, LargeRequestsGetTheBestFitWithinAnEighth) {
+  put(64ull << 20);
+  put(34ull << 20);
+  put(36ull << 20);
+  Block* taken = cache_.take(32ull << 20);
+  ASSERT_NE(taken, nullptr);
+  EXPECT_EQ(taken->capacity, 34ull << 20);
+  taken = cache_.take(32ull << 20);
+  ASSERT_NE(taken, nullptr);
+  EXPECT_EQ(taken->capacity, 36ull << 20);
+  EXPECT_EQ(cache_.take(32ull << 20), nullptr) << "64 MiB for 32 would waste half";
+}
+
+TEST_F(BlockCacheTest, BeforeGrowthTheSmallestBlockThatFitsGoesBack) {
+  put(8ull << 20);
+  put(64ull << 20);
+  put(128ull << 20);
+  BlockList evicted = cache_.evict_for(32ull << 20);
+  ASSERT_EQ(evicted.count, 1u);
+  EXPECT_EQ(evicted.bytes, 64ull << 20);
+}
+
+TEST_F(BlockCacheTest, BeforeGrowthBlocksOfTheRequestsSizeGoBackWhereNoneFits) {
+  for (int i = 0; i < 10; ++i) put(8ull << 20);
+  BlockList evicted = cache_.evict_for(32ull << 20);
+  EXPECT_EQ(evicted.bytes, 32ull << 20);
+  EXPECT_EQ(cache_.bytes(), 48ull << 20);
+}
+
+TEST_F(BlockCacheTest, EvictToKeepsNoMoreThanAsked) {
+  put(4ull << 20);
+  for (int i = 0; i < 100; ++i) put(4096);
+  BlockList evicted = cache_.evict_to(10 * 4096);
+  EXPECT_EQ(cache_.bytes(), 10u * 4096);
+  EXPECT_EQ(evicted.bytes, (4ull << 20) + 90 * 4096);
+  evicted = cache_.evict_to(0);
+  EXPECT_EQ(cache_.bytes(), 0u);
+  EXPECT_EQ(evicted.count, 10u);
+}
+
+TEST(PointerMapTest, FindsWhatWasInsertedUntilItIsErased) {
+  PointerMap map;
+  std::deque<Block> blocks;
+  for (CUdeviceptr address = 1; address <= 5000; ++address) {
+    Block& block = blocks.emplace_back();
+    block.address = address * 512;
+    EXPECT_EQ(map.insert(&block), nullptr);
+  }
+  for (Block& block : blocks) {
+    EXPECT_EQ(map.find(block.address), &block);
+    EXPECT_EQ(map.find(block.address + 1), nullptr) << "interior pointers are not blocks";
+  }
+  EXPECT_TRUE(map.erase(&blocks[7]));
+  EXPECT_FALSE(map.erase(&blocks[7]));
+  EXPECT_EQ(map.find(blocks[7].address), nullptr);
+  std::size_t visited = 0;
+  map.for_each([&](const Block&) { ++visited; });
+  EXPECT_EQ(visited, blocks.size() - 1);
+  EXPECT_EQ(map.extract([](const Block& b) { return b.address <= 512 * 100; }).size(), 99u);
+}
+
+TEST(PointerMapTest, ASecondBlockAtAnAddressReplacesTheFirst) {
+  PointerMap map;
+  Block first;
+  Block second;
+  first.address = second.address = 4096;
+  EXPECT_EQ(map.insert(&first), nullptr);
+  EXPECT_EQ(map.insert(&second), &first);
+  EXPECT_FALSE(map.erase(&first)) << "only the block that stands there may be taken out";
+  EXPECT_EQ(map.find(4096), &second);
+}
+
+}  // namespace
+}  // namespace cupool::core

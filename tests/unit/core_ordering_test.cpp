@@ -1,0 +1,199 @@
+// Ordering, the rules I1, I3 and I7, against a driver table whose GPU the test moves by hand.
+#include "core/ordering.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace cupool::core {
+namespace {
+
+// What the fake driver did and what it shall answer; function pointers have no state of their own.
+struct FakeGpu {
+  std::vector<std::string> calls;
+  std::map<CUevent, bool> complete;
+  std::uintptr_t next_event = 1;
+  CUresult record_result = CUDA_SUCCESS;
+  CUresult wait_result = CUDA_SUCCESS;
+  CUresult context_result = CUDA_SUCCESS;
+} gpu;
+
+CUcontext const kContext = reinterpret_cast<CUcontext>(0x1000);
+
+CUresult fake_get_current(CUcontext* context) {
+  *context = kContext;
+  return CUDA_SUCCESS;
+}
+CUresult fake_create_event(CUevent* event, unsigned int) {
+  *event = reinterpret_cast<CUevent>(gpu.next_event++);
+  return CUDA_SUCCESS;
+}
+CUresult fake_record(CUcontext, CUevent event) {
+  gpu.calls.emplace_back("record");
+  if (gpu.record_result == CUDA_SUCCESS) gpu.complete[event] = false;
+  return gpu.record_result;
+}
+CUresult fake_query(CUevent event) {
+  return gpu.complete.at(event) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+CUresult fake_wait(CUevent event) {
+  gpu.calls.emplace_back("wait");
+  if (gpu.wait_result == CUDA_SUCCESS) gpu.complete[event] = true;
+  return gpu.wait_result;
+}
+CUresult fake_synchronize() {
+  gpu.calls.emplace_back("synchronize");
+  return gpu.context_result;
+}
+
+class OrderingTest : public testing::Test {
+ protected:
+  OrderingTest() {
+    gpu = FakeGpu{};
+    driver_.cuCtxGetCurrent = fake_get_current;
+    driver_.cuEventCreate = fake_create_event;
+    driver_.cuCtxRecordEvent = fake_record;
+    driver_.cuEventQuery = fake_query;
+    driver_.cuEventSynchronize = fake_wait;
+    driver_.cuCtxSynchronize = fake_synchronize;
+  }
+  EpochNumber retire(Ordering& ordering, Block& block) {
+    block.capacity = 512;
+    block.state.store(BlockState::retired);
+    return ordering.retire(&block);
+  }
+  std::size_t quiet_count(Ordering& ordering) {
+    BlockList quiet = ordering.take_quiet();
+    return quiet.count;
+  }
+  cuda::Driver driver_;
+  stats::DeviceStats stats_;
+};
+
+TEST_F(OrderingTest, ABlockIsQuietOnlyAfterItsFenceWasSeenComplete) {  // I1
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  const EpochNumber epoch = retire(ordering, block);
+  EXPECT_EQ(quiet_count(ordering), 0u);
+  EXPECT_EQ(ordering.wait(epoch), CUDA_SUCCESS);
+  EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "wait"}));
+  EXPECT_EQ(block.state.load(), BlockState::quiet);
+  EXPECT_EQ(quiet_count(ordering), 1u);
+  EXPECT_EQ(quiet_count(ordering), 0u) << "handed over once";
+}
+
+TEST_F(OrderingTest, PollingDoesNotMakeAnUnfinishedEpochQuiet) {  // I1
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  gpu.wait_result = CUDA_ERROR_UNKNOWN;
+  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_ERROR_UNKNOWN);
+  BlockList quiet;
+  ordering.poll(&quiet);
+  EXPECT_TRUE(quiet.empty());
+  EXPECT_EQ(block.state.load(), BlockState::retired);
+  for (auto& event : gpu.complete) event.second = true;
+  ordering.poll(&quiet);
+  EXPECT_EQ(quiet.count, 1u);
+}
+
+TEST_F(OrderingTest, AFenceCoversEveryOlderEpoch) {
+  Ordering ordering(driver_, kContext, stats_);
+  Block first;
+  Block second;
+  gpu.wait_result = CUDA_ERROR_UNKNOWN;  // the first epoch is closed and stays unfinished
+  ordering.wait(retire(ordering, first));
+  gpu.wait_result = CUDA_SUCCESS;
+  EXPECT_EQ(ordering.wait(retire(ordering, second)), CUDA_SUCCESS);
+  EXPECT_EQ(quiet_count(ordering), 2u);
+}
+
+TEST_F(OrderingTest, NoFenceIsRecordedDuringACapture) {  // I3
+  Ordering ordering(driver_, kContext, stats_);
+  CUstream stream = reinterpret_cast<CUstream>(0x20);
+  ASSERT_EQ(ordering.begin_capture(stream, [] { return CUDA_SUCCESS; }), CUDA_SUCCESS);
+  EXPECT_TRUE(ordering.captures(stream));
+  Block block;
+  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_SUCCESS);
+  EXPECT_TRUE(gpu.calls.empty());
+  EXPECT_EQ(block.state.load(), BlockState::retired);
+  // The end of the capture that the driver refuses does not end it.
+  ordering.end_capture(
+      stream, [] { return CUDA_ERROR_INVALID_VALUE; }, [] { return true; });
+  EXPECT_TRUE(ordering.captures(stream));
+  ordering.end_capture(
+      stream, [] { return CUDA_SUCCESS; }, [] { return false; });
+  EXPECT_EQ(ordering.wait_for_all(), CUDA_SUCCESS);
+  EXPECT_EQ(quiet_count(ordering), 1u);
+}
+
+TEST_F(OrderingTest, ACaptureThatDidNotBeginHoldsNothingUp) {
+  Ordering ordering(driver_, kContext, stats_);
+  CUstream stream = reinterpret_cast<CUstream>(0x20);
+  ordering.begin_capture(stream, [] { return CUDA_ERROR_INVALID_VALUE; });
+  EXPECT_FALSE(ordering.captures(stream));
+}
+
+TEST_F(OrderingTest, TheProgramsSynchronisationCoversOnlyEarlierFrees) {
+  Ordering ordering(driver_, kContext, stats_);
+  Block before;
+  Block during;
+  retire(ordering, before);
+  const EpochNumber mark = ordering.begin_synchronize();
+  retire(ordering, during);
+  ordering.end_synchronize(mark);
+  EXPECT_EQ(before.state.load(), BlockState::quiet);
+  EXPECT_EQ(during.state.load(), BlockState::retired);
+  EXPECT_EQ(quiet_count(ordering), 1u);
+}
+
+TEST_F(OrderingTest, AnEpochClosedWithoutFenceIsCoveredByALaterOne) {
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  const EpochNumber epoch = retire(ordering, block);
+  ordering.begin_synchronize();  // closes the epoch; the synchronisation then fails
+  EXPECT_EQ(quiet_count(ordering), 0u);
+  EXPECT_EQ(ordering.wait(epoch), CUDA_SUCCESS);
+  EXPECT_EQ(quiet_count(ordering), 1u);
+}
+
+TEST_F(OrderingTest, WithoutContextEventsTheContextIsSynchronised) {
+  driver_.cuCtxRecordEvent = nullptr;
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_SUCCESS);
+  EXPECT_EQ(gpu.calls, std::vector<std::string>{"synchronize"});
+  EXPECT_EQ(quiet_count(ordering), 1u);
+}
+
+TEST_F(OrderingTest, AnEventThatTheDriverRefusesIsReplacedByASynchronisation) {
+  Ordering ordering(driver_, kContext, stats_);
+  gpu.record_result = CUDA_ERROR_NOT_SUPPORTED;
+  Block block;
+  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_SUCCESS);
+  EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "synchronize"}));
+  EXPECT_EQ(quiet_count(ordering), 1u);
+}
+
+TEST_F(OrderingTest, AStickyErrorIsReportedAndNothingBecomesQuiet) {  // I7
+  Ordering ordering(driver_, kContext, stats_);
+  gpu.record_result = CUDA_ERROR_ILLEGAL_ADDRESS;
+  Block block;
+  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(quiet_count(ordering), 0u);
+  EXPECT_EQ(block.state.load(), BlockState::retired);
+}
+
+TEST_F(OrderingTest, AnAbandonedContextKeepsNothing) {
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  retire(ordering, block);
+  ordering.abandon();
+  EXPECT_EQ(ordering.wait_for_all(), CUDA_SUCCESS);
+  EXPECT_EQ(quiet_count(ordering), 0u);
+  EXPECT_TRUE(gpu.calls.empty()) << "events of a destroyed context are not touched";
+}
+
+}  // namespace
+}  // namespace cupool::core
