@@ -1,0 +1,151 @@
+// Start, fork and exit. Everything here is plain data with constant initialisation: exit handlers
+// and other threads may still call in when the process is nearly gone.
+#include "process/lifecycle.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "config/settings.h"
+#include "report/write.h"
+#include "stats/snapshot.h"
+#include "util/log.h"
+
+namespace cupool::process {
+namespace {
+
+std::atomic<core::Allocator*> running{nullptr};
+std::atomic<bool> stopped{false};
+std::atomic<pid_t> owner{0};
+std::atomic<bool> reported{false};
+std::mutex start_mutex;
+core::Allocator* allocator = nullptr;
+
+// I6: the child shares nothing of the GPU with its parent, and locks may be held for ever in it.
+void stop_in_child() {
+  running.store(nullptr, std::memory_order_relaxed);
+  stopped.store(true, std::memory_order_relaxed);
+}
+
+// Runs before the exit handlers that were registered earlier, the driver's own among them.
+void driver_may_go_soon() {
+  if (owner.load(std::memory_order_relaxed) != getpid()) return;
+  if (core::Allocator* live = engine()) live->refresh_figures();
+}
+
+void report_at_quick_exit() {
+  report_once(true);
+}
+
+const char* backend_text() {
+  for (core::Device* device : allocator->registry().devices()) {
+    return device->backend().source() == core::BlockSource::pool ? "pool" : "malloc";
+  }
+  return "none";
+}
+
+// Never destroyed; written at the start, and again (the backend is known then) for the report.
+stats::ProcessInfo* identity = nullptr;
+
+void describe_process(const config::Settings& settings) {
+  if (identity == nullptr) identity = new stats::ProcessInfo(stats::this_process());
+  identity->free_mode = config::text_of(settings.free_mode);
+  identity->backend = backend_text();
+  identity->settings.clear();
+  for (const config::EffectiveValue& value : config::effective()) {
+    identity->settings.push_back(
+        {value.name, value.value, config::text_of(value.origin), value.is_default});
+  }
+  stats::set_process_info(*identity);
+}
+
+core::Allocator* start() {
+  const std::lock_guard<std::mutex> lock(start_mutex);
+  if (allocator != nullptr || stopped.load(std::memory_order_relaxed)) {
+    return running.load(std::memory_order_relaxed);
+  }
+  const cuda::Driver* driver = cuda::driver();
+  if (driver == nullptr) return nullptr;
+  config::announce_warnings();
+  allocator = new core::Allocator(*driver, config::settings());
+  describe_process(config::settings());
+  owner.store(getpid(), std::memory_order_relaxed);
+  pthread_atfork(nullptr, nullptr, stop_in_child);
+  atexit(driver_may_go_soon);
+  at_quick_exit(report_at_quick_exit);
+  running.store(allocator, std::memory_order_release);
+  return allocator;
+}
+
+// The last thing of this library in a normal exit: after exit handlers and static destructors.
+__attribute__((destructor)) void report_at_unload() {
+  report_once(false);
+}
+
+int status_of_forced_exit = 0;
+void force_exit(int) {
+  syscall(SYS_exit_group, status_of_forced_exit);
+}
+
+}  // namespace
+
+core::Allocator* engine() {
+  core::Allocator* live = running.load(std::memory_order_acquire);
+  return live != nullptr && !cuda::shut_down() ? live : nullptr;
+}
+
+core::Allocator* started_engine() {
+  if (core::Allocator* live = engine()) return live;
+  if (stopped.load(std::memory_order_relaxed) || cuda::shut_down() || !enabled()) return nullptr;
+  return start();
+}
+
+bool enabled() {
+  return config::settings().enable;
+}
+
+void report_once(bool driver_is_up) {
+  const pid_t process = owner.load(std::memory_order_acquire);
+  if (process == 0 || process != getpid()) return;
+  if (reported.exchange(true, std::memory_order_acq_rel)) return;
+  const config::Settings& settings = config::settings();
+  if (settings.stats.off()) return;
+  try {
+    if (driver_is_up && !cuda::shut_down()) allocator->refresh_figures();
+    describe_process(settings);
+    const stats::Snapshot snapshot = stats::take();
+    if (!snapshot.allocated_gpu_memory()) return;
+    report::Destinations destinations;
+    destinations.text = settings.stats.contains(config::StatsFormat::text);
+    destinations.json = settings.stats.contains(config::StatsFormat::json);
+    destinations.file_pattern = settings.stats_file;
+    report::write_reports(snapshot, destinations);
+  } catch (...) {
+    CUPOOL_LOG(warn, "no memory for the report at exit");
+  }
+}
+
+void report_before_exit(int status) {
+  const pid_t process = owner.load(std::memory_order_acquire);
+  if (process == 0 || process != getpid() || reported.load(std::memory_order_acquire)) return;
+  status_of_forced_exit = status;
+  struct sigaction action = {};
+  action.sa_handler = force_exit;
+  sigaction(SIGALRM, &action, nullptr);
+  sigset_t alarm_only;
+  sigemptyset(&alarm_only);
+  sigaddset(&alarm_only, SIGALRM);
+  pthread_sigmask(SIG_UNBLOCK, &alarm_only, nullptr);
+  itimerval two_seconds = {};
+  two_seconds.it_value.tv_sec = 2;
+  setitimer(ITIMER_REAL, &two_seconds, nullptr);
+  report_once(true);
+}
+
+}  // namespace cupool::process

@@ -1,0 +1,29 @@
+// What happens once a process: the engine starts with the first use of the GPU, stops for good in a
+// forked child, and its report is written when the process leaves.
+#pragma once
+
+#include "core/allocator.h"
+
+namespace cupool::process {
+
+/// The engine if it runs, else null: not started, switched off, or stopped in a forked child or
+/// after the driver has shut down. One atomic load. Thread-safe.
+core::Allocator* engine();
+
+/// The engine, started if this is the first use of the GPU; null as engine(). To be called from
+/// allocations and captures only: by then the driver is initialised, and its exit handlers are
+/// registered before ours. Thread-safe.
+core::Allocator* started_engine();
+
+/// False where CUPOOL_ENABLE=0: no symbol is substituted.
+bool enabled();
+
+/// Writes the report of this process if it has not been written and GPU memory was allocated.
+/// `driver_is_up`: the driver may still be asked for its figures.
+void report_once(bool driver_is_up);
+
+/// As report_once(true), but gives up, by leaving the process with `status`, when it has not ended
+/// after two seconds: `_exit` may be called in a signal handler that interrupted the heap's lock.
+void report_before_exit(int status);
+
+}  // namespace cupool::process
