@@ -1,0 +1,54 @@
+/* The exported dlsym, aarch64. glibc finds RTLD_NEXT by the return address, so a name that is not
+ * ours has to reach the real function by a branch, with the caller's address still in x30. */
+        .text
+        .globl  dlsym
+        .type   dlsym, %function
+        .p2align 4
+dlsym:
+        .cfi_startproc
+        cbz     x1, 1f
+        ldrb    w9, [x1]
+        cmp     w9, #'c'
+        b.ne    1f
+        ldrb    w9, [x1, #1]
+        cmp     w9, #'u'
+        b.ne    1f
+        stp     x29, x30, [sp, #-32]!
+        .cfi_adjust_cfa_offset 32
+        .cfi_rel_offset x29, 0
+        .cfi_rel_offset x30, 8
+        stp     x0, x1, [sp, #16]
+        mov     x29, sp
+        mov     x2, x30
+        bl      cupool_dlsym_filter
+        mov     x10, x0
+        mov     x11, x1
+        ldp     x0, x1, [sp, #16]
+        ldp     x29, x30, [sp], #32
+        .cfi_adjust_cfa_offset -32
+        .cfi_restore x29
+        .cfi_restore x30
+        cbz     x11, 1f
+        mov     x0, x10
+        ret
+1:      adrp    x9, cupool_real_dlsym
+        ldr     x9, [x9, #:lo12:cupool_real_dlsym]
+        cbz     x9, 2f
+        br      x9
+2:      stp     x29, x30, [sp, #-32]!
+        .cfi_adjust_cfa_offset 32
+        .cfi_rel_offset x29, 0
+        .cfi_rel_offset x30, 8
+        stp     x0, x1, [sp, #16]
+        mov     x29, sp
+        bl      cupool_resolve_dlsym
+        mov     x9, x0
+        ldp     x0, x1, [sp, #16]
+        ldp     x29, x30, [sp], #32
+        .cfi_adjust_cfa_offset -32
+        .cfi_restore x29
+        .cfi_restore x30
+        br      x9
+        .cfi_endproc
+        .size   dlsym, .-dlsym
+        .section .note.GNU-stack, "", %progbits

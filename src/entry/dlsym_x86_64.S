@@ -1,0 +1,53 @@
+/* The exported dlsym, x86-64. glibc finds RTLD_NEXT by the return address, so a name that is not
+ * ours has to reach the real function by a jump, with the caller's address still on the stack. */
+        .text
+        .globl  dlsym
+        .type   dlsym, @function
+        .p2align 4
+dlsym:
+        .cfi_startproc
+        endbr64
+        testq   %rsi, %rsi
+        je      1f
+        cmpb    $'c', (%rsi)
+        jne     1f
+        cmpb    $'u', 1(%rsi)
+        jne     1f
+        movq    (%rsp), %rdx
+        pushq   %rdi
+        .cfi_adjust_cfa_offset 8
+        pushq   %rsi
+        .cfi_adjust_cfa_offset 8
+        subq    $8, %rsp
+        .cfi_adjust_cfa_offset 8
+        call    cupool_dlsym_filter
+        addq    $8, %rsp
+        .cfi_adjust_cfa_offset -8
+        popq    %rsi
+        .cfi_adjust_cfa_offset -8
+        popq    %rdi
+        .cfi_adjust_cfa_offset -8
+        testq   %rdx, %rdx
+        jne     3f
+1:      movq    cupool_real_dlsym(%rip), %rax
+        testq   %rax, %rax
+        je      2f
+        jmpq    *%rax
+2:      pushq   %rdi
+        .cfi_adjust_cfa_offset 8
+        pushq   %rsi
+        .cfi_adjust_cfa_offset 8
+        subq    $8, %rsp
+        .cfi_adjust_cfa_offset 8
+        call    cupool_resolve_dlsym
+        addq    $8, %rsp
+        .cfi_adjust_cfa_offset -8
+        popq    %rsi
+        .cfi_adjust_cfa_offset -8
+        popq    %rdi
+        .cfi_adjust_cfa_offset -8
+        jmpq    *%rax
+3:      ret
+        .cfi_endproc
+        .size   dlsym, .-dlsym
+        .section .note.GNU-stack, "", @progbits

@@ -1,0 +1,106 @@
+// Driver hooks of the program's own stream-ordered, managed and host memory: untouched and counted
+// (contract 12), but that a stream-ordered free may be given a block of ours.
+#include <optional>
+
+#include "entry/forward.h"
+#include "entry/hooks.h"
+#include "process/lifecycle.h"
+
+using cupool::core::Allocator;
+using cupool::process::engine;
+using cupool::process::started_engine;
+using cupool::stats::Counter;
+
+namespace {
+
+void count(Counter counter, CUresult result) {
+  if (result != CUDA_SUCCESS) return;
+  if (Allocator* allocator = started_engine()) allocator->count_in_current_device(counter);
+}
+
+// A block of ours that the program frees in stream order, as it may do with legacy memory. Inside a
+// capture the driver refuses legacy memory; a node that frees ours must not get into a graph.
+std::optional<CUresult> free_ours(CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus*),
+                                  CUdeviceptr address, CUstream stream) {
+  Allocator* allocator = engine();
+  if (allocator == nullptr || !allocator->holds(address)) return std::nullopt;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (is_capturing != nullptr && is_capturing(stream, &status) == CUDA_SUCCESS &&
+      status != CU_STREAM_CAPTURE_STATUS_NONE) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return allocator->try_free_in_stream(address);
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cupool_hook_cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
+  CUPOOL_REAL_OR_RETURN(cuMemAllocAsync);
+  const CUresult result = real.cuMemAllocAsync(address, bytes, stream);
+  count(Counter::own_async_malloc_calls_total, result);
+  return result;
+}
+
+CUresult cupool_hook_cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes, CUstream stream) {
+  CUPOOL_REAL_OR_RETURN(cuMemAllocAsync_ptsz);
+  const CUresult result = real.cuMemAllocAsync_ptsz(address, bytes, stream);
+  count(Counter::own_async_malloc_calls_total, result);
+  return result;
+}
+
+CUresult cupool_hook_cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
+                                             CUstream stream) {
+  CUPOOL_REAL_OR_RETURN(cuMemAllocFromPoolAsync);
+  const CUresult result = real.cuMemAllocFromPoolAsync(address, bytes, pool, stream);
+  count(Counter::own_async_malloc_calls_total, result);
+  return result;
+}
+
+CUresult cupool_hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t bytes,
+                                                  CUmemoryPool pool, CUstream stream) {
+  CUPOOL_REAL_OR_RETURN(cuMemAllocFromPoolAsync_ptsz);
+  const CUresult result = real.cuMemAllocFromPoolAsync_ptsz(address, bytes, pool, stream);
+  count(Counter::own_async_malloc_calls_total, result);
+  return result;
+}
+
+CUresult cupool_hook_cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
+  CUPOOL_REAL_OR_RETURN(cuMemFreeAsync);
+  if (const auto freed = free_ours(real.cuStreamIsCapturing, address, stream)) return *freed;
+  const CUresult result = real.cuMemFreeAsync(address, stream);
+  count(Counter::own_async_free_calls_total, result);
+  return result;
+}
+
+CUresult cupool_hook_cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
+  CUPOOL_REAL_OR_RETURN(cuMemFreeAsync_ptsz);
+  if (const auto freed = free_ours(real.cuStreamIsCapturing_ptsz, address, stream)) return *freed;
+  const CUresult result = real.cuMemFreeAsync_ptsz(address, stream);
+  count(Counter::own_async_free_calls_total, result);
+  return result;
+}
+
+CUresult cupool_hook_cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flags) {
+  CUPOOL_REAL_OR_RETURN(cuMemAllocManaged);
+  const CUresult result = real.cuMemAllocManaged(address, bytes, flags);
+  count(Counter::managed_malloc_calls_total, result);
+  return result;
+}
+
+CUresult cupool_hook_cuMemHostAlloc(void** address, size_t bytes, unsigned int flags) {
+  CUPOOL_REAL_OR_RETURN(cuMemHostAlloc);
+  const CUresult result = real.cuMemHostAlloc(address, bytes, flags);
+  count(Counter::host_malloc_calls_total, result);
+  return result;
+}
+
+CUresult cupool_hook_cuMemAllocHost_v2(void** address, size_t bytes) {
+  CUPOOL_REAL_OR_RETURN(cuMemAllocHost_v2);
+  const CUresult result = real.cuMemAllocHost_v2(address, bytes);
+  count(Counter::host_malloc_calls_total, result);
+  return result;
+}
+
+}  // extern "C"

@@ -1,0 +1,138 @@
+// Route 4: exported functions of libcudart, a short cut in front of the real ones. They serve what
+// lies ready in the cache and leave everything else, errors included, to the real function, which
+// comes back by way of cuGetProcAddress. So libcudart keeps its lazy initialisation and its
+// last-error state, and no call is counted twice.
+#include <driver_types.h>
+
+#include <cstdint>
+
+#include "entry/hooks.h"
+#include "entry/real_runtime.h"
+#include "process/lifecycle.h"
+
+using cupool::core::Allocator;
+using cupool::core::Context;
+using cupool::entry::real_runtime_function;
+using cupool::entry::RealRuntimeFunction;
+
+namespace {
+
+// From CUDA 12.0 on cudaSetDevice makes the device's context current at once, so that the driver's
+// current context is the one that the real function would use. Before, it need not be.
+constexpr int kEagerSetDevice = 12000;
+
+struct ShortCut {
+  Allocator* allocator = nullptr;
+  Context* context = nullptr;
+  explicit operator bool() const { return context != nullptr; }
+};
+
+ShortCut short_cut(const RealRuntimeFunction& real) {
+  ShortCut cut;
+  if (real.runtime_version < kEagerSetDevice) return cut;
+  cut.allocator = cupool::process::engine();
+  if (cut.allocator != nullptr) cut.context = cut.allocator->registry().current();
+  if (cut.context != nullptr && !cut.context->usable()) cut.context = nullptr;
+  return cut;
+}
+
+bool serve_pitched(const ShortCut& cut, std::size_t width, std::uint64_t rows, void** address,
+                   std::size_t* pitch) {
+  const std::uint64_t known = cut.allocator->known_pitch(width);
+  std::uint64_t bytes = 0;
+  CUdeviceptr served = 0;
+  if (known == 0 || rows == 0 || __builtin_mul_overflow(known, rows, &bytes) ||
+      !cut.allocator->try_allocate_cached(*cut.context, bytes, &served)) {
+    return false;
+  }
+  *address = reinterpret_cast<void*>(served);
+  *pitch = known;
+  return true;
+}
+
+}  // namespace
+
+// The real function of the caller's runtime, called with the arguments that follow.
+#define CUPOOL_REAL_RUNTIME(symbol) \
+  const RealRuntimeFunction real = real_runtime_function(#symbol, __builtin_return_address(0))
+#define CUPOOL_CALL_REAL(type, ...)                        \
+  (real.function == nullptr ? cudaErrorInitializationError \
+                            : reinterpret_cast<type>(real.function)(__VA_ARGS__))
+
+extern "C" {
+
+CUPOOL_EXPORT cudaError_t cupool_hook_cudaMalloc(void** address,
+                                                 std::size_t bytes) __asm__("cudaMalloc");
+CUPOOL_EXPORT cudaError_t
+cupool_hook_cudaMallocPitch(void** address, std::size_t* pitch, std::size_t width,
+                            std::size_t height) __asm__("cudaMallocPitch");
+CUPOOL_EXPORT cudaError_t cupool_hook_cudaMalloc3D(cudaPitchedPtr* pitched,
+                                                   cudaExtent extent) __asm__("cudaMalloc3D");
+CUPOOL_EXPORT cudaError_t cupool_hook_cudaFree(void* address) __asm__("cudaFree");
+CUPOOL_EXPORT cudaError_t cupool_hook_cudaDeviceSynchronize() __asm__("cudaDeviceSynchronize");
+
+cudaError_t cupool_hook_cudaMalloc(void** address, std::size_t bytes) {
+  CUPOOL_REAL_RUNTIME(cudaMalloc);
+  if (address != nullptr && bytes != 0) {
+    CUdeviceptr served = 0;
+    const ShortCut cut = short_cut(real);
+    if (cut && cut.allocator->try_allocate_cached(*cut.context, bytes, &served)) {
+      *address = reinterpret_cast<void*>(served);
+      return cudaSuccess;
+    }
+  }
+  return CUPOOL_CALL_REAL(cudaError_t(*)(void**, std::size_t), address, bytes);
+}
+
+cudaError_t cupool_hook_cudaMallocPitch(void** address, std::size_t* pitch, std::size_t width,
+                                        std::size_t height) {
+  CUPOOL_REAL_RUNTIME(cudaMallocPitch);
+  if (address != nullptr && pitch != nullptr) {
+    const ShortCut cut = short_cut(real);
+    if (cut && serve_pitched(cut, width, height, address, pitch)) return cudaSuccess;
+  }
+  return CUPOOL_CALL_REAL(cudaError_t(*)(void**, std::size_t*, std::size_t, std::size_t), address,
+                          pitch, width, height);
+}
+
+cudaError_t cupool_hook_cudaMalloc3D(cudaPitchedPtr* pitched, cudaExtent extent) {
+  CUPOOL_REAL_RUNTIME(cudaMalloc3D);
+  std::uint64_t rows = 0;
+  if (pitched != nullptr && !__builtin_mul_overflow(extent.height, extent.depth, &rows)) {
+    const ShortCut cut = short_cut(real);
+    if (cut && serve_pitched(cut, extent.width, rows, &pitched->ptr, &pitched->pitch)) {
+      pitched->xsize = extent.width;
+      pitched->ysize = extent.height;
+      return cudaSuccess;
+    }
+  }
+  return CUPOOL_CALL_REAL(cudaError_t(*)(cudaPitchedPtr*, cudaExtent), pitched, extent);
+}
+
+cudaError_t cupool_hook_cudaFree(void* address) {
+  CUPOOL_REAL_RUNTIME(cudaFree);
+  const auto device_address = reinterpret_cast<CUdeviceptr>(address);
+  if (address != nullptr) {
+    const ShortCut cut = short_cut(real);
+    if (cut && cut.allocator->is_live(device_address)) {
+      const auto freed = cut.allocator->try_free(device_address);
+      if (freed.has_value() && *freed == CUDA_SUCCESS) return cudaSuccess;
+    }
+  }
+  // An error is the real function's to report: it comes to the same block and finds the same.
+  return CUPOOL_CALL_REAL(cudaError_t(*)(void*), address);
+}
+
+cudaError_t cupool_hook_cudaDeviceSynchronize() {
+  CUPOOL_REAL_RUNTIME(cudaDeviceSynchronize);
+  const cupool::cuda::Driver* driver = cupool::cuda::driver();
+  const ShortCut cut = short_cut(real);
+  if (cut && driver != nullptr && cut.allocator->synchronize(cut.context, false, [&] {
+        return driver->cuCtxSynchronize();
+      }) == CUDA_SUCCESS) {
+    return cudaSuccess;
+  }
+  return CUPOOL_CALL_REAL(cudaError_t(*)(), );
+}
+
+}  // extern "C"

@@ -1,0 +1,104 @@
+// The look-up table made from hooks.def.
+#include "entry/substitution.h"
+
+#include <cstring>
+
+#include "cuda/driver.h"
+#include "entry/hooks.h"
+#include "process/lifecycle.h"
+#include "util/log.h"
+
+namespace cupool::entry {
+namespace {
+
+enum class Stream { any, legacy, per_thread };
+
+struct Hook {
+  const char* symbol;
+  const char* base;
+  int since;
+  Stream stream;
+  void* entry;
+};
+
+const Hook hooks[] = {
+#define HOOK(symbol, base, since, stream) \
+  {#symbol, #base, since, Stream::stream, reinterpret_cast<void*>(&cupool_hook_##symbol)},
+#define RUNTIME_HOOK(symbol)
+#define LIBC_HOOK(symbol)
+#include "entry/hooks.def"
+#undef HOOK
+#undef RUNTIME_HOOK
+#undef LIBC_HOOK
+};
+
+const char* const runtime_hooks[] = {
+#define HOOK(symbol, base, since, stream)
+#define RUNTIME_HOOK(symbol) #symbol,
+#define LIBC_HOOK(symbol)
+#include "entry/hooks.def"
+#undef HOOK
+#undef RUNTIME_HOOK
+#undef LIBC_HOOK
+};
+
+bool stream_matches(Stream stream, std::uint64_t flags) {
+  const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
+  return stream == Stream::any || (stream == Stream::per_thread) == per_thread;
+}
+
+}  // namespace
+
+bool is_driver_hook(const char* symbol) {
+  for (const Hook& hook : hooks) {
+    if (std::strcmp(hook.symbol, symbol) == 0) return true;
+  }
+  return false;
+}
+
+bool is_runtime_hook(const char* symbol) {
+  for (const char* name : runtime_hooks) {
+    if (std::strcmp(name, symbol) == 0) return true;
+  }
+  return false;
+}
+
+void* substitute_symbol(const char* symbol, void* real) {
+  const cuda::Driver* driver = cuda::driver();
+  if (driver == nullptr || !process::enabled()) return real;
+  for (const Hook& hook : hooks) {
+    if (std::strcmp(hook.symbol, symbol) != 0) continue;
+    return driver->find(symbol) == real ? hook.entry : real;
+  }
+  return real;
+}
+
+void* substitute_query(const char* base, int version, std::uint64_t flags, void* real) {
+  const cuda::Driver* driver = cuda::driver();
+  if (driver == nullptr || !process::enabled()) return real;
+  const Hook* by_version = nullptr;
+  for (const Hook& hook : hooks) {
+    if (std::strcmp(hook.base, base) != 0) continue;
+    if (driver->find(hook.symbol) == real) return hook.entry;
+    if (hook.since <= version && stream_matches(hook.stream, flags) &&
+        (by_version == nullptr || by_version->since < hook.since)) {
+      by_version = &hook;
+    }
+  }
+  if (by_version == nullptr || is_our_entry(real)) return real;
+  // The function exists (the driver answered) but not under an exported address: what its name,
+  // version and flag say it is. Without the driver's own export our entry could not forward.
+  if (driver->find(by_version->symbol) == nullptr) return real;
+  CUPOOL_LOG(debug, "cuGetProcAddress(%s, %d) is not an exported function; taken for %s", base,
+             version, by_version->symbol);
+  return by_version->entry;
+}
+
+bool is_our_entry(const void* address) {
+  for (const Hook& hook : hooks) {
+    if (hook.entry == address) return true;
+  }
+  return false;
+}
+
+}  // namespace cupool::entry

@@ -1,0 +1,109 @@
+// Routes 2 and 3: `dlsym` and `cuGetProcAddress`. Both ask the real resolver first; none invents a
+// function that the real one refused.
+#include <dlfcn.h>
+#include <link.h>
+
+#include <cstdint>
+
+#include "cuda/driver.h"
+#include "cuda/dynamic_linker.h"
+#include "entry/hooks.h"
+#include "entry/substitution.h"
+
+namespace cupool::entry {
+namespace {
+
+// The object that the code at `address` belongs to, looked up in itself and its dependencies.
+void* look_up_from(const void* address, const char* name) {
+  Dl_info info = {};
+  void* map = nullptr;
+  if (dladdr1(address, &info, &map, RTLD_DL_LINKMAP) == 0 || map == nullptr) return nullptr;
+  const char* path = static_cast<link_map*>(map)->l_name;
+  if (path == nullptr || *path == '\0') return nullptr;  // the program itself: the global scope
+  void* library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+  if (library == nullptr) return nullptr;
+  void* found = cuda::real_dlsym()(library, name);
+  dlclose(library);
+  return found;
+}
+
+// What the global scope, or else the caller's own scope, holds behind this library.
+void* look_up_behind_us(const void* caller, const char* name) {
+  void* found = cuda::real_dlsym()(RTLD_NEXT, name);
+  return found != nullptr ? found : look_up_from(caller, name);
+}
+
+}  // namespace
+}  // namespace cupool::entry
+
+extern "C" {
+
+/// An answer of the filter: `handled` 0 means that the real dlsym has to be jumped to.
+struct CupoolDlsymAnswer {
+  void* function;
+  std::uint64_t handled;
+};
+
+/// Called by the assembly entry of `dlsym` for names that begin with "cu". `caller` is the return
+/// address of the program's call.
+__attribute__((visibility("hidden"))) CupoolDlsymAnswer cupool_dlsym_filter(void* handle,
+                                                                            const char* name,
+                                                                            const void* caller);
+
+/// Finds the real `dlsym` for the assembly entry.
+__attribute__((visibility("hidden"))) void* cupool_resolve_dlsym() {
+  return reinterpret_cast<void*>(cupool::cuda::real_dlsym());
+}
+
+CupoolDlsymAnswer cupool_dlsym_filter(void* handle, const char* name, const void* caller) {
+  using namespace cupool::entry;
+  const bool driver_name = is_driver_hook(name);
+  if (!driver_name && !is_runtime_hook(name)) return {nullptr, 0};
+
+  if (handle == RTLD_NEXT || handle == RTLD_DEFAULT) {
+    // Our export would be found even where no driver or runtime is: only where a real one stands
+    // behind it may it be seen.
+    void* real = look_up_behind_us(caller, name);
+    if (real == nullptr) return {nullptr, 1};
+    if (handle == RTLD_NEXT) return {nullptr, 0};  // by the caller's place in the search order
+    return {driver_name ? substitute_symbol(name, real) : real, 1};
+  }
+
+  void* found = cupool::cuda::real_dlsym()(handle, name);
+  // A handle of the whole program (dlopen(NULL)) finds our export first, too.
+  Dl_info info = {};
+  Dl_info own = {};
+  if (found != nullptr && dladdr(found, &info) != 0 &&
+      dladdr(reinterpret_cast<void*>(&cupool_dlsym_filter), &own) != 0 &&
+      info.dli_fbase == own.dli_fbase) {
+    found = look_up_behind_us(caller, name);
+  }
+  if (found == nullptr || !driver_name) return {found, 1};
+  return {substitute_symbol(name, found), 1};
+}
+
+CUresult cupool_hook_cuGetProcAddress(const char* symbol, void** function, int version,
+                                      cuuint64_t flags) {
+  const cupool::cuda::Driver* driver = cupool::cuda::driver();
+  if (driver == nullptr || driver->cuGetProcAddress == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
+  const CUresult result = driver->cuGetProcAddress(symbol, function, version, flags);
+  if (result == CUDA_SUCCESS && symbol != nullptr && function != nullptr && *function != nullptr) {
+    *function = cupool::entry::substitute_query(symbol, version, flags, *function);
+  }
+  return result;
+}
+
+CUresult cupool_hook_cuGetProcAddress_v2(const char* symbol, void** function, int version,
+                                         cuuint64_t flags, void* status) {
+  const cupool::cuda::Driver* driver = cupool::cuda::driver();
+  if (driver == nullptr || driver->cuGetProcAddress_v2 == nullptr) {
+    return CUDA_ERROR_NOT_INITIALIZED;
+  }
+  const CUresult result = driver->cuGetProcAddress_v2(symbol, function, version, flags, status);
+  if (result == CUDA_SUCCESS && symbol != nullptr && function != nullptr && *function != nullptr) {
+    *function = cupool::entry::substitute_query(symbol, version, flags, *function);
+  }
+  return result;
+}
+
+}  // extern "C"
