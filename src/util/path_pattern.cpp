@@ -1,0 +1,80 @@
+// Expansion of the % letters in file names; the rank comes from whichever launcher started us.
+#include "util/path_pattern.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace cupool::util {
+
+namespace {
+
+// Environment and host name go into a file's name: they must not choose its directory.
+std::string as_file_name(std::string text) {
+  std::replace(text.begin(), text.end(), '/', '_');
+  return text;
+}
+
+std::string compact_local_time() {
+  const time_t now = ::time(nullptr);
+  struct tm parts {};
+  ::localtime_r(&now, &parts);
+  char text[32];
+  return std::string(text, ::strftime(text, sizeof text, "%Y%m%dT%H%M%S", &parts));
+}
+
+}  // namespace
+
+std::string launcher_rank() {
+  // Open MPI, PMIx launchers, MPICH and its family, Slurm, torchrun.
+  for (const char* name :
+       {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "RANK"}) {
+    const char* value = std::getenv(name);
+    if (value != nullptr && value[0] != '\0') return value;
+  }
+  return {};
+}
+
+std::string host_name() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";
+  return name;
+}
+
+std::string expand_path_pattern(std::string_view pattern) {
+  std::string path;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern[i] != '%' || i + 1 == pattern.size()) {
+      path += pattern[i];
+      continue;
+    }
+    const char letter = pattern[++i];
+    switch (letter) {
+      case 'p':
+        path += std::to_string(::getpid());
+        break;
+      case 'h':
+        path += as_file_name(host_name());
+        break;
+      case 'r': {
+        const std::string rank = launcher_rank();
+        path += rank.empty() ? "0" : as_file_name(rank);
+        break;
+      }
+      case 't':
+        path += compact_local_time();
+        break;
+      case '%':
+        path += '%';
+        break;
+      default:
+        path += '%';
+        path += letter;
+    }
+  }
+  return path;
+}
+
+}  // namespace cupool::util
