@@ -1,0 +1,234 @@
+// The parser: one pass over the profile, one over the environment, both driven by options.def.
+#include "config/settings.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <new>
+#include <string_view>
+#include <utility>
+
+#include "config/profile.h"
+#include "config/value.h"
+#include "util/log.h"
+#include "util/text.h"
+
+namespace cupool::config {
+
+namespace {
+
+static_assert(static_cast<int>(LogLevel::off) == static_cast<int>(log::Level::off) &&
+                  static_cast<int>(LogLevel::trace) == static_cast<int>(log::Level::trace),
+              "LogLevel and log::Level are cast into one another");
+
+#define CUPOOL_OPTION(option, field, type, default_text, range, section, documentation) \
+  Row{#option, TypeText<type>::name, default_text,                                      \
+      section, documentation,        [] { return TypeText<type>::accepted(range); }},
+constexpr Row kRows[] = {
+#include "config/options.def"
+};
+constexpr std::size_t kRowCount = sizeof kRows / sizeof kRows[0];
+
+enum class Outcome { taken, unknown, bad };
+
+// Puts `text` into the field of option `name`.
+Outcome assign(Settings* settings, std::string_view name, std::string_view text) {
+#define CUPOOL_OPTION(option, field, type, default_text, range, section, documentation) \
+  if (name == #option) {                                                                \
+    return parse_value(text, range, &settings->field) ? Outcome::taken : Outcome::bad;  \
+  }
+#include "config/options.def"
+  return Outcome::unknown;
+}
+
+std::size_t row_index(std::string_view name) {
+  std::size_t i = 0;
+  while (i < kRowCount && name != kRows[i].name) ++i;
+  return i;
+}
+
+bool starts_with(std::string_view text, std::string_view prefix) {
+  return text.substr(0, prefix.size()) == prefix;
+}
+
+// Variables with our prefix that are not options: the simulated device's and the tests'.
+bool belongs_to_tests(std::string_view name) {
+  return starts_with(name, "CUPOOL_SIM_") || starts_with(name, "CUPOOL_TEST_");
+}
+
+// Text from the environment, fit for one line of a warning.
+std::string printable(std::string_view text) {
+  constexpr std::size_t longest = 100;
+  std::string shown;
+  for (const char c : text.substr(0, longest)) {
+    shown += static_cast<unsigned char>(c) < ' ' || c == 0x7f ? '?' : c;
+  }
+  if (text.size() > longest) shown += "...";
+  return shown;
+}
+
+class Parser {
+ public:
+  explicit Parser(std::vector<std::string>* warnings) : warnings_(warnings), values_(kRowCount) {
+    for (std::size_t i = 0; i < kRowCount; ++i) {
+      values_[i] = EffectiveValue{kRows[i].name, kRows[i].default_text, Origin::builtin, true};
+      assign(&settings_, kRows[i].name, kRows[i].default_text);
+    }
+  }
+
+  // One variable. `where` precedes the warnings: "" or "file: ".
+  void take(std::string_view name, std::string_view raw, Origin origin, const std::string& where) {
+    const std::string_view text = util::trim(raw);
+    switch (assign(&settings_, name, text)) {
+      case Outcome::taken: {
+        EffectiveValue& value = values_[row_index(name)];
+        value.value = std::string(text);
+        value.origin = origin;
+        value.is_default = text == kRows[row_index(name)].default_text;
+        break;
+      }
+      case Outcome::bad:
+        warn_bad(name, text, where);
+        break;
+      case Outcome::unknown:
+        warn_unknown(name, where);
+        break;
+    }
+  }
+
+  Settings finish(std::vector<EffectiveValue>* effective) {
+    if (effective != nullptr) *effective = std::move(values_);
+    return std::move(settings_);
+  }
+
+ private:
+  void warn_bad(std::string_view name, std::string_view text, const std::string& where) {
+    const std::size_t i = row_index(name);
+    warnings_->push_back(where + std::string(name) + "=\"" + printable(text) + "\" " +
+                         (text.empty() ? "is empty" : "is not understood") + ": it takes " +
+                         kRows[i].accepted() + "; keeping " + values_[i].value);
+  }
+
+  void warn_unknown(std::string_view name, const std::string& where) {
+    std::vector<std::string_view> names;
+    for (const Row& row : kRows) names.emplace_back(row.name);
+    const std::string_view near = util::closest(name, names);
+    std::string text = where + printable(name) + " is not an option of cupool; ignored";
+    if (!near.empty()) text += ". Did you mean " + std::string(near) + "?";
+    warnings_->push_back(std::move(text));
+  }
+
+  std::vector<std::string>* warnings_;
+  std::vector<EffectiveValue> values_;
+  Settings settings_;
+};
+
+// The CUPOOL_* variables of an environment; of equal names the first, as for getenv.
+KeyValues variables_of(const char* const* environment) {
+  KeyValues variables;
+  for (; environment != nullptr && *environment != nullptr; ++environment) {
+    const std::string_view entry = *environment;
+    const std::size_t equals = entry.find('=');
+    if (!starts_with(entry, "CUPOOL_") || equals == std::string_view::npos) continue;
+    const std::string_view name = entry.substr(0, equals);
+    bool seen = belongs_to_tests(name);
+    for (const auto& variable : variables) seen = seen || variable.first == name;
+    if (!seen) variables.emplace_back(std::string(name), std::string(entry.substr(equals + 1)));
+  }
+  return variables;
+}
+
+void take_profile(Parser* parser, const std::string& path, std::vector<std::string>* warnings) {
+  for (const auto& [name, value] : read_profile(path, warnings)) {
+    if (name == "CUPOOL_PROFILE") {
+      warnings->push_back(path + ": CUPOOL_PROFILE inside a profile is ignored");
+    } else if (!belongs_to_tests(name)) {
+      parser->take(name, value, Origin::profile, path + ": ");
+    }
+  }
+}
+
+// What this process parsed; made once and never destroyed.
+struct Parsed {
+  Settings settings;
+  std::vector<std::string> warnings;
+  std::vector<EffectiveValue> effective;
+  std::atomic<bool> announced{false};
+};
+
+std::atomic<Parsed*> g_parsed{nullptr};
+
+// Where there is no memory even for parsing: a setting of nothing, so cupool steps aside.
+Parsed* disabled() noexcept {
+  alignas(Parsed) static unsigned char storage[sizeof(Parsed)];
+  static Parsed* const made = new (storage) Parsed;
+  return made;
+}
+
+// Parsed by whoever comes first. Two threads may both parse, and the later result is dropped: no
+// lock, which a fork could leave held in the child.
+Parsed* parsed() noexcept {
+  Parsed* current = g_parsed.load(std::memory_order_acquire);
+  if (current != nullptr) return current;
+  try {
+    auto made = std::make_unique<Parsed>();
+    made->settings = parse(environ, &made->warnings, &made->effective);
+    if (!g_parsed.compare_exchange_strong(current, made.get(), std::memory_order_acq_rel)) {
+      return current;
+    }
+    const Settings& settings = made->settings;
+    log::configure(static_cast<log::Level>(settings.log_level), settings.log_file.c_str());
+    return made.release();
+  } catch (...) {
+    return disabled();
+  }
+}
+
+}  // namespace
+
+const char* text_of(Origin origin) noexcept {
+  switch (origin) {
+    case Origin::builtin:
+      return "default";
+    case Origin::environment:
+      return "environment";
+    case Origin::profile:
+      return "profile";
+  }
+  return "?";
+}
+
+RowSpan rows() noexcept {
+  return RowSpan{kRows, kRows + kRowCount};
+}
+
+Settings parse(const char* const* environment, std::vector<std::string>* warnings,
+               std::vector<EffectiveValue>* effective) {
+  std::vector<std::string> unwanted;
+  if (warnings == nullptr) warnings = &unwanted;
+  const KeyValues variables = variables_of(environment);
+  Parser parser(warnings);
+  for (const auto& [name, value] : variables) {
+    const std::string path(util::trim(value));
+    if (name == "CUPOOL_PROFILE" && !path.empty()) take_profile(&parser, path, warnings);
+  }
+  for (const auto& [name, value] : variables) parser.take(name, value, Origin::environment, "");
+  return parser.finish(effective);
+}
+
+const Settings& settings() noexcept {
+  return parsed()->settings;
+}
+
+const std::vector<EffectiveValue>& effective() noexcept {
+  return parsed()->effective;
+}
+
+void announce_warnings() noexcept {
+  Parsed* const mine = parsed();
+  if (mine->announced.exchange(true, std::memory_order_relaxed)) return;
+  for (const std::string& warning : mine->warnings) CUPOOL_LOG(warn, "%s", warning.c_str());
+}
+
+}  // namespace cupool::config

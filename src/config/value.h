@@ -1,0 +1,91 @@
+// From the text of one value to its type, and what a type accepts, in words.
+// Strict: a value that is not wholly understood is refused, because a job that runs with half of a
+// setting is worse than a warning.
+#pragma once
+
+#include <iterator>
+#include <string>
+#include <string_view>
+
+#include "config/types.h"
+#include "util/text.h"
+
+namespace cupool::config {
+
+/// Each reads a trimmed text. False (and `out` untouched) if the text is not a value of the type or
+/// lies outside the range. Pure. Throw only std::bad_alloc.
+/// bool: 1, 0, on, off, true, false, yes, no in any case.
+bool parse_value(std::string_view text, const Range& range, bool* out);
+/// Bytes: 4096, 512K, 1.5G, 2GiB, 2 gb (all binary: K is 1024); or a share: 50%, from 0% to 100%.
+bool parse_value(std::string_view text, const Range& range, SizeOption* out);
+/// Digits only.
+bool parse_value(std::string_view text, const Range& range, Count* out);
+bool parse_value(std::string_view text, const Range& range, Milliseconds* out);
+/// Names separated by commas; `off` stands alone.
+bool parse_value(std::string_view text, const Range& range, StatsFormats* out);
+/// Any text, the empty one too.
+bool parse_value(std::string_view text, const Range& range, Path* out);
+
+/// One of the enumeration's names, in any case.
+template <typename Enum, typename = decltype(EnumNames<Enum>::values)>
+bool parse_value(std::string_view text, const Range&, Enum* out) {
+  const std::string lower = util::to_lower(text);
+  for (const auto& name : EnumNames<Enum>::values) {
+    if (lower == name.text) {
+      *out = name.value;
+      return true;
+    }
+  }
+  return false;
+}
+
+/// "a, b or c" of an enumeration's names.
+template <typename Enum>
+std::string names_of() {
+  std::string text;
+  constexpr std::size_t count = std::size(EnumNames<Enum>::values);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i > 0) text += i + 1 == count ? " or " : ", ";
+    text += EnumNames<Enum>::values[i].text;
+  }
+  return text;
+}
+
+/// What documentation calls a type, and what the type accepts.
+template <typename Type>
+struct TypeText {  // the enumerations
+  static constexpr const char* name = "name";
+  static std::string accepted(const Range&) { return names_of<Type>(); }
+};
+template <>
+struct TypeText<bool> {
+  static constexpr const char* name = "boolean";
+  static std::string accepted(const Range&) { return "1 or 0"; }
+};
+template <>
+struct TypeText<SizeOption> {
+  static constexpr const char* name = "size";
+  static std::string accepted(const Range&);
+};
+template <>
+struct TypeText<Count> {
+  static constexpr const char* name = "count";
+  static std::string accepted(const Range& range);
+};
+template <>
+struct TypeText<Milliseconds> {
+  static constexpr const char* name = "milliseconds";
+  static std::string accepted(const Range& range);
+};
+template <>
+struct TypeText<StatsFormats> {
+  static constexpr const char* name = "list";
+  static std::string accepted(const Range&);
+};
+template <>
+struct TypeText<Path> {
+  static constexpr const char* name = "path";
+  static std::string accepted(const Range&) { return "a file name"; }
+};
+
+}  // namespace cupool::config
