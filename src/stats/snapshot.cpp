@@ -1,0 +1,102 @@
+// Taking a snapshot, and what is known of the process.
+#include "stats/snapshot.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "util/clock.h"
+#include "util/path_pattern.h"
+
+namespace cupool::stats {
+
+namespace {
+
+// The last copy that was handed in. A replaced one stays, and stays reachable: take() may be
+// reading it. No lock, which a fork could leave held in the child.
+struct KeptInfo {
+  ProcessInfo info;
+  const KeptInfo* previous = nullptr;
+};
+std::atomic<const KeptInfo*> g_info{nullptr};
+
+std::string program_path() {
+  char path[4096];
+  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path);
+  return length > 0 ? std::string(path, static_cast<std::size_t>(length)) : std::string();
+}
+
+DeviceSnapshot snapshot_of(const DeviceStats& stats, int ordinal) {
+  DeviceSnapshot snapshot;
+  snapshot.ordinal = ordinal;
+  snapshot.name = stats.device_name();
+  snapshot.total_memory_bytes = stats.total_memory_bytes();
+  for (std::size_t i = 0; i < kCounters; ++i) {
+    snapshot.counters[i] = stats.value(static_cast<Counter>(i));
+  }
+  for (std::size_t i = 0; i < kGauges; ++i) {
+    snapshot.gauges[i] = stats.value(static_cast<Gauge>(i));
+  }
+  snapshot.malloc_time = stats.malloc_time().summary();
+  snapshot.free_time = stats.free_time().summary();
+  snapshot.synchronize_time = stats.synchronize_time().summary();
+  snapshot.pool = stats.pool_figures();
+  return snapshot;
+}
+
+}  // namespace
+
+ProcessInfo this_process() {
+  ProcessInfo info;
+  info.program_path = program_path();
+  if (program_invocation_name != nullptr) info.argv0 = program_invocation_name;
+  info.host = util::host_name();
+  info.rank = util::launcher_rank();
+  info.library_version = CUPOOL_VERSION;
+  info.start_wall_ns = util::wall_ns();
+  return info;
+}
+
+void set_process_info(const ProcessInfo& info) noexcept {
+  try {
+    auto* kept = new KeptInfo{info, nullptr};
+    const KeptInfo* current = g_info.load(std::memory_order_acquire);
+    do {
+      kept->previous = current;
+    } while (!g_info.compare_exchange_weak(current, kept, std::memory_order_acq_rel));
+  } catch (...) {
+    // No memory: the snapshot finds out by itself what it can.
+  }
+}
+
+std::int64_t DeviceSnapshot::driver_slack_bytes() const noexcept {
+  if (!pool.valid) return 0;
+  return static_cast<std::int64_t>(pool.reserved_current) - (*this)[Gauge::held_bytes].current;
+}
+
+bool Snapshot::allocated_gpu_memory() const noexcept {
+  for (const DeviceSnapshot& device : devices) {
+    if (device[Counter::malloc_calls_total] > 0 ||
+        device[Counter::own_async_malloc_calls_total] > 0 ||
+        device[Counter::managed_malloc_calls_total] > 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+Snapshot take() {
+  Snapshot snapshot;
+  snapshot.pid = static_cast<int>(::getpid());
+  const KeptInfo* kept = g_info.load(std::memory_order_acquire);
+  snapshot.process = kept != nullptr ? kept->info : this_process();
+  for (int ordinal = -1; ordinal < kMaxDevices; ++ordinal) {
+    const DeviceStats& stats = device(ordinal);
+    if (stats.active()) snapshot.devices.push_back(snapshot_of(stats, ordinal));
+  }
+  snapshot.end_wall_ns = util::wall_ns();
+  return snapshot;
+}
+
+}  // namespace cupool::stats

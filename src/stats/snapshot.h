@@ -1,0 +1,82 @@
+// Everything that a report shows, as plain data taken at one moment.
+// Writers of text and JSON see this alone, so they can be tested without a GPU, and agree.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "stats/device_stats.h"
+
+namespace cupool::stats {
+
+inline constexpr int kSchemaVersion = 1;
+
+/// A setting in force, in text: statistics do not know the options.
+struct SettingRow {
+  std::string name;    ///< CUPOOL_...
+  std::string value;   ///< as written, or the default's text
+  std::string origin;  ///< default, environment, profile
+  bool is_default = true;
+};
+
+/// Who the process is. this_process() fills what can be found out; the caller adds the rest.
+struct ProcessInfo {
+  std::string program_path;  ///< /proc/self/exe
+  std::string argv0;         ///< as it was started
+  std::string host;
+  std::string rank;  ///< the launcher's, empty if none
+  std::string library_version;
+  std::uint64_t start_wall_ns = 0;  ///< since 1970
+  std::string free_mode;            ///< in force, as the user would write it
+  std::string backend;              ///< in force (pool, malloc, none), not what was asked for
+  std::vector<SettingRow> settings;
+};
+
+/// program_path, argv0, host, rank, version and the time of this call as start. Thread-safe.
+/// What cannot be found out stays empty. Throws only std::bad_alloc.
+ProcessInfo this_process();
+
+/// Keeps a copy for take(); a later call replaces it. Thread-safe. Never throws.
+void set_process_info(const ProcessInfo& info) noexcept;
+
+/// One device at the moment of the snapshot.
+struct DeviceSnapshot {
+  int ordinal = -1;  ///< -1: the device of these calls is not known
+  std::string name;
+  std::uint64_t total_memory_bytes = 0;
+  std::array<std::uint64_t, kCounters> counters{};
+  std::array<GaugeValue, kGauges> gauges{};
+  HistogramSummary malloc_time;
+  HistogramSummary free_time;
+  HistogramSummary synchronize_time;
+  PoolFigures pool;
+
+  std::uint64_t operator[](Counter c) const { return counters[static_cast<std::size_t>(c)]; }
+  std::uint64_t& operator[](Counter c) { return counters[static_cast<std::size_t>(c)]; }
+  const GaugeValue& operator[](Gauge g) const { return gauges[static_cast<std::size_t>(g)]; }
+  GaugeValue& operator[](Gauge g) { return gauges[static_cast<std::size_t>(g)]; }
+
+  /// Reserved bytes of the driver's pool that are not in blocks of cupool: the driver's own
+  /// rounding and what it keeps idle. 0 without a pool. Negative would be a bug; it is shown as
+  /// such.
+  std::int64_t driver_slack_bytes() const noexcept;
+};
+
+struct Snapshot {
+  int schema_version = kSchemaVersion;
+  int pid = 0;
+  std::uint64_t end_wall_ns = 0;  ///< when it was taken
+  ProcessInfo process;
+  std::vector<DeviceSnapshot> devices;  ///< those with any activity, by ordinal
+
+  /// Whether the process allocated GPU memory in any way, ours or its own: only then it reports.
+  bool allocated_gpu_memory() const noexcept;
+};
+
+/// Reads all figures. Each figure is exact; figures read while other threads allocate may differ
+/// from one another by the calls in flight. Thread-safe. Throws only std::bad_alloc.
+Snapshot take();
+
+}  // namespace cupool::stats
