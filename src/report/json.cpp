@@ -1,0 +1,114 @@
+// JSON from a snapshot, counters and gauges by traversal of counters.def.
+#include "report/json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "report/derived.h"
+
+namespace cupool::report {
+
+namespace {
+
+using Json = nlohmann::ordered_json;  // keys in the order of counters.def
+
+Json counters_of(const stats::DeviceSnapshot& device) {
+  Json json = Json::object();
+#define CUPOOL_COUNTER(key, unit, help) json[#key] = device[stats::Counter::key];
+#include "stats/counters.def"
+  return json;
+}
+
+Json gauges_of(const stats::DeviceSnapshot& device) {
+  Json json = Json::object();
+#define CUPOOL_GAUGE(key, unit, help)                           \
+  json[#key] = {{"current", device[stats::Gauge::key].current}, \
+                {"peak", device[stats::Gauge::key].peak}};
+#include "stats/counters.def"
+  return json;
+}
+
+Json time_of(const stats::HistogramSummary& time) {
+  return {{"count", time.count},      {"sum_ns", time.sum_ns}, {"max_ns", time.max_ns},
+          {"p50_ns", time.p50_ns},    {"p90_ns", time.p90_ns}, {"p99_ns", time.p99_ns},
+          {"p99_9_ns", time.p99_9_ns}};
+}
+
+Json pool_of(const stats::PoolFigures& pool) {
+  if (!pool.valid) return nullptr;
+  return {{"reserved_current_bytes", pool.reserved_current},
+          {"reserved_high_bytes", pool.reserved_high},
+          {"used_current_bytes", pool.used_current},
+          {"used_high_bytes", pool.used_high}};
+}
+
+Json device_of(const stats::DeviceSnapshot& device) {
+  Json json;
+  json["ordinal"] = device.ordinal;
+  json["name"] = device.name;
+  json["total_memory_bytes"] = device.total_memory_bytes;
+  json["counters"] = counters_of(device);
+  json["gauges"] = gauges_of(device);
+  json["times"] = {{"malloc", time_of(device.malloc_time)},
+                   {"free", time_of(device.free_time)},
+                   {"synchronize", time_of(device.synchronize_time)}};
+  json["pool"] = pool_of(device.pool);
+  json["driver_slack_bytes"] =
+      device.pool.valid ? Json(device.driver_slack_bytes()) : Json(nullptr);
+  json["unaccounted_bytes"] = unaccounted_bytes(device);
+  return json;
+}
+
+Json process_of(const stats::Snapshot& snapshot) {
+  const stats::ProcessInfo& process = snapshot.process;
+  Json json;
+  json["pid"] = snapshot.pid;
+  json["program_path"] = process.program_path;
+  json["argv0"] = process.argv0;
+  json["host"] = process.host;
+  json["rank"] = process.rank.empty() ? Json(nullptr) : Json(process.rank);
+  json["start_wall_ns"] = process.start_wall_ns;
+  json["end_wall_ns"] = snapshot.end_wall_ns;
+  return json;
+}
+
+Json settings_of(const stats::Snapshot& snapshot) {
+  Json json = Json::array();
+  for (const stats::SettingRow& row : snapshot.process.settings) {
+    json.push_back({{"name", row.name},
+                    {"value", row.value},
+                    {"origin", row.origin},
+                    {"is_default", row.is_default}});
+  }
+  return json;
+}
+
+Json suggested_settings_of(const stats::Snapshot& snapshot) {
+  Json json = Json::object();
+  const std::uint64_t bytes = suggested_pool_bytes(snapshot);
+  if (bytes > 0) {
+    json["CUPOOL_RELEASE_THRESHOLD"] = option_value(bytes);
+    json["CUPOOL_PREALLOC"] = option_value(bytes);
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string json_report(const stats::Snapshot& snapshot) {
+  Json json;
+  json["schema_version"] = snapshot.schema_version;
+  json["cupool_version"] = snapshot.process.library_version;
+  json["process"] = process_of(snapshot);
+  json["free_mode"] = snapshot.process.free_mode;
+  json["backend"] = snapshot.process.backend;
+  json["devices"] = Json::array();
+  for (const stats::DeviceSnapshot& device : snapshot.devices) {
+    json["devices"].push_back(device_of(device));
+  }
+  json["suggested_settings"] = suggested_settings_of(snapshot);
+  json["settings"] = settings_of(snapshot);
+  // Paths need not be UTF-8: replace instead of throwing.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace cupool::report

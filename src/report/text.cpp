@@ -1,0 +1,240 @@
+// The report for people: a sum that adds up, then calls, times, events, and what to set next time.
+// Three columns throughout, so that the eye can run down them; nothing that is zero and rare is
+// shown.
+#include "report/text.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "report/derived.h"
+#include "util/text.h"
+
+namespace cupool::report {
+
+namespace {
+
+using stats::Counter;
+using stats::DeviceSnapshot;
+using stats::Gauge;
+using stats::GaugeValue;
+using stats::HistogramSummary;
+using util::format_bytes;
+using util::format_count;
+using util::format_duration_ns;
+using util::format_percent;
+
+constexpr std::size_t kLabelWidth = 34;
+constexpr std::size_t kFirstWidth = 20;
+constexpr std::size_t kColumnWidth = 13;
+constexpr std::size_t kTimeWidth = 11;
+
+std::string signed_text(std::int64_t value, std::string (*format)(std::uint64_t)) {
+  const auto magnitude = static_cast<std::uint64_t>(value);
+  return value < 0 ? "-" + format(std::uint64_t{0} - magnitude) : format(magnitude);
+}
+
+// Text from outside (paths, names) must stay on its line.
+std::string one_line(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
+  }
+  return text;
+}
+
+class Page {
+ public:
+  void line(const std::string& text) { text_ += text + "\n"; }
+  void blank() { text_ += "\n"; }
+
+  // A label and right-aligned cells; empty cells at the end leave no blanks.
+  void row(const std::string& label, const std::vector<std::string>& cells,
+           std::size_t first_width = kFirstWidth, std::size_t width = kColumnWidth) {
+    std::string text = "  " + label;
+    std::size_t end = 2 + kLabelWidth;
+    bool first = true;
+    for (const std::string& cell : cells) {
+      end += first ? first_width : width;
+      first = false;
+      if (cell.empty()) continue;
+      // A cell that is too wide pushes, it does not run into its neighbour.
+      const std::size_t used = text.size() + cell.size();
+      text.append(used < end ? end - used : 1, ' ');
+      text += cell;
+    }
+    line(text);
+  }
+
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+void add_heading(Page& page, const stats::Snapshot& snapshot) {
+  const stats::ProcessInfo& process = snapshot.process;
+  const std::string& program = process.program_path.empty() ? process.argv0 : process.program_path;
+  std::string who = "cupool " + process.library_version + ": " + one_line(program) + ", process " +
+                    std::to_string(snapshot.pid) + " on " + one_line(process.host);
+  if (!process.rank.empty()) who += ", rank " + one_line(process.rank);
+  page.line(who);
+  const std::uint64_t ran_ns =
+      snapshot.end_wall_ns - std::min(process.start_wall_ns, snapshot.end_wall_ns);
+  page.line("started " + util::format_wall_time(process.start_wall_ns) + ", ran " +
+            format_duration_ns(ran_ns) + "; free mode " + process.free_mode + ", backend " +
+            process.backend);
+}
+
+void add_memory_row(Page& page, const std::string& label, const GaugeValue& value) {
+  page.row(label,
+           {signed_text(value.current, format_count), signed_text(value.current, format_bytes),
+            signed_text(value.peak, format_bytes)});
+}
+
+void add_memory(Page& page, const DeviceSnapshot& device) {
+  page.row("Memory", {"bytes at exit", "at exit", "peak"});
+  add_memory_row(page, "    application", device[Gauge::application_bytes]);
+  add_memory_row(page, "  + rounding", device[Gauge::rounding_bytes]);
+  add_memory_row(page, "  + retired (GPU may still use it)", device[Gauge::retired_bytes]);
+  add_memory_row(page, "  + cached (idle)", device[Gauge::cached_bytes]);
+  add_memory_row(page, "  = held by cupool", device[Gauge::held_bytes]);
+  const std::int64_t unaccounted = unaccounted_bytes(device);
+  if (unaccounted != 0) {
+    page.line("    ! these differ by " + signed_text(unaccounted, format_count) +
+              " bytes: threads were still allocating, or a fault of cupool");
+  }
+  if (device.pool.valid) {
+    const std::int64_t slack = device.driver_slack_bytes();
+    page.row("  + driver slack",
+             {signed_text(slack, format_count), signed_text(slack, format_bytes), "-"});
+    page.row("  = pool reserved",
+             {format_count(device.pool.reserved_current),
+              format_bytes(device.pool.reserved_current), format_bytes(device.pool.reserved_high)});
+    page.row("    pool used",
+             {format_count(device.pool.used_current), format_bytes(device.pool.used_current),
+              format_bytes(device.pool.used_high)});
+  }
+  if (device[Gauge::passthrough_bytes].peak != 0) {
+    add_memory_row(page, "    passed through (cuMemAlloc)", device[Gauge::passthrough_bytes]);
+    add_memory_row(page, "    application + passed through", device[Gauge::device_bytes]);
+  }
+}
+
+void add_calls(Page& page, const DeviceSnapshot& device) {
+  const std::uint64_t mallocs = device[Counter::malloc_calls_total];
+  const std::uint64_t frees = device[Counter::free_calls_total];
+  page.row("Calls", {"number", "share", "bytes"});
+  page.row("  malloc", {format_count(mallocs), "",
+                        format_bytes(device[Counter::malloc_requested_bytes_total])});
+  const auto share = [&](const char* label, Counter counter, std::uint64_t whole,
+                         bool even_if_zero) {
+    const std::uint64_t part = device[counter];
+    if (part == 0 && !even_if_zero) return;
+    page.row(label, {format_count(part), format_percent(part, whole)});
+  };
+  share("    from the thread's cache", Counter::served_thread_cache_total, mallocs, true);
+  share("    from the shared cache", Counter::served_shared_cache_total, mallocs, true);
+  share("    fresh memory", Counter::served_fresh_total, mallocs, true);
+  share("    passed through (cuMemAlloc)", Counter::served_passthrough_total, mallocs, true);
+  share("    failed", Counter::malloc_failed_total, mallocs, false);
+  page.row("  free", {format_count(frees), "", format_bytes(device[Counter::free_bytes_total])});
+  share("    waited for the GPU", Counter::free_waits_total, frees, true);
+  share("    of a null pointer", Counter::free_null_total, frees, false);
+  share("    not from cupool", Counter::free_foreign_total, frees, false);
+  share("    refused (double or interior)", Counter::free_rejected_total, frees, false);
+}
+
+void add_time_row(Page& page, const std::string& label, const HistogramSummary& time) {
+  if (time.count == 0) return;
+  page.row(label,
+           {format_duration_ns(time.p50_ns), format_duration_ns(time.p99_ns),
+            format_duration_ns(time.p99_9_ns), format_duration_ns(time.max_ns),
+            format_duration_ns(time.sum_ns)},
+           kTimeWidth, kTimeWidth);
+}
+
+void add_times(Page& page, const DeviceSnapshot& device) {
+  page.row("Time of a call", {"p50", "p99", "p99.9", "max", "all calls"}, kTimeWidth, kTimeWidth);
+  add_time_row(page, "  malloc", device.malloc_time);
+  add_time_row(page, "  free", device.free_time);
+  if (device[Counter::free_waits_total] > 0) {
+    page.row("    of it waiting for the GPU",
+             {"", "", "", "", format_duration_ns(device[Counter::free_wait_ns_total])}, kTimeWidth,
+             kTimeWidth);
+  }
+  add_time_row(page, "  synchronise", device.synchronize_time);
+}
+
+void add_events(Page& page, const DeviceSnapshot& device) {
+  const auto event = [&](const char* label, Counter number, const std::string& bytes,
+                         bool even_if_zero) {
+    if (device[number] == 0 && !even_if_zero) return;
+    page.row(label, {format_count(device[number]), "", bytes});
+  };
+  page.row("Events", {"number", "", "bytes"});
+  event("  growth (fresh memory)", Counter::growth_total,
+        format_bytes(device[Counter::growth_bytes_total]), true);
+  event("  idle blocks given back", Counter::returned_blocks_total,
+        format_bytes(device[Counter::returned_bytes_total]), true);
+  event("  trims of the driver's pool", Counter::trims_total, "", false);
+  event("  out-of-memory errors averted", Counter::oom_rescues_total, "", false);
+  event("  fences recorded", Counter::fences_total, "", false);
+  if (device[Counter::context_lost_bytes_total] > 0) {
+    page.row("  lost with a context",
+             {"", "", format_bytes(device[Counter::context_lost_bytes_total])});
+  }
+  page.row("  leaked: live at exit",
+           {signed_text(device[Gauge::leaked_blocks].current, format_count), "",
+            signed_text(device[Gauge::leaked_bytes].current, format_bytes)});
+  event("  own cudaMallocAsync (untouched)", Counter::own_async_malloc_calls_total, "", false);
+  event("  own cudaFreeAsync (untouched)", Counter::own_async_free_calls_total, "", false);
+  event("  managed allocations (untouched)", Counter::managed_malloc_calls_total, "", false);
+  event("  host allocations (untouched)", Counter::host_malloc_calls_total, "", false);
+}
+
+void add_device(Page& page, const DeviceSnapshot& device) {
+  std::string title =
+      device.ordinal < 0 ? "Device unknown" : "Device " + std::to_string(device.ordinal);
+  if (!device.name.empty()) title += ": " + one_line(device.name);
+  if (device.total_memory_bytes > 0) title += ", " + format_bytes(device.total_memory_bytes);
+  page.blank();
+  page.line(title);
+  add_memory(page, device);
+  add_calls(page, device);
+  add_times(page, device);
+  add_events(page, device);
+}
+
+void add_settings(Page& page, const stats::Snapshot& snapshot) {
+  page.blank();
+  const std::uint64_t bytes = suggested_pool_bytes(snapshot);
+  if (bytes > 0) {
+    const std::string value = option_value(bytes);
+    page.line("Suggested, from the pool's peak: CUPOOL_RELEASE_THRESHOLD=" + value +
+              " CUPOOL_PREALLOC=" + value);
+  }
+  std::size_t defaults = 0;
+  for (const stats::SettingRow& row : snapshot.process.settings) {
+    if (row.is_default) {
+      ++defaults;
+    } else {
+      page.line("Setting " + one_line(row.name) + "=" + one_line(row.value) + " (" + row.origin +
+                ")");
+    }
+  }
+  const bool all = defaults == snapshot.process.settings.size();
+  page.line((all ? "All " : "The other ") + std::to_string(defaults) +
+            " settings are at their defaults");
+}
+
+}  // namespace
+
+std::string text_report(const stats::Snapshot& snapshot) {
+  Page page;
+  add_heading(page, snapshot);
+  for (const DeviceSnapshot& device : snapshot.devices) add_device(page, device);
+  if (snapshot.devices.empty()) page.line("no device was used");
+  add_settings(page, snapshot);
+  return page.take();
+}
+
+}  // namespace cupool::report

@@ -1,0 +1,13 @@
+// The report for people. What stands in it is a subset of the JSON report.
+#pragma once
+
+#include <string>
+
+#include "stats/snapshot.h"
+
+namespace cupool::report {
+
+/// The text report of a snapshot, lines ending in '\n'. Pure. Throws only std::bad_alloc.
+std::string text_report(const stats::Snapshot& snapshot);
+
+}  // namespace cupool::report

@@ -1,0 +1,26 @@
+// Sends the reports of a snapshot to where the user wants them: files or standard error.
+// Trouble with a destination is warned of once and never the program's: the report then goes to
+// standard error.
+#pragma once
+
+#include <string>
+
+#include "stats/snapshot.h"
+
+namespace cupool::report {
+
+/// Which reports, and where to. `file_pattern` is expanded by util/path_pattern.h; empty means
+/// standard error. With both formats the JSON file is `run.log.json` for `run.log`; for
+/// `run.json` the text goes to `run.txt`.
+struct Destinations {
+  bool text = true;
+  bool json = false;
+  std::string file_pattern;
+};
+
+/// Writes the reports. A file is created or replaced (mode 0666 less umask); standard error gets
+/// each report by one buffer, so that those of several ranks do not mix. Keeps errno. Thread-safe.
+/// Never throws, never fails: a destination that fails is warned of and replaced.
+void write_reports(const stats::Snapshot& snapshot, const Destinations& destinations) noexcept;
+
+}  // namespace cupool::report
