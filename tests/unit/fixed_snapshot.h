@@ -1,0 +1,74 @@
+// A snapshot with figures that a reader can check by hand; the report tests share it.
+#pragma once
+
+#include "stats/snapshot.h"
+
+namespace cupool::test {
+
+inline stats::DeviceSnapshot fixed_device() {
+  using stats::Counter;
+  using stats::Gauge;
+  constexpr std::int64_t mib = 1 << 20;
+  stats::DeviceSnapshot device;
+  device.ordinal = 0;
+  device.name = "NVIDIA H200";
+  device.total_memory_bytes = std::uint64_t{139} << 30;
+  device[Gauge::application_bytes] = {1'000'000, 3000 * mib};
+  device[Gauge::rounding_bytes] = {48'576, 12 * mib};
+  device[Gauge::retired_bytes] = {3 * mib, 256 * mib};
+  device[Gauge::cached_bytes] = {2044 * mib, 2048 * mib};
+  device[Gauge::held_bytes] = {2048 * mib, 3072 * mib};
+  device[Gauge::device_bytes] = {1'000'000, 3000 * mib};
+  device[Gauge::leaked_blocks] = {2, 2};
+  device[Gauge::leaked_bytes] = {1'000'000, 1'000'000};
+  device.pool = {true, static_cast<std::uint64_t>(2080 * mib),
+                 static_cast<std::uint64_t>(3090 * mib), static_cast<std::uint64_t>(2048 * mib),
+                 static_cast<std::uint64_t>(3072 * mib)};
+  device[Counter::malloc_calls_total] = 1'000'000;
+  device[Counter::malloc_requested_bytes_total] = static_cast<std::uint64_t>(900'000 * mib);
+  device[Counter::served_thread_cache_total] = 900'000;
+  device[Counter::served_shared_cache_total] = 95'000;
+  device[Counter::served_fresh_total] = 5'000;
+  device[Counter::free_calls_total] = 1'000'010;
+  device[Counter::free_bytes_total] = static_cast<std::uint64_t>(899'999 * mib);
+  device[Counter::free_null_total] = 12;
+  device[Counter::free_waits_total] = 250;
+  device[Counter::free_wait_ns_total] = 1'250'000'000;
+  device[Counter::growth_total] = 5'000;
+  device[Counter::growth_bytes_total] = static_cast<std::uint64_t>(4096 * mib);
+  device[Counter::returned_blocks_total] = 100;
+  device[Counter::returned_bytes_total] = static_cast<std::uint64_t>(1024 * mib);
+  device[Counter::oom_rescues_total] = 1;
+  device[Counter::fences_total] = 42'000;
+  device[Counter::fence_queries_total] = 47'000;
+  device[Counter::synchronize_calls_total] = 60;
+  device.malloc_time = {1'000'000, 280'000'000, 3'400'000, 140, 223, 1'791, 16'383};
+  device.free_time = {1'000'010, 1'400'000'000, 8'400'000, 120, 191, 5'119, 114'687};
+  device.synchronize_time = {60,         900'000'000, 21'000'000, 14'680'063,
+                             18'874'367, 20'971'519,  21'000'000};
+  return device;
+}
+
+inline stats::Snapshot fixed_snapshot() {
+  stats::Snapshot snapshot;
+  snapshot.pid = 4242;
+  snapshot.process.program_path = "/home/user/train";
+  snapshot.process.argv0 = "./train";
+  snapshot.process.host = "node17";
+  snapshot.process.rank = "3";
+  snapshot.process.library_version = "0.1.0";
+  snapshot.process.start_wall_ns = 1'763'653'927'000'000'000;  // 2025-11-20 15:52:07 UTC
+  snapshot.end_wall_ns = snapshot.process.start_wall_ns + 12'340'000'000;
+  snapshot.process.free_mode = "sync";
+  snapshot.process.backend = "pool";
+  snapshot.process.settings = {
+      {"CUPOOL_ENABLE", "1", "default", true},
+      {"CUPOOL_BACKEND", "pool", "environment", false},
+      {"CUPOOL_MAX_CACHED", "80%", "profile", false},
+      {"CUPOOL_STATS", "text", "environment", true},
+  };
+  snapshot.devices.push_back(fixed_device());
+  return snapshot;
+}
+
+}  // namespace cupool::test

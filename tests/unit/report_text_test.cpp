@@ -1,0 +1,137 @@
+// The text report, held against a page that a person has read (golden/), and its rare lines.
+#include "report/text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <time.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "fixed_snapshot.h"
+#include "report/derived.h"
+#include "temporary_folder.h"
+
+namespace cupool::report {
+namespace {
+
+using stats::Counter;
+using stats::Gauge;
+using test::fixed_snapshot;
+using testing::HasSubstr;
+using testing::Not;
+
+class TextReport : public testing::Test {
+ protected:
+  void SetUp() override { ::tzset(); }
+  test::ScopedVariable time_zone_{"TZ", "UTC"};
+};
+
+// CUPOOL_TEST_WRITE_GOLDEN=1 writes the page anew; then read it before committing.
+TEST_F(TextReport, IsThePageThatAPersonHasRead) {
+  const std::string path = CUPOOL_TEST_GOLDEN_FOLDER "/report_one_device.txt";
+  const std::string report = text_report(fixed_snapshot());
+  if (::getenv("CUPOOL_TEST_WRITE_GOLDEN") != nullptr) std::ofstream(path) << report;
+  EXPECT_EQ(report, test::content_of(path));
+}
+
+TEST_F(TextReport, FitsAScreen) {
+  const std::string report = text_report(fixed_snapshot());
+  EXPECT_LE(std::count(report.begin(), report.end(), '\n'), 45);
+  std::size_t start = 0;
+  for (std::size_t end; (end = report.find('\n', start)) != std::string::npos; start = end + 1) {
+    EXPECT_LE(end - start, 100u) << report.substr(start, end - start);
+    EXPECT_FALSE(end > start && report[end - 1] == ' ') << "blanks at the end of a line";
+  }
+}
+
+TEST_F(TextReport, SaysSoWhenTheSumDoesNotAddUp) {
+  stats::Snapshot snapshot = fixed_snapshot();
+  EXPECT_THAT(text_report(snapshot), Not(HasSubstr("differ")));
+  snapshot.devices[0][Gauge::held_bytes].current += 512;
+  EXPECT_EQ(unaccounted_bytes(snapshot.devices[0]), 512);
+  EXPECT_THAT(text_report(snapshot), HasSubstr("differ by 512 bytes"));
+  snapshot.devices[0][Gauge::held_bytes].current -= 1024;
+  EXPECT_THAT(text_report(snapshot), HasSubstr("differ by -512 bytes"));
+}
+
+TEST_F(TextReport, WithoutADriverPoolShowsNone) {
+  stats::Snapshot snapshot = fixed_snapshot();
+  snapshot.devices[0].pool = {};
+  const std::string report = text_report(snapshot);
+  EXPECT_THAT(report, Not(HasSubstr("slack")));
+  EXPECT_THAT(report, Not(HasSubstr("pool reserved")));
+  EXPECT_THAT(report, Not(HasSubstr("Suggested")));
+}
+
+TEST_F(TextReport, RareLinesAppearWhenThereIsSomethingToSay) {
+  const struct {
+    Counter counter;
+    const char* text;
+  } rare[] = {
+      {Counter::malloc_failed_total, "failed"},
+      {Counter::free_foreign_total, "not from cupool"},
+      {Counter::free_rejected_total, "refused"},
+      {Counter::trims_total, "trims"},
+      {Counter::oom_rescues_total, "errors averted"},
+      {Counter::context_lost_bytes_total, "lost with a context"},
+      {Counter::own_async_malloc_calls_total, "own cudaMallocAsync"},
+      {Counter::own_async_free_calls_total, "own cudaFreeAsync"},
+      {Counter::managed_malloc_calls_total, "managed allocations"},
+      {Counter::host_malloc_calls_total, "host allocations"},
+  };
+  for (const auto& each : rare) {
+    stats::Snapshot snapshot = fixed_snapshot();
+    snapshot.devices[0][each.counter] = 0;
+    EXPECT_THAT(text_report(snapshot), Not(HasSubstr(each.text)));
+    snapshot.devices[0][each.counter] = 7;
+    EXPECT_THAT(text_report(snapshot), HasSubstr(each.text));
+  }
+}
+
+TEST_F(TextReport, PassedThroughMemoryIsShownOnceThereWasAny) {
+  stats::Snapshot snapshot = fixed_snapshot();
+  snapshot.devices[0][Gauge::passthrough_bytes] = {0, 4096};
+  EXPECT_THAT(text_report(snapshot), HasSubstr("application + passed through"));
+}
+
+TEST_F(TextReport, EveryDeviceHasItsPart) {
+  stats::Snapshot snapshot = fixed_snapshot();
+  snapshot.devices.push_back(test::fixed_device());
+  snapshot.devices[1].ordinal = 5;
+  snapshot.devices.push_back(stats::DeviceSnapshot{});
+  const std::string report = text_report(snapshot);
+  EXPECT_THAT(report, HasSubstr("Device 0: NVIDIA H200"));
+  EXPECT_THAT(report, HasSubstr("Device 5: NVIDIA H200"));
+  EXPECT_THAT(report, HasSubstr("Device unknown"));
+}
+
+TEST_F(TextReport, AnEmptySnapshotIsNoTrouble) {
+  EXPECT_THAT(text_report(stats::Snapshot{}), HasSubstr("no device was used"));
+}
+
+TEST_F(TextReport, NamesFromOutsideStayOnTheirLine) {
+  stats::Snapshot snapshot = fixed_snapshot();
+  snapshot.process.program_path = "/tmp/a\nforged line\x1b[2J";
+  EXPECT_THAT(text_report(snapshot), HasSubstr("/tmp/a?forged line?[2J"));
+}
+
+TEST(Suggestion, IsTheHighestPoolRoundedUpToTheDriversStep) {
+  constexpr std::uint64_t mib = 1 << 20;
+  stats::Snapshot snapshot = fixed_snapshot();
+  EXPECT_EQ(suggested_pool_bytes(snapshot), 3104 * mib) << "3090 MiB, in steps of 32 MiB";
+  snapshot.devices.push_back(test::fixed_device());
+  snapshot.devices[1].pool.reserved_high = 4096 * mib;
+  EXPECT_EQ(suggested_pool_bytes(snapshot), 4096 * mib);
+  EXPECT_EQ(suggested_pool_bytes(stats::Snapshot{}), 0u);
+}
+
+TEST(Suggestion, IsWrittenAsOptionsTakeIt) {
+  EXPECT_EQ(option_value(0), "0");
+  EXPECT_EQ(option_value(1000), "1000");
+  EXPECT_EQ(option_value(std::uint64_t{3104} << 20), "3104M");
+  EXPECT_EQ(option_value(std::uint64_t{4} << 30), "4G");
+}
+
+}  // namespace
+}  // namespace cupool::report

@@ -1,0 +1,176 @@
+// Where reports go, and what happens if that place does not take them.
+#include "report/write.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+
+#include "fixed_snapshot.h"
+#include "report/json.h"
+#include "report/text.h"
+#include "temporary_folder.h"
+
+namespace cupool::report {
+namespace {
+
+using test::content_of;
+using test::fixed_snapshot;
+using testing::HasSubstr;
+using testing::internal::CaptureStderr;
+using testing::internal::GetCapturedStderr;
+
+class WriteReports : public testing::Test {
+ protected:
+  std::string to_stderr(const Destinations& destinations) {
+    CaptureStderr();
+    write_reports(snapshot_, destinations);
+    return GetCapturedStderr();
+  }
+
+  // In a child, because a warning is given once in a process.
+  static int exit_code_of(const std::function<void()>& body) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(20);
+      body();
+      ::_exit(0);
+    }
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+  const stats::Snapshot snapshot_ = fixed_snapshot();
+  const std::string text_ = text_report(snapshot_);
+  const std::string json_ = json_report(snapshot_);
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(WriteReports, WithoutAFileGoToStandardError) {
+  EXPECT_EQ(to_stderr({true, false, ""}), text_);
+  EXPECT_EQ(to_stderr({false, true, ""}), json_);
+  EXPECT_EQ(to_stderr({true, true, ""}), text_ + json_);
+  EXPECT_EQ(to_stderr({false, false, ""}), "");
+}
+
+TEST_F(WriteReports, OneFormatHasTheFileAsNamed) {
+  EXPECT_EQ(to_stderr({true, false, folder_.file("a")}), "");
+  EXPECT_EQ(content_of(folder_.file("a")), text_);
+  EXPECT_EQ(to_stderr({false, true, folder_.file("b")}), "");
+  EXPECT_EQ(content_of(folder_.file("b")), json_);
+}
+
+TEST_F(WriteReports, BothFormatsNeverShareAFile) {
+  write_reports(snapshot_, {true, true, folder_.file("run.log")});
+  EXPECT_EQ(content_of(folder_.file("run.log")), text_);
+  EXPECT_EQ(content_of(folder_.file("run.log.json")), json_);
+  write_reports(snapshot_, {true, true, folder_.file("run.json")});
+  EXPECT_EQ(content_of(folder_.file("run.json")), json_);
+  EXPECT_EQ(content_of(folder_.file("run.txt")), text_);
+}
+
+TEST_F(WriteReports, TheFilesNameIsExpanded) {
+  write_reports(snapshot_, {true, false, folder_.file("%p.txt")});
+  EXPECT_EQ(content_of(folder_.file(std::to_string(::getpid()) + ".txt")), text_);
+}
+
+TEST_F(WriteReports, AnOlderFileIsReplaced) {
+  folder_.write("a", std::string(100'000, 'x'));
+  write_reports(snapshot_, {true, false, folder_.file("a")});
+  EXPECT_EQ(content_of(folder_.file("a")), text_);
+}
+
+TEST_F(WriteReports, AFileThatCannotBeWrittenIsWarnedOfOnceAndStandardErrorTakesAll) {
+  const std::string out = folder_.file("stderr");
+  const std::string bad = folder_.file("no/such/folder/report");
+  EXPECT_EQ(exit_code_of([&] {
+              const int fd = ::open(out.c_str(), O_WRONLY | O_CREAT, 0600);
+              ::dup2(fd, STDERR_FILENO);
+              write_reports(snapshot_, {true, true, bad});
+            }),
+            0);
+  const std::string got = content_of(out);
+  const std::size_t first_line = got.find('\n') + 1;
+  EXPECT_THAT(got.substr(0, first_line),
+              testing::AllOf(HasSubstr("warning: cannot write CUPOOL_STATS_FILE " + bad),
+                             HasSubstr("No such file or directory"), HasSubstr("standard error")));
+  EXPECT_EQ(got.substr(first_line), text_ + json_);
+}
+
+TEST_F(WriteReports, AFullDiskIsLikeABadFile) {
+  const std::string out = folder_.file("stderr");
+  EXPECT_EQ(exit_code_of([&] {
+              const int fd = ::open(out.c_str(), O_WRONLY | O_CREAT, 0600);
+              ::dup2(fd, STDERR_FILENO);
+              write_reports(snapshot_, {true, false, "/dev/full"});
+            }),
+            0);
+  EXPECT_THAT(content_of(out), testing::AllOf(HasSubstr("No space left"), HasSubstr(text_)));
+}
+
+TEST_F(WriteReports, AFifoWithoutReaderDoesNotHoldTheProgramBack) {
+  const std::string fifo = folder_.file("fifo");
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_EQ(exit_code_of([&] {
+              const int fd = ::open("/dev/null", O_WRONLY);
+              ::dup2(fd, STDERR_FILENO);
+              write_reports(snapshot_, {true, false, fifo});
+            }),
+            0);
+}
+
+TEST_F(WriteReports, AClosedPipeDoesNotEndTheProgram) {
+  EXPECT_EQ(exit_code_of([&] {
+              int ends[2];
+              if (::pipe(ends) != 0) ::_exit(2);
+              ::close(ends[0]);
+              ::dup2(ends[1], STDERR_FILENO);
+              write_reports(snapshot_, {true, true, ""});
+            }),
+            0)
+      << "ended by SIGPIPE";
+}
+
+TEST_F(WriteReports, KeepErrno) {
+  errno = EXDEV;
+  write_reports(snapshot_, {true, true, folder_.file("a")});
+  EXPECT_EQ(errno, EXDEV);
+}
+
+TEST_F(WriteReports, LeaveNoDescriptorOpen) {
+  const auto open_descriptors = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                         std::filesystem::directory_iterator());
+  };
+  const auto before = open_descriptors();
+  write_reports(snapshot_, {true, true, folder_.file("a")});
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+// Ranks share one standard error: each report must be one write, so that they do not mix.
+TEST_F(WriteReports, StandardErrorGetsAReportInOneWrite) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_DIRECT), 0) << "packet mode: each write is read by itself";
+  ASSERT_LT(text_.size(), 4096u) << "a packet holds a page at most";
+  EXPECT_EQ(exit_code_of([&] {
+              ::dup2(ends[1], STDERR_FILENO);
+              write_reports(snapshot_, {true, false, ""});
+            }),
+            0);
+  ::close(ends[1]);
+  std::string packet(65536, '\0');
+  const ssize_t got = ::read(ends[0], packet.data(), packet.size());
+  ASSERT_GT(got, 0);
+  EXPECT_EQ(packet.substr(0, static_cast<std::size_t>(got)), text_);
+  ::close(ends[0]);
+}
+
+}  // namespace
+}  // namespace cupool::report

@@ -1,0 +1,205 @@
+// Messages: what a line looks like, where it goes, and that a fork or a bad file never hurts.
+#include "util/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "temporary_folder.h"
+
+namespace cupool::log {
+namespace {
+
+using test::content_of;
+using test::TemporaryFolder;
+using testing::HasSubstr;
+using testing::internal::CaptureStderr;
+using testing::internal::GetCapturedStderr;
+
+std::string prefix(const char* level) {
+  return "cupool[" + std::to_string(::getpid()) + "] " + level + ": ";
+}
+
+int exit_code_of(pid_t child) {
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+class Log : public testing::Test {
+ protected:
+  void SetUp() override { configure(Level::warn, nullptr); }
+  void TearDown() override { configure(Level::warn, nullptr); }
+  TemporaryFolder folder_;
+};
+
+TEST_F(Log, ALineNamesProcessAndLevel) {
+  CaptureStderr();
+  CUPOOL_LOG(warn, "pool of device %d: %s", 3, "full");
+  CUPOOL_LOG(error, "no");
+  EXPECT_EQ(GetCapturedStderr(),
+            prefix("warning") + "pool of device 3: full\n" + prefix("error") + "no\n");
+}
+
+TEST_F(Log, BracesAndPercentInArgumentsAreText) {
+  CaptureStderr();
+  CUPOOL_LOG(warn, "%s", "{} {0} %d");
+  EXPECT_EQ(GetCapturedStderr(), prefix("warning") + "{} {0} %d\n");
+}
+
+TEST_F(Log, SaysNothingBeyondTheLevelAndDoesNotEvaluate) {
+  int evaluated = 0;
+  CaptureStderr();
+  CUPOOL_LOG(info, "%d", ++evaluated);
+  EXPECT_EQ(GetCapturedStderr(), "");
+  EXPECT_EQ(evaluated, 0);
+}
+
+TEST_F(Log, EachLevelIncludesTheMoreSevere) {
+  const std::vector<Level> levels = {Level::error, Level::warn, Level::info, Level::debug,
+                                     Level::trace};
+  for (std::size_t i = 0; i < levels.size(); ++i) {
+    configure(levels[i], nullptr);
+    for (std::size_t j = 0; j < levels.size(); ++j) EXPECT_EQ(enabled(levels[j]), j <= i);
+  }
+  configure(Level::off, nullptr);
+  EXPECT_FALSE(enabled(Level::error));
+  EXPECT_FALSE(enabled(Level::off));
+}
+
+TEST_F(Log, AWarningOnceIsGivenOnceByEachPlace) {
+  CaptureStderr();
+  for (int i = 0; i < 3; ++i) {
+    CUPOOL_WARN_ONCE("first %d", i);
+    CUPOOL_WARN_ONCE("second %d", i);
+  }
+  EXPECT_EQ(GetCapturedStderr(),
+            prefix("warning") + "first 0\n" + prefix("warning") + "second 0\n");
+}
+
+TEST_F(Log, AWarningOnceThatNobodySawIsNotSpent) {
+  const auto warn = [] { CUPOOL_WARN_ONCE("seen"); };
+  configure(Level::off, nullptr);
+  warn();
+  configure(Level::warn, nullptr);
+  CaptureStderr();
+  warn();
+  EXPECT_EQ(GetCapturedStderr(), prefix("warning") + "seen\n");
+}
+
+TEST_F(Log, KeepsErrno) {
+  CaptureStderr();
+  configure(Level::warn, "/nonexistent/folder/log");
+  errno = EXDEV;
+  CUPOOL_LOG(warn, "text");
+  EXPECT_EQ(errno, EXDEV);
+  GetCapturedStderr();
+}
+
+TEST_F(Log, ATooLongTextIsCut) {
+  CaptureStderr();
+  CUPOOL_LOG(warn, "%s", std::string(10000, 'x').c_str());
+  EXPECT_EQ(GetCapturedStderr(), prefix("warning") + std::string(2000, 'x') + "\n");
+}
+
+TEST_F(Log, AFileTakesTheMessagesAndIsAppendedTo) {
+  const std::string path = folder_.write("log", "before\n");
+  configure(Level::info, path.c_str());
+  CaptureStderr();
+  CUPOOL_LOG(info, "one");
+  CUPOOL_LOG(info, "two");
+  EXPECT_EQ(GetCapturedStderr(), "");
+  EXPECT_EQ(content_of(path), "before\n" + prefix("info") + "one\n" + prefix("info") + "two\n");
+}
+
+TEST_F(Log, NoFileIsMadeBeforeAMessage) {
+  const std::string path = folder_.file("log");
+  configure(Level::warn, path.c_str());
+  CUPOOL_LOG(debug, "not written");
+  EXPECT_NE(::access(path.c_str(), F_OK), 0);
+}
+
+TEST_F(Log, AFileThatCannotBeWrittenIsReportedOnceAndMessagesGoOn) {
+  const std::string path = folder_.file("no/such/folder/log");
+  configure(Level::warn, path.c_str());
+  CaptureStderr();
+  CUPOOL_LOG(warn, "one");
+  CUPOOL_LOG(warn, "two");
+  EXPECT_EQ(GetCapturedStderr(), prefix("warning") + "cannot write CUPOOL_LOG_FILE " + path +
+                                     ": No such file or directory; using standard error\n" +
+                                     prefix("warning") + "one\n" + prefix("warning") + "two\n");
+}
+
+TEST_F(Log, AClosedPipeOnStandardErrorDoesNotEndTheProgram) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int ends[2];
+    if (::pipe(ends) != 0) ::_exit(2);
+    ::close(ends[0]);
+    ::dup2(ends[1], STDERR_FILENO);
+    CUPOOL_LOG(warn, "into a closed pipe");
+    ::_exit(0);
+  }
+  EXPECT_EQ(exit_code_of(child), 0) << "ended by SIGPIPE";
+}
+
+TEST_F(Log, NoStandardErrorIsNoTrouble) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(STDERR_FILENO);
+    CUPOOL_LOG(warn, "nowhere");
+    ::_exit(0);
+  }
+  EXPECT_EQ(exit_code_of(child), 0);
+}
+
+TEST_F(Log, LinesOfSeveralThreadsDoNotMix) {
+  const std::string path = folder_.file("log");
+  configure(Level::warn, path.c_str());
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([] {
+      for (int i = 0; i < 100; ++i) CUPOOL_LOG(warn, "%s", std::string(200, 'y').c_str());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::string expected;
+  for (int i = 0; i < 400; ++i) expected += prefix("warning") + std::string(200, 'y') + "\n";
+  EXPECT_EQ(content_of(path), expected);
+}
+
+// Contract 11: fork. Other threads write all the time, so some forks fall into a locked logger.
+TEST_F(Log, AForkedChildWritesWhileTheParentsThreadsWrite) {
+  configure(Level::warn, folder_.file("log.%p").c_str());
+  CUPOOL_LOG(warn, "first");  // the fork handler is registered with the first message
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&stop] {
+      while (!stop.load()) CUPOOL_LOG(warn, "parent");
+    });
+  }
+  for (int i = 0; i < 50; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(20);  // a child that hangs is ended, and counts as failed
+      CUPOOL_LOG(warn, "child");
+      ::_exit(0);
+    }
+    ASSERT_EQ(exit_code_of(child), 0) << "fork " << i;
+    EXPECT_EQ(content_of(folder_.file("log." + std::to_string(child))),
+              "cupool[" + std::to_string(child) + "] warning: child\n");
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace cupool::log
