@@ -178,7 +178,6 @@ Block* Allocator::fresh_block(Context& context, std::uint64_t capacity) {
   Device& device = context.device();
   DeviceStats& stats = context.stats();
   device.preallocate_once(context);
-  device.release_orphans(context);
   BlockList others = context.cache().evict_for(capacity);
   release(context, others);
 

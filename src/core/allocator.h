@@ -43,13 +43,22 @@ class Allocator {
   template <typename Bytes, typename Call>
   CUresult pass_allocation(const Bytes& bytes, const CUdeviceptr* address, const Call& real) {
     const std::uint64_t start = util::now_ns();
+    const CUresult result = rescue(real);
+    note_passed_allocation(registry_.current(), result == CUDA_SUCCESS ? bytes() : 0, address,
+                           result, start);
+    return result;
+  }
+
+  /// Makes a call of the program that takes device memory, and once more after idle memory has been
+  /// given back if it ran out of memory (contract 4).
+  template <typename Call>
+  CUresult rescue(const Call& real) {
     CUresult result = real();
+    if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
     Context* context = registry_.current();
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && context != nullptr && give_back_idle(*context)) {
-      result = real();
-      if (result == CUDA_SUCCESS) context->stats().add(stats::Counter::oom_rescues_total);
-    }
-    note_passed_allocation(context, result == CUDA_SUCCESS ? bytes() : 0, address, result, start);
+    if (context == nullptr || !context->usable() || !give_back_idle(*context)) return result;
+    result = real();
+    if (result == CUDA_SUCCESS) context->stats().add(stats::Counter::oom_rescues_total);
     return result;
   }
 
@@ -58,7 +67,9 @@ class Allocator {
   CUresult pass_free(CUdeviceptr address, const Call& real) {
     const std::uint64_t start = util::now_ns();
     Block* passed = take_passed(address);
-    const CUresult result = real();
+    registry_.current();  // a new context gives the memory of a lost one back first
+    // The driver would free memory that outlived its context; for the program it is gone.
+    const CUresult result = registry_.is_orphan(address) ? CUDA_ERROR_INVALID_VALUE : real();
     note_passed_free(passed, result, start);
     return result;
   }

@@ -64,7 +64,7 @@ void ContextRegistry::forget_found() {
   generation_.fetch_add(1, std::memory_order_acq_rel);
 }
 
-// The context is current. Driver calls under this lock only read properties.
+// The context is current.
 Context* ContextRegistry::find_or_create(CUcontext handle) {
   CUdevice ordinal = -1;
   if (driver_.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS) return nullptr;
@@ -72,14 +72,28 @@ Context* ContextRegistry::find_or_create(CUcontext handle) {
     CUPOOL_WARN_ONCE("device ordinal %d is beyond what is served; its calls pass through", ordinal);
     return nullptr;
   }
+  Context* found = nullptr;
+  {
+    // Driver calls under this lock only read properties.
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Device*& device = devices_[static_cast<std::size_t>(ordinal)];
+    if (device == nullptr) device = new Device(driver_, ordinal, settings_);
+    Context*& context = contexts_[handle];
+    if (context != nullptr && &context->device() != device) context = nullptr;  // used again
+    if (context == nullptr) context = new Context(driver_, handle, *device);
+    if (context->gone()) context->revive();
+    found = context;
+  }
+  found->device().release_orphans(*found);
+  return found;
+}
+
+bool ContextRegistry::is_orphan(CUdeviceptr address) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  Device*& device = devices_[static_cast<std::size_t>(ordinal)];
-  if (device == nullptr) device = new Device(driver_, ordinal, settings_);
-  Context*& context = contexts_[handle];
-  if (context != nullptr && &context->device() != device) context = nullptr;  // handle used again
-  if (context == nullptr) context = new Context(driver_, handle, *device);
-  if (context->gone()) context->revive();
-  return context;
+  for (Device* device : devices_) {
+    if (device != nullptr && device->is_orphan(address)) return true;
+  }
+  return false;
 }
 
 }  // namespace cupool::core

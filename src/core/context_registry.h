@@ -31,6 +31,9 @@ class ContextRegistry {
   /// The context in which this stream is capturing, or null.
   Context* capturing_context(CUstream stream);
 
+  /// Whether memory of ours at `address` outlived its context; see Device.
+  bool is_orphan(CUdeviceptr address);
+
   /// Every device that serves or has served. The pointers stay valid.
   std::vector<Device*> devices();
 

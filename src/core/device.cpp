@@ -1,6 +1,8 @@
 // Reads a device's properties once and chooses its backend.
 #include "core/device.h"
 
+#include <algorithm>
+
 #include "core/backend_malloc.h"
 #include "core/backend_pool.h"
 #include "util/log.h"
@@ -76,16 +78,30 @@ void Device::preallocate_once(Context& context) {
 void Device::add_orphans(const std::vector<CUdeviceptr>& addresses) {
   const std::lock_guard<std::mutex> lock(mutex_);
   orphans_.insert(orphans_.end(), addresses.begin(), addresses.end());
+  has_orphans_.store(!orphans_.empty(), std::memory_order_release);
 }
 
 void Device::release_orphans(Context& context) {
+  if (!has_orphans_.load(std::memory_order_acquire)) return;
   std::vector<CUdeviceptr> addresses;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (orphans_.empty()) return;
     addresses.swap(orphans_);
+    has_orphans_.store(false, std::memory_order_release);
   }
-  for (const CUdeviceptr address : addresses) backend_->release(context, address);
+  if (addresses.empty()) return;
+  std::vector<CUdeviceptr> refused;
+  for (const CUdeviceptr address : addresses) {
+    if (!backend_->release(context, address)) refused.push_back(address);
+  }
+  backend_->trim(context);
+  if (!refused.empty()) add_orphans(refused);
+}
+
+bool Device::is_orphan(CUdeviceptr address) {
+  if (!has_orphans_.load(std::memory_order_acquire)) return false;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::find(orphans_.begin(), orphans_.end(), address) != orphans_.end();
 }
 
 }  // namespace cupool::core

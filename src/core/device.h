@@ -1,6 +1,7 @@
 // One GPU: what the settings mean on it, its backend, and memory that outlived its context.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <vector>
@@ -44,10 +45,11 @@ class Device {
   /// Reserves CUPOOL_PREALLOC on the first call. `context` is current.
   void preallocate_once(Context& context);
 
-  /// Pool memory of a context that is gone: pools outlive contexts. Given back by the next context
-  /// of the device that needs fresh memory.
+  /// Pool memory of a context that is gone: pools outlive contexts. Given back to the device in the
+  /// next context of it that cupool meets; until then its addresses are nobody's.
   void add_orphans(const std::vector<CUdeviceptr>& addresses);
   void release_orphans(Context& context);
+  bool is_orphan(CUdeviceptr address);
 
  private:
   void find_peers();
@@ -64,6 +66,7 @@ class Device {
   std::mutex mutex_;
   bool preallocated_ = false;
   std::vector<CUdeviceptr> orphans_;
+  std::atomic<bool> has_orphans_{false};
 };
 
 }  // namespace cupool::core

@@ -58,8 +58,12 @@ const Driver* driver() {
   return table;
 }
 
-void note_shut_down() { is_shut_down.store(true, std::memory_order_relaxed); }
+void note_shut_down() {
+  is_shut_down.store(true, std::memory_order_relaxed);
+}
 
-bool shut_down() { return is_shut_down.load(std::memory_order_relaxed); }
+bool shut_down() {
+  return is_shut_down.load(std::memory_order_relaxed);
+}
 
 }  // namespace cupool::cuda

@@ -18,6 +18,15 @@ void count(Counter counter, CUresult result) {
   if (Allocator* allocator = started_engine()) allocator->count_in_current_device(counter);
 }
 
+// The program's own allocator may run out of memory because of what lies idle with us.
+template <typename Call>
+CUresult allocate_own(Counter counter, const Call& call) {
+  Allocator* allocator = engine();
+  const CUresult result = allocator == nullptr ? call() : allocator->rescue(call);
+  count(counter, result);
+  return result;
+}
+
 // A block of ours that the program frees in stream order, as it may do with legacy memory. Inside a
 // capture the driver refuses legacy memory; a node that frees ours must not get into a graph.
 std::optional<CUresult> free_ours(CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus*),
@@ -38,32 +47,29 @@ extern "C" {
 
 CUresult cupool_hook_cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocAsync);
-  const CUresult result = real.cuMemAllocAsync(address, bytes, stream);
-  count(Counter::own_async_malloc_calls_total, result);
-  return result;
+  return allocate_own(Counter::own_async_malloc_calls_total,
+                      [&] { return real.cuMemAllocAsync(address, bytes, stream); });
 }
 
 CUresult cupool_hook_cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocAsync_ptsz);
-  const CUresult result = real.cuMemAllocAsync_ptsz(address, bytes, stream);
-  count(Counter::own_async_malloc_calls_total, result);
-  return result;
+  return allocate_own(Counter::own_async_malloc_calls_total,
+                      [&] { return real.cuMemAllocAsync_ptsz(address, bytes, stream); });
 }
 
 CUresult cupool_hook_cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
                                              CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocFromPoolAsync);
-  const CUresult result = real.cuMemAllocFromPoolAsync(address, bytes, pool, stream);
-  count(Counter::own_async_malloc_calls_total, result);
-  return result;
+  return allocate_own(Counter::own_async_malloc_calls_total,
+                      [&] { return real.cuMemAllocFromPoolAsync(address, bytes, pool, stream); });
 }
 
 CUresult cupool_hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t bytes,
                                                   CUmemoryPool pool, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocFromPoolAsync_ptsz);
-  const CUresult result = real.cuMemAllocFromPoolAsync_ptsz(address, bytes, pool, stream);
-  count(Counter::own_async_malloc_calls_total, result);
-  return result;
+  return allocate_own(Counter::own_async_malloc_calls_total, [&] {
+    return real.cuMemAllocFromPoolAsync_ptsz(address, bytes, pool, stream);
+  });
 }
 
 CUresult cupool_hook_cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
@@ -84,9 +90,8 @@ CUresult cupool_hook_cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
 
 CUresult cupool_hook_cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flags) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocManaged);
-  const CUresult result = real.cuMemAllocManaged(address, bytes, flags);
-  count(Counter::managed_malloc_calls_total, result);
-  return result;
+  return allocate_own(Counter::managed_malloc_calls_total,
+                      [&] { return real.cuMemAllocManaged(address, bytes, flags); });
 }
 
 CUresult cupool_hook_cuMemHostAlloc(void** address, size_t bytes, unsigned int flags) {

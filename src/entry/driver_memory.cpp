@@ -98,8 +98,9 @@ CUresult cupool_hook_cuMemFree_v2(CUdeviceptr address) {
 
 CUresult cupool_hook_cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
   CUPOOL_REAL_OR_RETURN(cuMemGetInfo_v2);
-  const CUresult result = real.cuMemGetInfo_v2(free_bytes, total_bytes);
   Allocator* allocator = engine();
+  if (allocator != nullptr) allocator->registry().current();  // gives lost memory back first
+  const CUresult result = real.cuMemGetInfo_v2(free_bytes, total_bytes);
   // Contract 5: what lies idle with us is free for the program.
   if (allocator != nullptr && result == CUDA_SUCCESS && free_bytes != nullptr) {
     *free_bytes += allocator->idle_bytes();

@@ -14,6 +14,7 @@ using cupool::core::Allocator;
 using cupool::core::Context;
 using cupool::entry::real_runtime_function;
 using cupool::entry::RealRuntimeFunction;
+using cupool::stats::Counter;
 
 namespace {
 
@@ -80,6 +81,10 @@ cudaError_t cupool_hook_cudaMalloc(void** address, std::size_t bytes) {
       *address = reinterpret_cast<void*>(served);
       return cudaSuccess;
     }
+  }
+  if (bytes == 0) {
+    Allocator* allocator = cupool::process::engine();
+    if (allocator != nullptr) allocator->count_in_current_device(Counter::malloc_zero_total);
   }
   return CUPOOL_CALL_REAL(cudaError_t(*)(void**, std::size_t), address, bytes);
 }
