@@ -191,9 +191,16 @@ void add_events(Page& page, const DeviceSnapshot& device) {
   event("  host allocations (untouched)", Counter::host_malloc_calls_total, "", false);
 }
 
+// Calls of threads without a current context: nothing of them can be in memory of ours.
+void add_unknown_device(Page& page, const DeviceSnapshot& device) {
+  page.blank();
+  page.line("Without a current context: " + std::to_string(device[Counter::malloc_calls_total]) +
+            " malloc (" + std::to_string(device[Counter::malloc_failed_total]) + " failed), " +
+            std::to_string(device[Counter::free_calls_total]) + " free");
+}
+
 void add_device(Page& page, const DeviceSnapshot& device) {
-  std::string title =
-      device.ordinal < 0 ? "Device unknown" : "Device " + std::to_string(device.ordinal);
+  std::string title = "Device " + std::to_string(device.ordinal);
   if (!device.name.empty()) title += ": " + one_line(device.name);
   if (device.total_memory_bytes > 0) title += ", " + format_bytes(device.total_memory_bytes);
   page.blank();
@@ -231,7 +238,7 @@ void add_settings(Page& page, const stats::Snapshot& snapshot) {
 std::string text_report(const stats::Snapshot& snapshot) {
   Page page;
   add_heading(page, snapshot);
-  for (const DeviceSnapshot& device : snapshot.devices) add_device(page, device);
+  for (const DeviceSnapshot& device : snapshot.devices) device.ordinal < 0 ? add_unknown_device(page, device) : add_device(page, device);
   if (snapshot.devices.empty()) page.line("no device was used");
   add_settings(page, snapshot);
   return page.take();
