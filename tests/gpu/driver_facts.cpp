@@ -1,0 +1,212 @@
+// What the engine rests on, asked of the real driver: events of a context, captures, alignment and
+// growth of pools. Prints one line a fact; docs/measurements keeps them.
+#include <cuda.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+namespace {
+
+void must(CUresult result, const char* call, int line) {
+  if (result == CUDA_SUCCESS) return;
+  std::printf("line %d: %s answered %d\n", line, call, static_cast<int>(result));
+  std::exit(1);
+}
+#define MUST(call) must(call, #call, __LINE__)
+
+double now_us() {
+  return std::chrono::duration<double, std::micro>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+CUstreamCaptureStatus status_of(CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  cuStreamIsCapturing(stream, &status);
+  return status;
+}
+
+// Ends a capture and says whether it survived.
+bool survived(CUstream stream) {
+  CUgraph graph = nullptr;
+  const CUresult result = cuStreamEndCapture(stream, &graph);
+  if (graph != nullptr) cuGraphDestroy(graph);
+  return result == CUDA_SUCCESS;
+}
+
+void fences(CUcontext context) {
+  CUevent event = nullptr;
+  MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  std::vector<double> record;
+  std::vector<double> query;
+  std::vector<double> until;
+  std::vector<double> wait;
+  int first_query_complete = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const double begin = now_us();
+    MUST(cuCtxRecordEvent(context, event));
+    const double recorded = now_us();
+    CUresult state = cuEventQuery(event);
+    const double queried = now_us();
+    if (state == CUDA_SUCCESS) ++first_query_complete;
+    while (state == CUDA_ERROR_NOT_READY) state = cuEventQuery(event);
+    const double complete = now_us();
+    MUST(cuCtxRecordEvent(context, event));
+    const double before = now_us();
+    MUST(cuEventSynchronize(event));
+    wait.push_back(now_us() - before);
+    record.push_back(recorded - begin);
+    query.push_back(queried - recorded);
+    until.push_back(complete - begin);
+  }
+  std::printf("idle context: record %.2f us, query %.2f us, record until complete %.2f us, "
+              "synchronise %.2f us, complete at the first query %d of 2000\n",
+              median(record), median(query), median(until), median(wait), first_query_complete);
+  MUST(cuEventDestroy(event));
+}
+
+void copies() {
+  CUstream stream = nullptr;
+  CUevent event = nullptr;
+  CUdeviceptr device = 0;
+  void* host = nullptr;
+  MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  MUST(cuMemAlloc(&device, 1 << 20));
+  MUST(cuMemAllocHost(&host, 1 << 20));
+  std::vector<double> copy;
+  std::vector<double> record;
+  for (int i = 0; i < 2000; ++i) {
+    const double begin = now_us();
+    MUST(cuMemcpyHtoDAsync(device, host, 4096, stream));
+    const double copied = now_us();
+    MUST(cuEventRecord(event, stream));
+    record.push_back(now_us() - copied);
+    copy.push_back(copied - begin);
+    if (i % 16 == 15) MUST(cuStreamSynchronize(stream));
+  }
+  std::printf("asynchronous copy of 4 KiB from pinned memory %.2f us, event after it %.2f us\n",
+              median(copy), median(record));
+  MUST(cuMemFree(device));
+  MUST(cuMemFreeHost(host));
+  MUST(cuStreamDestroy(stream));
+  MUST(cuEventDestroy(event));
+}
+
+void captures(CUcontext context) {
+  const CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
+                                       CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+                                       CU_STREAM_CAPTURE_MODE_RELAXED};
+  const char* const names[] = {"global", "thread-local", "relaxed"};
+  for (int m = 0; m < 3; ++m) {
+    for (int thread_relaxed = 0; thread_relaxed < 2; ++thread_relaxed) {
+      const auto ask = [&](const char* what, auto&& call) {
+        CUstream stream = nullptr;
+        MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        MUST(cuStreamBeginCapture(stream, modes[m]));
+        CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+        if (thread_relaxed != 0) MUST(cuThreadExchangeStreamCaptureMode(&mode));
+        const CUresult result = call(stream);
+        if (thread_relaxed != 0) MUST(cuThreadExchangeStreamCaptureMode(&mode));
+        const bool active = status_of(stream) == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+        const bool ended = survived(stream);
+        std::printf("capture %s, thread %s: %s answers %d, capture %s\n", names[m],
+                    thread_relaxed != 0 ? "relaxed" : "as it is", what, static_cast<int>(result),
+                    active && ended ? "survives" : "is broken");
+        MUST(cuStreamDestroy(stream));
+      };
+      CUevent recorded = nullptr;
+      MUST(cuEventCreate(&recorded, CU_EVENT_DISABLE_TIMING));
+      MUST(cuCtxRecordEvent(context, recorded));
+      CUdeviceptr legacy = 0;
+      MUST(cuMemAlloc(&legacy, 4096));
+      ask("query of an event recorded before", [&](CUstream) { return cuEventQuery(recorded); });
+      ask("synchronise an event recorded before",
+          [&](CUstream) { return cuEventSynchronize(recorded); });
+      ask("synchronise the context", [&](CUstream) { return cuCtxSynchronize(); });
+      ask("record an event of the context",
+          [&](CUstream) { return cuCtxRecordEvent(context, recorded); });
+      ask("create a stream", [&](CUstream) {
+        CUstream other = nullptr;
+        const CUresult result = cuStreamCreate(&other, CU_STREAM_NON_BLOCKING);
+        if (result == CUDA_SUCCESS) cuStreamDestroy(other);
+        return result;
+      });
+      ask("free of legacy memory", [&](CUstream) { return cuMemFree(legacy); });
+      CUdeviceptr other = 0;
+      MUST(cuMemAlloc(&other, 4096));
+      ask("cuMemFreeAsync of legacy memory in the capture",
+          [&](CUstream stream) { return cuMemFreeAsync(other, stream); });
+      std::printf("  then a free of it answers %d\n", static_cast<int>(cuMemFree(other)));
+      cuEventDestroy(recorded);
+    }
+  }
+}
+
+std::uint64_t reserved(CUmemoryPool pool) {
+  cuuint64_t bytes = 0;
+  MUST(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes));
+  return bytes;
+}
+
+void pools() {
+  CUstream stream = nullptr;
+  MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  for (const std::uint64_t size : {std::uint64_t{512}, std::uint64_t{65536}, std::uint64_t{2} << 20,
+                                   std::uint64_t{34} << 20, std::uint64_t{256} << 20}) {
+    CUmemPoolProps properties = {};
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    CUmemoryPool pool = nullptr;
+    MUST(cuMemPoolCreate(&pool, &properties));
+    cuuint64_t keep = UINT64_MAX;
+    MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
+    CUdeviceptr first = 0;
+    MUST(cuMemAllocFromPoolAsync(&first, size, pool, stream));
+    const std::uint64_t after_one = reserved(pool);
+    std::vector<CUdeviceptr> more;
+    for (int i = 0; i < 40; ++i) {
+      CUdeviceptr address = 0;
+      MUST(cuMemAllocFromPoolAsync(&address, size * (1 + i % 3), pool, stream));
+      more.push_back(address);
+    }
+    const std::uint64_t peak = reserved(pool);
+    bool aligned = first % (2 << 20) == 0;
+    for (std::size_t i = 0; i < more.size(); i += 2) MUST(cuMemFreeAsync(more[i], stream));
+    for (std::size_t i = 0; i < more.size(); i += 2) {
+      MUST(cuMemAllocFromPoolAsync(&more[i], size * (1 + i % 2), pool, stream));
+    }
+    for (const CUdeviceptr address : more) aligned = aligned && address % (2 << 20) == 0;
+    std::printf("pool of %llu byte blocks: one reserves %llu, 41 reserve %llu, all 2 MiB aligned %d\n",
+                static_cast<unsigned long long>(size), static_cast<unsigned long long>(after_one),
+                static_cast<unsigned long long>(peak), aligned);
+    for (const CUdeviceptr address : more) MUST(cuMemFreeAsync(address, stream));
+    MUST(cuMemFreeAsync(first, stream));
+    MUST(cuStreamSynchronize(stream));
+    MUST(cuMemPoolDestroy(pool));
+  }
+  MUST(cuStreamDestroy(stream));
+}
+
+}  // namespace
+
+int main() {
+  MUST(cuInit(0));
+  CUcontext context = nullptr;
+  MUST(cuDevicePrimaryCtxRetain(&context, 0));
+  MUST(cuCtxSetCurrent(context));
+  fences(context);
+  copies();
+  captures(context);
+  pools();
+  return 0;
+}
