@@ -1,0 +1,71 @@
+// Exported: the test controls of cupool_sim.h.
+#include <cupool_sim.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "driver/calls.h"
+#include "driver/world.h"
+
+#define SIM_CONTROL extern "C" __attribute__((visibility("default")))
+
+namespace cupool::sim {
+
+SIM_CONTROL unsigned long long cupoolSimCalls(const char* symbol) { return calls_of(symbol); }
+
+SIM_CONTROL void cupoolSimFail(const char* rules) {
+  world();  // its creation reads the environment's rules, which these replace
+  if (!set_faults(rules)) std::abort();
+}
+
+SIM_CONTROL int cupoolSimSet(const char* name, const char* value) {
+  World& w = world();
+  Lock lock(w.mutex);
+  if (std::strcmp(name, "mode") == 0) {
+    Mode mode;
+    if (!parse_mode(value, &mode)) return -1;
+    w.engine.change_mode(lock, &w.settings.mode, mode);
+    return 0;
+  }
+  if (std::strcmp(name, "judge") == 0) return parse_judge(value, &w.settings.judge) ? 0 : -1;
+  if (std::strcmp(name, "polls") == 0) return w.settings.polls = std::atoi(value), 0;
+  return -1;
+}
+
+SIM_CONTROL void cupoolSimOwner(const void* ptr, size_t size, unsigned long long owner) {
+  World& w = world();
+  Lock lock(w.mutex);
+  w.judge.set_owner(reinterpret_cast<uintptr_t>(ptr), size, owner);
+}
+
+SIM_CONTROL void cupoolSimHostAccess(const void* ptr, size_t size, int write) {
+  World& w = world();
+  Lock lock(w.mutex);
+  w.judge.host_access(reinterpret_cast<uintptr_t>(ptr), size, write != 0);
+}
+
+SIM_CONTROL unsigned long long cupoolSimComplaints(void) {
+  World& w = world();
+  Lock lock(w.mutex);
+  return w.judge.complaints();
+}
+
+SIM_CONTROL const char* cupoolSimLastComplaint(void) {
+  World& w = world();
+  Lock lock(w.mutex);
+  return w.judge.last_complaint();
+}
+
+SIM_CONTROL unsigned long long cupoolSimPending(void) {
+  World& w = world();
+  Lock lock(w.mutex);
+  return w.engine.pending();
+}
+
+SIM_CONTROL unsigned long long cupoolSimInvalidatedCaptures(void) {
+  World& w = world();
+  Lock lock(w.mutex);
+  return w.captures.invalidated();
+}
+
+}  // namespace cupool::sim

@@ -1,0 +1,188 @@
+// Exported: streams, what they wait for and what is asked about them.
+#include "driver/entry.h"
+
+namespace cupool::sim {
+
+namespace {
+
+CUresult create(Entry& in, CUstream* handle, unsigned flags, int priority) {
+  Context* context = nullptr;
+  const CUresult result = in.current(&context);
+  if (result != CUDA_SUCCESS) return result;
+  if (handle == nullptr || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+  *handle = reinterpret_cast<CUstream>(&create_stream(*context, flags, priority));
+  in.costs(3000);
+  return CUDA_SUCCESS;
+}
+
+// Returns at once, busy or not: the work goes on without its stream.
+CUresult destroy(Entry& in, CUstream handle) {
+  Stream* stream = nullptr;
+  if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  const CUresult result = in.stream(handle, &stream);
+  if (stream != nullptr) destroy_stream(*stream);
+  in.costs(6000);
+  return result;
+}
+
+CUresult query(Entry& in, CUstream handle) {
+  World& w = world();
+  Stream* stream = nullptr;
+  CUresult result = in.stream(handle, &stream);
+  if (result == CUDA_SUCCESS) result = w.captures.refuse_on(*stream);
+  if (result == CUDA_SUCCESS) result = w.captures.refuse_unsafe();
+  if (result != CUDA_SUCCESS) return result;
+  in.costs(190);
+  const std::vector<OpRef> ops = tails(*stream);
+  if (!w.engine.finished(ops)) {
+    if (w.settings.mode != Mode::late || ++stream->polls <= w.settings.polls) {
+      return CUDA_ERROR_NOT_READY;
+    }
+    return wait_for(in, *stream->context, ops);
+  }
+  stream->polls = 0;
+  w.engine.observe(ops);
+  return stream->context->sticky;
+}
+
+CUresult synchronize(Entry& in, CUstream handle) {
+  World& w = world();
+  Stream* stream = nullptr;
+  CUresult result = in.stream(handle, &stream);
+  if (result == CUDA_SUCCESS) result = w.captures.refuse_on(*stream);
+  if (result == CUDA_SUCCESS) result = w.captures.refuse_unsafe();
+  if (result != CUDA_SUCCESS) return result;
+  Context& context = *stream->context;
+  result = wait_for(in, context, tails(*stream));
+  if (result == CUDA_SUCCESS) w.after_host_sync(*context.device);
+  in.costs(350);
+  return result;
+}
+
+CUresult wait_event(Entry& in, CUstream handle, CUevent event_handle, unsigned flags) {
+  World& w = world();
+  Stream* stream = nullptr;
+  Event* event = nullptr;
+  CUresult result = in.stream(handle, &stream);
+  if (result == CUDA_SUCCESS) result = in.event(event_handle, &event);
+  if (result != CUDA_SUCCESS) return result;
+  bool captured = false;
+  result = w.captures.wait(*stream, *event, (flags & CU_EVENT_WAIT_EXTERNAL) != 0, &captured);
+  if (captured || result != CUDA_SUCCESS) return result;
+  result = w.captures.refuse_legacy(*stream);
+  if (result != CUDA_SUCCESS) return result;
+  in.costs(67);
+  if (event->record == nullptr) return CUDA_SUCCESS;
+  OpSpec spec;
+  spec.name = "wait for event";
+  submit(*stream, spec, {event->record});
+  return CUDA_SUCCESS;
+}
+
+CUresult get_context(Entry& in, CUstream handle, CUcontext* context) {
+  Stream* stream = nullptr;
+  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = in.stream(handle, &stream);
+  if (result == CUDA_SUCCESS) *context = stream->context->handle();
+  return result;
+}
+
+CUresult get_context_v2(Entry& in, CUstream handle, CUcontext* context, CUgreenCtx* green) {
+  if (green != nullptr) *green = nullptr;
+  return get_context(in, handle, context);
+}
+
+CUresult get_device(Entry& in, CUstream handle, CUdevice* device) {
+  Stream* stream = nullptr;
+  if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = in.stream(handle, &stream);
+  if (result == CUDA_SUCCESS) *device = stream->context->device->ordinal;
+  return result;
+}
+
+CUresult get_flags(Entry& in, CUstream handle, unsigned* flags) {
+  Stream* stream = nullptr;
+  if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = in.stream(handle, &stream);
+  if (result != CUDA_SUCCESS) return result;
+  *flags = stream->kind == Stream::Kind::non_blocking ? CU_STREAM_NON_BLOCKING : 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult get_priority(Entry& in, CUstream handle, int* priority) {
+  Stream* stream = nullptr;
+  if (priority == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = in.stream(handle, &stream);
+  if (result == CUDA_SUCCESS) *priority = stream->priority;
+  return result;
+}
+
+CUresult get_id(Entry& in, CUstream handle, unsigned long long* id) {
+  Stream* stream = nullptr;
+  if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = in.stream(handle, &stream);
+  if (result == CUDA_SUCCESS) *id = stream->id;
+  return result;
+}
+
+CUresult host_function(Entry& in, CUstream handle, CUhostFn function, void* data) {
+  Stream* stream = nullptr;
+  if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = in.stream(handle, &stream);
+  if (result != CUDA_SUCCESS) return result;
+  OpSpec spec;
+  spec.name = "host function";
+  spec.host = [function, data] { function(data); };
+  return perform(*stream, CU_GRAPH_NODE_TYPE_HOST, std::move(spec));
+}
+
+CUresult callback(Entry& in, CUstream handle, CUstreamCallback function, void* data,
+                  unsigned flags) {
+  Stream* stream = nullptr;
+  if (function == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = in.stream(handle, &stream);
+  if (result != CUDA_SUCCESS) return result;
+  // cuda.h: stream callbacks cannot be captured, unlike host functions.
+  if (stream->capture != nullptr) return world().captures.refuse_on(*stream);
+  OpSpec spec;
+  spec.name = "stream callback";
+  spec.host = [function, data, handle] { function(handle, CUDA_SUCCESS, data); };
+  return perform(*stream, CU_GRAPH_NODE_TYPE_HOST, std::move(spec));
+}
+
+}  // namespace
+
+SIM_DEFINE(cuStreamCreate, (CUstream* stream, unsigned int flags), create(in, stream, flags, 0))
+SIM_DEFINE(cuStreamCreateWithPriority, (CUstream* stream, unsigned int flags, int priority),
+           create(in, stream, flags, priority))
+SIM_DEFINE(cuStreamDestroy, (CUstream stream), destroy(in, stream))
+SIM_DEFINE(cuStreamDestroy_v2, (CUstream stream), destroy(in, stream))
+SIM_TWINS(cuStreamQuery, cuStreamQuery_ptsz, (CUstream stream), query(in, stream))
+SIM_TWINS(cuStreamSynchronize, cuStreamSynchronize_ptsz, (CUstream stream),
+          synchronize(in, stream))
+SIM_TWINS(cuStreamWaitEvent, cuStreamWaitEvent_ptsz,
+          (CUstream stream, CUevent event, unsigned int flags),
+          wait_event(in, stream, event, flags))
+SIM_TWINS(cuStreamGetCtx, cuStreamGetCtx_ptsz, (CUstream stream, CUcontext* context),
+          get_context(in, stream, context))
+SIM_TWINS(cuStreamGetCtx_v2, cuStreamGetCtx_v2_ptsz,
+          (CUstream stream, CUcontext* context, CUgreenCtx* green),
+          get_context_v2(in, stream, context, green))
+SIM_TWINS(cuStreamGetDevice, cuStreamGetDevice_ptsz, (CUstream stream, CUdevice* device),
+          get_device(in, stream, device))
+SIM_TWINS(cuStreamGetFlags, cuStreamGetFlags_ptsz, (CUstream stream, unsigned int* flags),
+          get_flags(in, stream, flags))
+SIM_TWINS(cuStreamGetPriority, cuStreamGetPriority_ptsz, (CUstream stream, int* priority),
+          get_priority(in, stream, priority))
+SIM_TWINS(cuStreamGetId, cuStreamGetId_ptsz, (CUstream stream, unsigned long long* id),
+          get_id(in, stream, id))
+SIM_TWINS(cuLaunchHostFunc, cuLaunchHostFunc_ptsz,
+          (CUstream stream, CUhostFn function, void* data),
+          host_function(in, stream, function, data))
+SIM_TWINS(cuStreamAddCallback, cuStreamAddCallback_ptsz,
+          (CUstream stream, CUstreamCallback function, void* data, unsigned int flags),
+          callback(in, stream, function, data, flags))
+
+}  // namespace cupool::sim

@@ -1,0 +1,72 @@
+// Stream capture: which calls are refused while something captures, in which mode, and whether
+// the refusal invalidates the capture (facts.md, Semantics: "Capture").
+#pragma once
+
+#include <cuda.h>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "driver/graph.h"
+
+namespace cupool::sim {
+
+struct Context;
+struct Event;
+struct Stream;
+
+struct Capture {
+  unsigned long long id = 0;
+  Context* context = nullptr;
+  Stream* origin = nullptr;
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  unsigned long long thread = 0;
+  bool valid = true;
+  Graph* graph = nullptr;
+  bool graph_is_the_programs = false;
+  std::set<Stream*> members;
+};
+
+class Captures {
+ public:
+  CUresult begin(Stream& stream, CUstreamCaptureMode mode, Graph* into,
+                 std::vector<GraphNode*> after);
+  CUresult end(Stream& stream, CUgraph* graph);
+
+  /// A call that is potentially unsafe: refused by the thread's mode and the captures' modes.
+  CUresult refuse_unsafe();
+  /// A call about the whole context: refused whenever one of its streams captures, in any mode.
+  CUresult refuse_in(const Context& context);
+  /// Work on the legacy stream: refused while a stream captures that it would wait for.
+  CUresult refuse_legacy(const Stream& stream);
+  /// Asking about the legacy stream: refused likewise, but harms nothing.
+  bool legacy_is_entangled(const Stream& stream) const;
+  /// A call that names this very stream and cannot be captured.
+  CUresult refuse_on(Stream& stream);
+  /// A call that names an event that was recorded inside a capture.
+  CUresult refuse_captured(const Event& event);
+
+  CUresult add(Stream& stream, CUgraphNodeType type, OpSpec spec);
+  CUresult record(Stream& stream, Event& event);
+  /// `handled` tells whether the wait belonged to a capture at all.
+  CUresult wait(Stream& stream, Event& event, bool external, bool* handled);
+
+  void forget(Stream& stream);
+  void abandon(Context& context);
+
+  unsigned long long invalidated() const { return invalidated_; }
+
+ private:
+  void invalidate(Capture& capture);
+  Capture* by_id(unsigned long long id);
+
+  std::map<unsigned long long, std::unique_ptr<Capture>> active_;
+  unsigned long long last_id_ = 0;
+  unsigned long long invalidated_ = 0;
+};
+
+CUstreamCaptureMode exchange_capture_mode(CUstreamCaptureMode mode);
+
+}  // namespace cupool::sim

@@ -1,0 +1,212 @@
+// The implicit order of streams (facts.md, Synchronisation): the legacy stream waits for all
+// blocking and per-thread default streams and holds them back; non-blocking ones never take part.
+#include "driver/context.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "driver/capture.h"
+#include "driver/judge.h"
+#include "driver/world.h"
+
+namespace cupool::sim {
+
+namespace {
+
+void add(std::vector<OpRef>& ops, const OpRef& op) {
+  if (op != nullptr && !op->done()) ops.push_back(op);
+}
+
+void drop_done(std::vector<OpRef>& ops, Clock& clock) {
+  auto done = [&](const OpRef& op) {
+    if (op->done()) join(clock, op->clock);
+    return op->done();
+  };
+  ops.erase(std::remove_if(ops.begin(), ops.end(), done), ops.end());
+}
+
+template <typename Visit>
+void each_stream(Context& context, Visit visit) {
+  visit(context.legacy);
+  for (auto& entry : context.per_thread) visit(*entry.second);
+  for (auto& entry : context.streams) visit(*entry.second);
+}
+
+/// Visits the operations (null ones too) that work of this stream must come after.
+template <typename Visit>
+void each_predecessor(Stream& stream, Visit visit) {
+  Context& context = *stream.context;
+  visit(stream.last);
+  if (stream.kind == Stream::Kind::legacy) {
+    each_stream(context, [&](Stream& other) {
+      if (other.blocking()) visit(other.last);
+    });
+  } else if (stream.blocking()) {
+    visit(context.legacy.last);
+  }
+}
+
+}  // namespace
+
+unsigned long long this_thread() {
+  static std::atomic<unsigned long long> threads{0};
+  thread_local unsigned long long number = 0;
+  if (number == 0) number = ++threads;
+  return number;
+}
+
+int this_process() { return getpid(); }
+
+Clock clock_of(Stream& stream) {
+  Context& context = *stream.context;
+  Clock clock = world().engine.host_clock();
+  each_predecessor(stream, [&](const OpRef& op) {
+    if (op != nullptr) join(clock, op->clock);
+  });
+  drop_done(context.barriers, context.barrier_clock);
+  for (const OpRef& op : context.barriers) join(clock, op->clock);
+  join(clock, context.barrier_clock);
+  if (stream.kind == Stream::Kind::legacy) {
+    drop_done(context.blocking_orphans, context.blocking_orphan_clock);
+    for (const OpRef& op : context.blocking_orphans) join(clock, op->clock);
+    join(clock, context.blocking_orphan_clock);
+  }
+  return clock;
+}
+
+OpRef submit(Stream& stream, OpSpec spec, const std::vector<OpRef>& also_after) {
+  Context& context = *stream.context;
+  Clock clock = clock_of(stream);
+  std::vector<OpRef> before;
+  each_predecessor(stream, [&](const OpRef& op) { add(before, op); });
+  for (const OpRef& op : context.barriers) add(before, op);
+  if (stream.kind == Stream::Kind::legacy) {
+    for (const OpRef& op : context.blocking_orphans) add(before, op);
+  }
+  for (const OpRef& op : also_after) {
+    if (op == nullptr) continue;
+    add(before, op);
+    join(clock, op->clock);
+  }
+  const Instant at{stream.timeline, ++stream.number};
+  World& w = world();
+  w.judge.before_submit(spec, clock, at);
+  stream.last = w.engine.submit(context, std::move(spec), before, std::move(clock), at);
+  stream.polls = 0;
+  return stream.last;
+}
+
+OpRef submit_after_everything(Context& context, OpSpec spec) {
+  std::vector<OpRef> before = tails(context);
+  Clock clock = context.orphan_clock;
+  join(clock, context.barrier_clock);
+  each_stream(context, [&](Stream& stream) {
+    if (stream.last != nullptr) join(clock, stream.last->clock);
+  });
+  for (const OpRef& op : before) join(clock, op->clock);
+  return world().engine.submit(context, std::move(spec), before, std::move(clock), Instant{});
+}
+
+std::vector<OpRef> tails(Stream& stream) {
+  Context& context = *stream.context;
+  std::vector<OpRef> ops;
+  if (stream.last != nullptr) ops.push_back(stream.last);
+  if (stream.kind == Stream::Kind::legacy) {
+    each_predecessor(stream, [&](const OpRef& op) { add(ops, op); });
+    for (const OpRef& op : context.blocking_orphans) add(ops, op);
+  }
+  return ops;
+}
+
+std::vector<OpRef> tails(Context& context) {
+  std::vector<OpRef> ops;
+  each_stream(context, [&](Stream& stream) {
+    if (stream.last != nullptr) ops.push_back(stream.last);
+  });
+  drop_done(context.orphans, context.orphan_clock);
+  for (const OpRef& op : context.orphans) ops.push_back(op);
+  drop_done(context.barriers, context.barrier_clock);
+  for (const OpRef& op : context.barriers) ops.push_back(op);
+  return ops;
+}
+
+Stream& per_thread_stream(Context& context) {
+  std::unique_ptr<Stream>& slot = context.per_thread[this_thread()];
+  if (slot == nullptr) {
+    slot = std::make_unique<Stream>();
+    slot->context = &context;
+    slot->kind = Stream::Kind::per_thread;
+    slot->timeline = world().engine.new_timeline();
+    slot->id = ++world().last_id;
+  }
+  return *slot;
+}
+
+Stream& create_stream(Context& context, unsigned flags, int priority) {
+  auto stream = std::make_unique<Stream>();
+  stream->context = &context;
+  stream->kind = (flags & CU_STREAM_NON_BLOCKING) != 0 ? Stream::Kind::non_blocking
+                                                       : Stream::Kind::blocking;
+  stream->priority = priority;
+  stream->timeline = world().engine.new_timeline();
+  stream->id = ++world().last_id;
+  Stream* const raw = stream.get();
+  context.streams.emplace(raw, std::move(stream));
+  world().streams.insert(raw);
+  return *raw;
+}
+
+void destroy_stream(Stream& stream) {
+  Context& context = *stream.context;
+  if (stream.capture != nullptr) world().captures.forget(stream);
+  if (stream.last != nullptr) {
+    context.orphans.push_back(stream.last);
+    if (stream.blocking()) context.blocking_orphans.push_back(stream.last);
+  }
+  world().streams.erase(&stream);
+  context.streams.erase(&stream);
+}
+
+void revive(Context& context) {
+  World& w = world();
+  context.alive = true;
+  context.sticky = CUDA_SUCCESS;
+  context.legacy = Stream{};
+  context.legacy.context = &context;
+  context.legacy.kind = Stream::Kind::legacy;
+  context.legacy.timeline = w.engine.new_timeline();
+  context.legacy.id = ++w.last_id;
+}
+
+void empty(Lock& lock, Context& context) {
+  World& w = world();
+  context.alive = false;
+  w.captures.abandon(context);
+  if (context.sticky == CUDA_SUCCESS) w.engine.complete(lock, tails(context));
+  w.engine.cancel(context);
+  for (auto& entry : context.streams) w.streams.erase(entry.first);
+  for (auto& entry : context.events) w.events.erase(entry.first);
+  context.streams.clear();
+  context.events.clear();
+  context.per_thread.clear();
+  context.orphans.clear();
+  context.blocking_orphans.clear();
+  context.barriers.clear();
+  context.peers.clear();
+  context.limits.clear();
+  w.modules.unload_all(context);
+  for (auto it = w.arrays.begin(); it != w.arrays.end();) {
+    Array* const array = *it;
+    it = array->context == &context ? w.arrays.erase(it) : std::next(it);
+    if (array->context == &context) delete array;
+  }
+  for (const uintptr_t chunk : context.graph_memory) context.device->give(chunk, kChunkBytes);
+  context.graph_memory.clear();
+  w.addresses.forget_context(context);
+  context.heap.release_all(*context.device);
+  context.legacy.last = nullptr;
+}
+
+}  // namespace cupool::sim

@@ -1,0 +1,112 @@
+// Contexts, streams and events: who owns what, and which earlier work a new operation waits for
+// by CUDA's rules of implicit order.
+#pragma once
+
+#include <cuda.h>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include "driver/engine.h"
+#include "driver/legacy_heap.h"
+#include "driver/op.h"
+
+namespace cupool::sim {
+
+struct Capture;
+struct Device;
+struct GraphNode;
+
+struct Stream {
+  enum class Kind { legacy, per_thread, blocking, non_blocking };
+
+  Context* context = nullptr;
+  Kind kind = Kind::blocking;
+  unsigned long long id = 0;
+  int priority = 0;
+  unsigned timeline = 0;
+  uint64_t number = 0;  ///< operations submitted
+  OpRef last;           ///< the latest operation; kept when done, for its clock
+  int polls = 0;
+
+  Capture* capture = nullptr;
+  std::vector<GraphNode*> capture_tail;
+
+  /// Whether the legacy stream and this one wait for each other.
+  bool blocking() const { return kind == Kind::blocking || kind == Kind::per_thread; }
+};
+
+struct Event {
+  Context* context = nullptr;
+  unsigned flags = 0;
+  OpRef record;  ///< null: never recorded, which counts as complete
+  int polls = 0;
+
+  unsigned long long capture_id = 0;  ///< recorded inside this capture last
+  std::vector<GraphNode*> capture_nodes;
+};
+
+struct Context {
+  Device* device = nullptr;
+  bool primary = false;
+  bool alive = false;
+  unsigned flags = 0;
+  unsigned api_version = 3020;
+  unsigned long long id = 0;
+  CUresult sticky = CUDA_SUCCESS;
+
+  Stream legacy;
+  std::map<unsigned long long, std::unique_ptr<Stream>> per_thread;  ///< by thread number
+  std::unordered_map<Stream*, std::unique_ptr<Stream>> streams;
+  std::unordered_map<Event*, std::unique_ptr<Event>> events;
+  LegacyHeap heap;
+  std::set<Context*> peers;
+  std::map<CUlimit, size_t> limits;
+  std::set<uintptr_t> graph_memory;  ///< chunks that executable graphs hold
+
+  // Work of destroyed streams, which the context still waits for (facts.md, Synchronisation:
+  // "cudaStreamDestroy of a busy stream returns at once").
+  std::vector<OpRef> orphans;
+  std::vector<OpRef> blocking_orphans;
+  Clock orphan_clock;
+  Clock blocking_orphan_clock;
+
+  // cuCtxWaitEvent holds back later work of every kind, streams created afterwards included.
+  std::vector<OpRef> barriers;
+  Clock barrier_clock;
+
+  CUcontext handle() { return reinterpret_cast<CUcontext>(this); }
+};
+
+/// Submits work to a stream that is not capturing, ordered after what CUDA says it is.
+OpRef submit(Stream& stream, OpSpec spec, const std::vector<OpRef>& also_after = {});
+
+/// Submits an operation after all work of the context (cuCtxRecordEvent).
+OpRef submit_after_everything(Context& context, OpSpec spec);
+
+/// What a synchronisation of this stream waits for.
+std::vector<OpRef> tails(Stream& stream);
+
+/// What a synchronisation of the context waits for: all streams, destroyed ones included.
+std::vector<OpRef> tails(Context& context);
+
+/// The clock of everything that is ordered before the next operation of this stream.
+Clock clock_of(Stream& stream);
+
+Stream& per_thread_stream(Context& context);
+Stream& create_stream(Context& context, unsigned flags, int priority);
+void destroy_stream(Stream& stream);
+
+/// Brings a context to life, or takes all that it owns away (destroy, reset). Pools and their
+/// blocks are not the context's: they survive (facts.md, Semantics: cudaDeviceReset).
+void revive(Context& context);
+void empty(Lock& lock, Context& context);
+
+/// Numbers of the calling thread (never used again) and process.
+unsigned long long this_thread();
+int this_process();
+
+}  // namespace cupool::sim

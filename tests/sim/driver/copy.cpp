@@ -1,0 +1,163 @@
+// The rules of cuda.h, "API synchronization behavior": pageable memory is staged or waited for,
+// page-locked memory is used when the operation runs, copies between device memory and fills of
+// it do not wait even in their synchronous form.
+#include "driver/copy.h"
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+namespace cupool::sim {
+
+namespace {
+
+enum class Place { device, pinned, pageable };
+
+Place place_of(uintptr_t address) {
+  World& w = world();
+  if (w.device_at(address) != nullptr) return Place::device;
+  return w.addresses.find(address) != nullptr ? Place::pinned : Place::pageable;
+}
+
+size_t span(const Box& box, const Extent& extent) {
+  if (extent.width == 0 || extent.rows == 0 || extent.slices == 0) return 0;
+  return ((extent.slices - 1) * box.height + extent.rows - 1) * box.pitch + extent.width;
+}
+
+bool in_array(uintptr_t address, size_t bytes) {
+  for (const Array* array : world().arrays) {
+    if (address >= array->memory && address + bytes <= array->memory + array->bytes) return true;
+  }
+  return false;
+}
+
+/// A device address must belong to an allocation when the call is made.
+bool plausible(uintptr_t address, size_t bytes) {
+  World& w = world();
+  if (w.device_at(address) == nullptr) return address != 0;
+  const Allocation* found = w.addresses.find(address);
+  if (found == nullptr) return in_array(address, bytes);
+  return bytes <= found->base + found->size - address;
+}
+
+void move_rows(uintptr_t to_base, const Box& to, uintptr_t from_base, const Box& from,
+               const Extent& extent) {
+  for (size_t slice = 0; slice < extent.slices; ++slice) {
+    for (size_t row = 0; row < extent.rows; ++row) {
+      const uintptr_t d = to_base + (slice * to.height + row) * to.pitch;
+      const uintptr_t s = from_base + (slice * from.height + row) * from.pitch;
+      std::memmove(reinterpret_cast<void*>(d), reinterpret_cast<const void*>(s), extent.width);
+    }
+  }
+}
+
+bool still_mapped(uintptr_t address, size_t bytes) {
+  const Device* device = world().device_at(address);
+  return device == nullptr || device->arena.mapped(address, bytes);
+}
+
+bool crosses_without_access(uintptr_t to, uintptr_t from) {
+  World& w = world();
+  const Device* a = w.device_at(to);
+  const Device* b = w.device_at(from);
+  if (a == nullptr || b == nullptr || a == b) return false;
+  return !copy_reaches(b->ordinal, to) || !copy_reaches(a->ordinal, from);
+}
+
+bool is_managed(uintptr_t address) {
+  const Allocation* found = world().addresses.find(address);
+  return found != nullptr && found->origin == Origin::managed;
+}
+
+uint64_t duration(size_t bytes) {
+  return 2000 + static_cast<uint64_t>(static_cast<double>(bytes) /
+                                      world().settings.gigabytes_per_second);
+}
+
+}  // namespace
+
+CUresult copy(Entry& in, Stream& stream, Towards towards, const Box& to, const Box& from,
+              const Extent& extent) {
+  const size_t to_bytes = span(to, extent);
+  const size_t from_bytes = span(from, extent);
+  if (to_bytes == 0) return CUDA_SUCCESS;
+  if (!plausible(to.base, to_bytes) || !plausible(from.base, from_bytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const Place to_place = place_of(to.base);
+  const Place from_place = place_of(from.base);
+  const bool capturing = stream.capture != nullptr;
+  OpSpec spec;
+  spec.name = "copy";
+  spec.duration_ns = duration(extent.width * extent.rows * extent.slices);
+  if (to_place != Place::pageable || capturing) spec.accesses.push_back({to.base, to_bytes, true});
+  if (towards == Towards::host_waits && from_place == Place::pageable) {
+    // "A stream sync is performed before the copy is initiated", and none after it.
+    const CUresult refused = world().captures.refuse_legacy(stream);
+    if (refused != CUDA_SUCCESS) return refused;
+    const CUresult waited = wait_for(in, *stream.context, tails(stream));
+    if (waited != CUDA_SUCCESS) return waited;
+  }
+  std::shared_ptr<std::vector<unsigned char>> staged;
+  if (from_place == Place::pageable && !capturing) {
+    // Staged: the caller may change the buffer as soon as the call returns.
+    const auto* const bytes = reinterpret_cast<const unsigned char*>(from.base);
+    staged = std::make_shared<std::vector<unsigned char>>(bytes, bytes + from_bytes);
+  } else {
+    spec.accesses.push_back({from.base, from_bytes, false});
+  }
+  spec.effect = [=]() -> CUresult {
+    if (!still_mapped(to.base, to_bytes) || !still_mapped(from.base, from_bytes)) {
+      return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
+    if (crosses_without_access(to.base, from.base)) return CUDA_SUCCESS;
+    const uintptr_t source =
+        staged != nullptr ? reinterpret_cast<uintptr_t>(staged->data()) : from.base;
+    move_rows(to.base, to, source, from, extent);
+    return CUDA_SUCCESS;
+  };
+  const CUresult result = perform(stream, CU_GRAPH_NODE_TYPE_MEMCPY, std::move(spec));
+  if (result != CUDA_SUCCESS || capturing) return result;
+  in.costs(2000);
+  const bool host_to_host = to_place != Place::device && from_place != Place::device;
+  const bool host_involved = to_place != Place::device || from_place == Place::pinned ||
+                             is_managed(to.base) || is_managed(from.base);
+  const bool waits = to_place == Place::pageable || host_to_host ||
+                     (towards == Towards::host_waits && host_involved);
+  return waits ? wait_for(in, *stream.context, {stream.last}) : CUDA_SUCCESS;
+}
+
+CUresult fill(Entry& in, Stream& stream, Towards towards, uintptr_t to, size_t pitch,
+              unsigned value, size_t value_bytes, size_t width, size_t rows) {
+  const size_t row_bytes = width * value_bytes;
+  if (row_bytes == 0 || rows == 0) return CUDA_SUCCESS;
+  const size_t bytes = (rows - 1) * pitch + row_bytes;
+  if (to % value_bytes != 0 || !plausible(to, bytes) || place_of(to) == Place::pageable) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  OpSpec spec;
+  spec.name = "fill";
+  spec.duration_ns = duration(row_bytes * rows);
+  spec.accesses.push_back({to, bytes, true});
+  spec.effect = [=]() -> CUresult {
+    if (!still_mapped(to, bytes)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    for (size_t row = 0; row < rows; ++row) {
+      auto* const at = reinterpret_cast<unsigned char*>(to + row * pitch);
+      if (value_bytes == 1) {
+        std::memset(at, static_cast<int>(value), row_bytes);
+      } else {
+        for (size_t i = 0; i < width; ++i) std::memcpy(at + i * value_bytes, &value, value_bytes);
+      }
+    }
+    return CUDA_SUCCESS;
+  };
+  const bool capturing = stream.capture != nullptr;
+  const CUresult result = perform(stream, CU_GRAPH_NODE_TYPE_MEMSET, std::move(spec));
+  if (result != CUDA_SUCCESS || capturing) return result;
+  in.costs(2000);
+  const bool host_sees = place_of(to) == Place::pinned || is_managed(to);
+  const bool waits = towards == Towards::host_waits && host_sees;
+  return waits ? wait_for(in, *stream.context, {stream.last}) : CUDA_SUCCESS;
+}
+
+}  // namespace cupool::sim

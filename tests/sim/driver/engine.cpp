@@ -1,0 +1,284 @@
+// The three ways of running pending work. Late mode runs exactly the happens-before closure of
+// what a wait names and nothing else: whatever a program forgot to order is then still pending.
+#include "driver/engine.h"
+
+#include <time.h>
+
+#include <chrono>
+#include <thread>
+
+#include "driver/context.h"
+
+namespace cupool::sim {
+
+namespace {
+
+bool ready(const Op& op) {
+  for (const OpRef& earlier : op.before) {
+    if (!earlier->done()) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+uint64_t now_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
+}
+
+thread_local bool in_host_function = false;
+
+OpRef Engine::submit(Context& context, OpSpec spec, const std::vector<OpRef>& before, Clock clock,
+                     Instant at) {
+  auto op = std::make_shared<Op>();
+  op->id = ++last_id_;
+  op->context = &context;
+  op->spec = std::move(spec);
+  op->clock = std::move(clock);
+  join(op->clock, host_clock_);
+  op->at = at;
+  if (at.timeline != 0) {
+    if (op->clock.size() <= at.timeline) op->clock.resize(at.timeline + 1);
+    op->clock[at.timeline] = at.number;
+  }
+  for (const OpRef& earlier : before) {
+    if (earlier != nullptr && !earlier->done()) op->before.push_back(earlier);
+  }
+  pending_.emplace(op->id, op);
+  if (op->spec.host || settings_.patience_ms != 0) need_service();
+  if (settings_.mode == Mode::early && ready(*op)) {
+    op->spec.host ? hand_to_host(op) : run(op);
+  } else if (settings_.mode == Mode::timed) {
+    schedule(op);
+    advance();
+  }
+  return op;
+}
+
+void Engine::run(const OpRef& op) {
+  Context& context = *op->context;
+  if (context.sticky == CUDA_SUCCESS && op->spec.effect) {
+    const CUresult result = op->spec.effect();
+    if (result != CUDA_SUCCESS) context.sticky = result;
+  }
+  const bool failed = context.sticky != CUDA_SUCCESS;
+  finish(op);
+  if (failed) cancel(context);
+}
+
+void Engine::finish(const OpRef& op) {
+  if (op->done()) return;
+  op->state = Op::State::done;
+  if (op->finish_known) {
+    due_.erase({op->finish_ns, op->id});
+  } else {
+    op->finish_ns = now_ns();
+    op->finish_known = true;
+  }
+  op->before.clear();
+  op->spec.effect = nullptr;
+  pending_.erase(op->id);
+  changed_.notify_all();
+}
+
+void Engine::hand_to_host(const OpRef& op) {
+  if (op->state != Op::State::pending) return;
+  op->state = Op::State::handed_to_host;
+  for_host_.push_back(op);
+  service_wanted_.notify_one();
+}
+
+void Engine::run_ready() {
+  for (auto it = pending_.begin(); it != pending_.end();) {
+    const OpRef op = it->second;
+    ++it;
+    if (op->done() || !ready(*op)) continue;
+    if (op->spec.host) {
+      hand_to_host(op);
+      continue;
+    }
+    const uint64_t id = op->id;
+    run(op);
+    it = pending_.upper_bound(id);  // running may have cancelled the neighbour
+  }
+}
+
+void Engine::force(Lock& lock, const OpRef& wanted) {
+  std::vector<OpRef> stack{wanted};
+  while (!stack.empty()) {
+    const OpRef op = stack.back();
+    if (op->done()) {
+      stack.pop_back();
+      continue;
+    }
+    const size_t depth = stack.size();
+    for (const OpRef& earlier : op->before) {
+      if (!earlier->done()) stack.push_back(earlier);
+    }
+    if (stack.size() != depth) continue;
+    if (op->spec.host) {
+      hand_to_host(op);
+      changed_.wait(lock, [&] { return op->done(); });
+    } else {
+      run(op);
+    }
+  }
+}
+
+void Engine::sleep_for(Lock& lock, const OpRef& op) {
+  advance();
+  while (!op->done()) {
+    if (op->finish_known) {
+      const uint64_t until = op->finish_ns;
+      lock.unlock();
+      const uint64_t now = now_ns();
+      if (until > now + 200000) {
+        std::this_thread::sleep_for(std::chrono::nanoseconds(until - now - 100000));
+      }
+      while (now_ns() < until) {
+      }
+      lock.lock();
+    } else {
+      changed_.wait(lock);
+    }
+    advance();
+  }
+}
+
+void Engine::complete(Lock& lock, const std::vector<OpRef>& ops) {
+  for (const OpRef& op : ops) {
+    if (op == nullptr) continue;
+    switch (settings_.mode) {
+      case Mode::late: force(lock, op); break;
+      case Mode::early:
+        run_ready();
+        changed_.wait(lock, [&] { return op->done(); });
+        break;
+      case Mode::timed: sleep_for(lock, op); break;
+    }
+  }
+  observe(ops);
+}
+
+bool Engine::finished(const std::vector<OpRef>& ops) {
+  if (settings_.mode == Mode::timed) advance();
+  for (const OpRef& op : ops) {
+    if (op != nullptr && !op->done()) return false;
+  }
+  return true;
+}
+
+void Engine::observe(const std::vector<OpRef>& ops) {
+  for (const OpRef& op : ops) {
+    if (op != nullptr) join(host_clock_, op->clock);
+  }
+}
+
+void Engine::cancel(Context& context) {
+  std::vector<OpRef> dropped;
+  for (auto& entry : pending_) {
+    // A host function that is being called finishes by itself.
+    if (entry.second->context == &context && entry.second->state == Op::State::pending) {
+      dropped.push_back(entry.second);
+    }
+  }
+  for (const OpRef& op : dropped) finish(op);
+}
+
+void Engine::change_mode(Lock& lock, Mode* mode, Mode wanted) {
+  while (!pending_.empty()) complete(lock, {pending_.begin()->second});
+  *mode = wanted;
+}
+
+std::vector<OpRef> Engine::pending_of(const Context& context) const {
+  std::vector<OpRef> ops;
+  for (const auto& entry : pending_) {
+    if (entry.second->context == &context) ops.push_back(entry.second);
+  }
+  return ops;
+}
+
+bool Engine::schedule(const OpRef& op) {
+  uint64_t start = now_ns();
+  for (const OpRef& earlier : op->before) {
+    if (!earlier->finish_known || (earlier->spec.host && !earlier->done())) return false;
+    if (earlier->finish_ns > start) start = earlier->finish_ns;
+  }
+  op->finish_known = true;
+  op->finish_ns = start + op->spec.duration_ns;
+  due_.insert({op->finish_ns, op->id});
+  return true;
+}
+
+void Engine::advance() {
+  const uint64_t now = now_ns();
+  while (!due_.empty() && due_.begin()->first <= now) {
+    const uint64_t id = due_.begin()->second;
+    due_.erase(due_.begin());
+    const auto it = pending_.find(id);
+    if (it == pending_.end()) continue;
+    const OpRef op = it->second;
+    if (op->spec.host) {
+      op->finish_known = false;  // it takes as long as the host function takes
+      hand_to_host(op);
+    } else {
+      run(op);
+    }
+  }
+}
+
+void Engine::need_service() {
+  if (serving_) {
+    service_wanted_.notify_one();
+    return;
+  }
+  serving_ = true;
+  std::thread([this] { service(); }).detach();
+}
+
+// Host functions run here, as the driver runs them on a thread of its own: a program may hold a
+// lock while it waits that its own callback takes on another thread, and gets what it asked for.
+void Engine::service() {
+  Lock lock(mutex_);
+  for (;;) {
+    if (settings_.mode == Mode::timed) advance();
+    if (!for_host_.empty()) {
+      const OpRef op = for_host_.front();
+      for_host_.pop_front();
+      const bool healthy = op->context->sticky == CUDA_SUCCESS;
+      lock.unlock();
+      if (healthy) {
+        in_host_function = true;
+        op->spec.host();
+        in_host_function = false;
+      }
+      lock.lock();
+      finish(op);
+      if (settings_.mode == Mode::early) run_ready();
+      if (settings_.mode == Mode::timed) {
+        for (const auto& entry : pending_) {
+          const OpRef& held_back = entry.second;
+          if (held_back->state == Op::State::pending && !held_back->finish_known) {
+            schedule(held_back);
+          }
+        }
+      }
+      continue;
+    }
+    if (settings_.mode == Mode::timed && !due_.empty()) {
+      const uint64_t now = now_ns();
+      const uint64_t until = due_.begin()->first;
+      if (until > now) service_wanted_.wait_for(lock, std::chrono::nanoseconds(until - now));
+    } else if (settings_.mode == Mode::late && settings_.patience_ms != 0) {
+      const uint64_t newest = last_id_;
+      service_wanted_.wait_for(lock, std::chrono::milliseconds(settings_.patience_ms));
+      if (newest == last_id_ && for_host_.empty()) run_ready();
+    } else {
+      service_wanted_.wait(lock);
+    }
+  }
+}
+
+}  // namespace cupool::sim

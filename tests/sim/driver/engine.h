@@ -1,0 +1,78 @@
+// Executes operations in one of three ways (late, early, timed) and knows what the host has seen
+// complete. Everything is called with the world's lock held.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "driver/op.h"
+#include "driver/settings.h"
+
+namespace cupool::sim {
+
+using Lock = std::unique_lock<std::mutex>;
+
+uint64_t now_ns();
+
+/// True on the service thread while it runs a host function: CUDA may not be called from there.
+extern thread_local bool in_host_function;
+
+class Engine {
+ public:
+  Engine(const Settings& settings, std::mutex& mutex) : settings_(settings), mutex_(mutex) {}
+
+  /// Gives the operation its predecessors and, in early mode, runs it if they allow.
+  OpRef submit(Context& context, OpSpec spec, const std::vector<OpRef>& before, Clock clock,
+               Instant at);
+
+  /// The host waits: on return all of them have executed and the host knows.
+  void complete(Lock& lock, const std::vector<OpRef>& ops);
+
+  /// Whether all have executed, without making anything happen (but for the passing of time).
+  bool finished(const std::vector<OpRef>& ops);
+
+  /// The host has been told that these are complete.
+  void observe(const std::vector<OpRef>& ops);
+
+  /// Drops the context's pending work without running it: after a sticky error or a destruction.
+  void cancel(Context& context);
+
+  /// Runs all pending work the old way first: nothing is pending across a change of rules.
+  void change_mode(Lock& lock, Mode* mode, Mode wanted);
+
+  const Clock& host_clock() const { return host_clock_; }
+  unsigned new_timeline() { return ++timelines_; }
+  size_t pending() const { return pending_.size(); }
+  std::vector<OpRef> pending_of(const Context& context) const;
+
+ private:
+  void run(const OpRef& op);
+  void finish(const OpRef& op);
+  void hand_to_host(const OpRef& op);
+  void run_ready();
+  void force(Lock& lock, const OpRef& op);
+  void sleep_for(Lock& lock, const OpRef& op);
+  bool schedule(const OpRef& op);
+  void advance();
+  void need_service();
+  void service();
+
+  const Settings& settings_;
+  std::mutex& mutex_;
+  std::condition_variable changed_;
+  std::condition_variable service_wanted_;
+  std::map<uint64_t, OpRef> pending_;  // by id: always a topological order
+  std::set<std::pair<uint64_t, uint64_t>> due_;  // timed mode: (finish, id)
+  std::deque<OpRef> for_host_;
+  Clock host_clock_;
+  uint64_t last_id_ = 0;
+  unsigned timelines_ = 0;
+  bool serving_ = false;
+};
+
+}  // namespace cupool::sim

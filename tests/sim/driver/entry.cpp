@@ -1,0 +1,118 @@
+// The guard of all exported functions, the threads' context stacks, and the two ways in which
+// work enters a stream: to be executed, or to be captured.
+#include "driver/entry.h"
+
+#include "driver/lifecycle.h"
+
+namespace cupool::sim {
+
+namespace {
+
+constexpr int kDeepest = 64;
+// Trivial on purpose: thread-exit destructors of the program still call CUDA.
+thread_local Context* stack[kDeepest];
+thread_local int depth = 0;
+
+}  // namespace
+
+Entry::Entry(Call call, bool per_thread, Needs needs) : per_thread_(per_thread) {
+  count_call(call);
+  World& w = world();
+  if (needs == Needs::init) {
+    result_ = alive();
+    if (result_ == CUDA_SUCCESS && in_host_function) result_ = CUDA_ERROR_NOT_PERMITTED;
+  }
+  if (result_ == CUDA_SUCCESS) result_ = injected_fault(call);
+  if (result_ != CUDA_SUCCESS || needs == Needs::nothing) return;
+  lock_ = Lock(w.mutex);
+  began_ns_ = w.settings.mode == Mode::timed ? now_ns() : 0;
+}
+
+Entry::~Entry() {
+  if (cost_ns_ == 0 || began_ns_ == 0) return;
+  // With the lock held, as the driver's own lock is: threads that allocate at once queue up
+  // (facts.md, Times: "collapses under threads").
+  while (now_ns() - began_ns_ < cost_ns_) {
+  }
+}
+
+CUresult usable(const Context& context) {
+  if (!context.alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  return context.sticky;
+}
+
+CUresult Entry::current(Context** context) {
+  *context = current_context();
+  return *context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : usable(**context);
+}
+
+CUresult Entry::stream(CUstream handle, Stream** stream) {
+  const bool per_thread = handle == CU_STREAM_PER_THREAD || (handle == nullptr && per_thread_);
+  if (per_thread || handle == nullptr || handle == CU_STREAM_LEGACY) {
+    Context* context = nullptr;
+    const CUresult result = current(&context);
+    if (result != CUDA_SUCCESS) return result;
+    *stream = per_thread ? &per_thread_stream(*context) : &context->legacy;
+    return CUDA_SUCCESS;
+  }
+  auto* const candidate = reinterpret_cast<Stream*>(handle);
+  if (world().streams.count(candidate) == 0) return CUDA_ERROR_INVALID_HANDLE;
+  *stream = candidate;
+  return usable(*candidate->context);
+}
+
+CUresult Entry::event(CUevent handle, Event** event) {
+  auto* const candidate = reinterpret_cast<Event*>(handle);
+  if (handle == nullptr || world().events.count(candidate) == 0) return CUDA_ERROR_INVALID_HANDLE;
+  *event = candidate;
+  return usable(*candidate->context);
+}
+
+CUresult Entry::device(CUdevice ordinal, Device** device) {
+  World& w = world();
+  if (ordinal < 0 || static_cast<size_t>(ordinal) >= w.devices.size()) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  *device = w.devices[static_cast<size_t>(ordinal)].get();
+  return CUDA_SUCCESS;
+}
+
+CUresult perform(Stream& stream, CUgraphNodeType type, OpSpec spec) {
+  Captures& captures = world().captures;
+  if (stream.capture != nullptr) return captures.add(stream, type, std::move(spec));
+  const CUresult refused = captures.refuse_legacy(stream);
+  if (refused != CUDA_SUCCESS) return refused;
+  submit(stream, std::move(spec));
+  return stream.context->sticky;
+}
+
+CUresult wait_for(Entry& in, Context& context, const std::vector<OpRef>& ops) {
+  world().engine.complete(in.lock(), ops);
+  return context.sticky;
+}
+
+Context* current_context() { return depth == 0 ? nullptr : stack[depth - 1]; }
+
+void set_current_context(Context* context) {
+  if (depth == 0) {
+    if (context != nullptr) stack[depth++] = context;
+  } else if (context == nullptr) {
+    --depth;
+  } else {
+    stack[depth - 1] = context;
+  }
+}
+
+bool push_context(Context* context) {
+  if (depth == kDeepest) return false;
+  stack[depth++] = context;
+  return true;
+}
+
+bool pop_context(Context** context) {
+  if (depth == 0) return false;
+  *context = stack[--depth];
+  return true;
+}
+
+}  // namespace cupool::sim

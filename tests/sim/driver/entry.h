@@ -1,0 +1,76 @@
+// What every exported function does first: count the call, refuse it outside the driver's life,
+// inject a fault, take the world's lock, and resolve handles as the driver does.
+#pragma once
+
+#include <cuda.h>
+
+#include "driver/calls.h"
+#include "driver/world.h"
+
+#define SIM_EXPORT extern "C" __attribute__((visibility("default"))) CUresult CUDAAPI
+
+/// Defines an exported function whose body is one call of an implementation.
+#define SIM_DEFINE_AS(symbol, per_thread, needs, params, call)                    \
+  SIM_EXPORT symbol params {                                                      \
+    ::cupool::sim::Entry in(::cupool::sim::Call::symbol, per_thread, needs);      \
+    return in.failed() ? in.result() : (call);                                    \
+  }
+#define SIM_DEFINE(symbol, params, call) \
+  SIM_DEFINE_AS(symbol, false, ::cupool::sim::Entry::Needs::init, params, call)
+/// The same before cuInit.
+#define SIM_DEFINE_ANY_TIME(symbol, params, call) \
+  SIM_DEFINE_AS(symbol, false, ::cupool::sim::Entry::Needs::nothing, params, call)
+/// A function and its twin for the per-thread default stream.
+#define SIM_TWINS(symbol, twin, params, call) \
+  SIM_DEFINE(symbol, params, call)            \
+  SIM_DEFINE_AS(twin, true, ::cupool::sim::Entry::Needs::init, params, call)
+
+namespace cupool::sim {
+
+class Entry {
+ public:
+  enum class Needs { nothing, init };
+
+  Entry(Call call, bool per_thread, Needs needs);
+  ~Entry();
+  Entry(const Entry&) = delete;
+  Entry& operator=(const Entry&) = delete;
+
+  bool failed() const { return result_ != CUDA_SUCCESS; }
+  CUresult result() const { return result_; }
+  Lock& lock() { return lock_; }
+
+  /// The thread's current context; an error when there is none, it is gone or has failed.
+  CUresult current(Context** context);
+  /// The stream that a handle names for this call; looks at the current context only if needed.
+  CUresult stream(CUstream handle, Stream** stream);
+  CUresult event(CUevent handle, Event** event);
+  CUresult device(CUdevice ordinal, Device** device);
+
+  /// Timed mode: the call costs the host this long in all (facts.md, Times).
+  void costs(uint64_t ns) { cost_ns_ += ns; }
+
+ private:
+  bool per_thread_;
+  CUresult result_ = CUDA_SUCCESS;
+  Lock lock_;
+  uint64_t began_ns_ = 0;
+  uint64_t cost_ns_ = 0;
+};
+
+/// A context that may be used: alive and without a sticky error.
+CUresult usable(const Context& context);
+
+/// Submits to a stream, or adds to the capture that it takes part in.
+CUresult perform(Stream& stream, CUgraphNodeType type, OpSpec spec);
+
+/// The host waits for these operations; the context's sticky error, if any, is the result.
+CUresult wait_for(Entry& in, Context& context, const std::vector<OpRef>& ops);
+
+/// The calling thread's stack of contexts.
+Context* current_context();
+void set_current_context(Context* context);
+bool push_context(Context* context);
+bool pop_context(Context** context);
+
+}  // namespace cupool::sim

@@ -1,0 +1,57 @@
+// A launch replays the recorded operations between two markers in the stream, so that whatever is
+// ordered after the launch is ordered after all of them.
+#include "driver/graph.h"
+
+#include <unordered_map>
+
+#include "driver/context.h"
+#include "driver/judge.h"
+#include "driver/world.h"
+
+namespace cupool::sim {
+
+GraphNode& Graph::add(CUgraphNodeType type, OpSpec spec, std::vector<GraphNode*> after) {
+  auto node = std::make_unique<GraphNode>();
+  node->graph = this;
+  node->type = type;
+  node->spec = std::move(spec);
+  node->after = std::move(after);
+  nodes.push_back(std::move(node));
+  return *nodes.back();
+}
+
+std::unique_ptr<GraphExec> instantiate(const Graph& graph) {
+  auto exec = std::make_unique<GraphExec>();
+  exec->context = graph.context;
+  std::unordered_map<const GraphNode*, size_t> index;
+  for (const auto& node : graph.nodes) {
+    GraphExec::Step step;
+    step.spec = node->spec;
+    for (const GraphNode* earlier : node->after) step.after.push_back(index.at(earlier));
+    index.emplace(node.get(), exec->steps.size());
+    exec->steps.push_back(std::move(step));
+  }
+  return exec;
+}
+
+void launch(const GraphExec& exec, Stream& stream) {
+  World& w = world();
+  OpSpec marker;
+  marker.name = "graph launch";
+  const OpRef start = submit(stream, marker);
+  std::vector<OpRef> ops;
+  for (const GraphExec::Step& step : exec.steps) {
+    std::vector<OpRef> before{start};
+    Clock clock = start->clock;
+    for (const size_t i : step.after) {
+      before.push_back(ops[i]);
+      join(clock, ops[i]->clock);
+    }
+    const Instant at{stream.timeline, ++stream.number};
+    w.judge.before_submit(step.spec, clock, at);
+    ops.push_back(w.engine.submit(*stream.context, step.spec, before, std::move(clock), at));
+  }
+  submit(stream, marker, ops);
+}
+
+}  // namespace cupool::sim

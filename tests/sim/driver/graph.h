@@ -1,0 +1,48 @@
+// Graphs: recorded operations with their dependencies, made by captures and replayed by launches.
+#pragma once
+
+#include <cuda.h>
+
+#include <memory>
+#include <vector>
+
+#include "driver/op.h"
+
+namespace cupool::sim {
+
+struct Context;
+struct Graph;
+struct Stream;
+
+struct GraphNode {
+  Graph* graph = nullptr;
+  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+  OpSpec spec;
+  std::vector<GraphNode*> after;
+
+  CUgraphNode handle() { return reinterpret_cast<CUgraphNode>(this); }
+};
+
+struct Graph {
+  Context* context = nullptr;
+  std::vector<std::unique_ptr<GraphNode>> nodes;  ///< a topological order
+
+  CUgraph handle() { return reinterpret_cast<CUgraph>(this); }
+  GraphNode& add(CUgraphNodeType type, OpSpec spec, std::vector<GraphNode*> after);
+};
+
+/// A graph made ready: it holds device memory of its own until it is destroyed, as real ones do.
+struct GraphExec {
+  struct Step {
+    OpSpec spec;
+    std::vector<size_t> after;
+  };
+  Context* context = nullptr;
+  std::vector<Step> steps;
+  uintptr_t memory = 0;
+};
+
+std::unique_ptr<GraphExec> instantiate(const Graph& graph);
+void launch(const GraphExec& exec, Stream& stream);
+
+}  // namespace cupool::sim

@@ -1,0 +1,69 @@
+// The happens-before judge: remembers accesses that the host has not yet seen complete, and
+// complains when a later access by another owner is not ordered after them. It looks at
+// submission, with vector clocks, so a fault is found in every execution mode and whether or not
+// the accesses really collided.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "driver/op.h"
+#include "driver/settings.h"
+
+namespace cupool::sim {
+
+class Engine;
+
+class Referee {
+ public:
+  Referee(const Settings& settings, const Engine& engine) : settings_(settings), engine_(engine) {}
+
+  void set_owner(uintptr_t base, size_t bytes, unsigned long long owner);
+
+  /// Called for every operation that reads or writes memory, graph replays included.
+  void before_submit(const OpSpec& spec, const Clock& clock, Instant at);
+
+  /// The block comes from a pool: usable by what is ordered after `at`.
+  void pool_allocated(uintptr_t base, size_t bytes, Instant at);
+  /// The block goes back to a pool, ordered as `clock` says; what is pending must be covered.
+  void pool_freed(uintptr_t base, size_t bytes, const Clock& clock, Instant at);
+  /// The memory went away altogether (device reset): what was known about it means nothing.
+  void forget(uintptr_t base, size_t bytes);
+
+  void host_access(uintptr_t base, size_t bytes, bool write);
+
+  unsigned long long complaints() const { return complaints_; }
+  const char* last_complaint() const { return last_.c_str(); }
+
+ private:
+  struct Past {
+    uintptr_t base;
+    size_t bytes;
+    bool write;
+    bool allocator;  ///< not an owner's access but the pool's own
+    unsigned long long owner;
+    Instant at;
+    const char* name;
+  };
+  struct Range {
+    size_t bytes;
+    unsigned long long owner;
+  };
+
+  bool off() const { return settings_.judge == Judge::off; }
+  void prune();
+  unsigned long long owner_of(uintptr_t base) const;
+  void complain(const char* what, const char* name, unsigned long long owner, const Past& past);
+
+  const Settings& settings_;
+  const Engine& engine_;
+  std::vector<Past> unseen_;
+  std::map<uintptr_t, Range> owners_;
+  unsigned long long complaints_ = 0;
+  std::string last_;
+};
+
+}  // namespace cupool::sim

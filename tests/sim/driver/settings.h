@@ -1,0 +1,43 @@
+// What a test may choose about the simulated device, read once from CUPOOL_SIM_* when the first
+// function is called. Plain data: the engine never looks at the environment itself.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace cupool::sim {
+
+/// When pending work is executed.
+enum class Mode {
+  late,   ///< only when a wait or enough queries force it: the adversary
+  early,  ///< as soon as its predecessors allow: the kind machine
+  timed,  ///< by the wall clock, every operation with a duration
+};
+
+/// What happens when the judge finds an unordered access.
+enum class Judge { off, report, abort };
+
+struct Settings {
+  Mode mode = Mode::late;
+  Judge judge = Judge::off;
+  int devices = 1;
+  size_t memory_bytes = size_t{4} << 30;  ///< per device
+  bool pools = true;
+  int driver_version = 13000;
+  double gigabytes_per_second = 20;  ///< timed mode: copies and fills
+  int polls = 3;                     ///< queries answered "not ready" before one forces completion
+  uint64_t patience_ms = 0;          ///< late mode: 0 = wait for ever for a reason to run
+  std::string calls_file;            ///< "" = none; %p is the process id
+  std::string fail;                  ///< fault injection rules
+};
+
+Settings read_settings();
+
+bool parse_mode(const char* text, Mode* mode);
+bool parse_judge(const char* text, Judge* judge);
+
+/// "64M", "1G", "4096": bytes; 0 when it is not a size.
+size_t parse_bytes(const char* text);
+
+}  // namespace cupool::sim

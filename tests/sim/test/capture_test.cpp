@@ -1,0 +1,325 @@
+// Stream capture: what is refused, what that does to the capture, and replay.
+// Rules: facts.md, Semantics (Capture); the table was measured call by call on the same H200.
+#include "fixture.h"
+
+#include <functional>
+#include <thread>
+#include <vector>
+
+namespace cupool::sim::test {
+
+class Captures : public Sim {
+ protected:
+  void SetUp() override {
+    Sim::SetUp();
+    memory = alloc(4096);
+    other = stream();
+    recorded = event();
+    ASSERT_EQ(cuEventRecord(recorded, other), CUDA_SUCCESS);
+    ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+    CUmemoryPool p = nullptr;
+    ASSERT_EQ(cuDeviceGetDefaultMemPool(&p, device), CUDA_SUCCESS);
+    pool = p;
+  }
+
+  void begin(unsigned flags, CUstreamCaptureMode mode) {
+    capturing = stream(flags);
+    ASSERT_EQ(cuStreamBeginCapture(capturing, mode), CUDA_SUCCESS);
+  }
+
+  /// Ends the capture and tells whether it had survived.
+  bool survived() {
+    CUgraph graph = nullptr;
+    const CUresult result = cuStreamEndCapture(capturing, &graph);
+    if (graph != nullptr) cuGraphDestroy(graph);
+    EXPECT_TRUE(result == CUDA_SUCCESS || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
+        << result;
+    return result == CUDA_SUCCESS;
+  }
+
+  static void relaxed(const std::function<void()>& body) {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    ASSERT_EQ(cuThreadExchangeStreamCaptureMode(&mode), CUDA_SUCCESS);
+    body();
+    ASSERT_EQ(cuThreadExchangeStreamCaptureMode(&mode), CUDA_SUCCESS);
+    EXPECT_EQ(mode, CU_STREAM_CAPTURE_MODE_RELAXED);
+  }
+
+  /// Calls that are "potentially unsafe": refused in global mode, allowed in relaxed mode.
+  std::vector<std::pair<const char*, std::function<CUresult()>>> unsafe() {
+    return {
+        {"cuMemAlloc", [] { CUdeviceptr p; return cuMemAlloc(&p, 64); }},
+        {"cuMemFree(0)", [] { return cuMemFree(0); }},
+        {"cuMemHostAlloc", [] { void* p; return cuMemHostAlloc(&p, 64, 0); }},
+        {"cuMemAllocManaged", [] { CUdeviceptr p; return cuMemAllocManaged(&p, 64, 1); }},
+        {"cuEventQuery", [this] { return cuEventQuery(recorded); }},
+        {"cuEventSynchronize", [this] { return cuEventSynchronize(recorded); }},
+        {"cuStreamQuery", [this] { return cuStreamQuery(other); }},
+        {"cuStreamSynchronize", [this] { return cuStreamSynchronize(other); }},
+        {"cuMemAllocAsync", [this] { CUdeviceptr p; return cuMemAllocAsync(&p, 64, other); }},
+        {"cuMemPoolTrimTo", [this] { return cuMemPoolTrimTo(pool, 0); }},
+        {"cuMemPoolGetAttribute",
+         [this] {
+           cuuint64_t v;
+           return cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &v);
+         }},
+        {"cuMemPoolCreate",
+         [this] {
+           CUmemPoolProps props{};
+           props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+           props.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+           CUmemoryPool made;
+           return cuMemPoolCreate(&made, &props);
+         }},
+    };
+  }
+
+  /// Calls that a capture elsewhere does not mind.
+  std::vector<std::pair<const char*, std::function<CUresult()>>> harmless() {
+    return {
+        {"cuEventRecord", [this] { return cuEventRecord(event(), other); }},
+        {"cuStreamWaitEvent", [this] { return cuStreamWaitEvent(other, recorded, 0); }},
+        {"cuStreamCreate", [] { CUstream s; return cuStreamCreate(&s, CU_STREAM_NON_BLOCKING); }},
+        {"cuMemGetInfo", [] { size_t n; return cuMemGetInfo(&n, &n); }},
+        {"cuPointerGetAttribute",
+         [this] {
+           unsigned v;
+           return cuPointerGetAttribute(&v, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, memory);
+         }},
+        {"cuMemcpyHtoDAsync", [this] { int v = 1; return cuMemcpyHtoDAsync(memory, &v, 4, other); }},
+        {"cuMemcpyHtoD", [this] { int v = 1; return cuMemcpyHtoD(memory, &v, 4); }},
+        {"cuMemsetD8", [this] { return cuMemsetD8(memory, 0, 4); }},
+    };
+  }
+
+  CUdeviceptr memory = 0;
+  CUstream other = nullptr;
+  CUstream capturing = nullptr;
+  CUevent recorded = nullptr;
+  CUmemoryPool pool = nullptr;
+};
+
+TEST_F(Captures, GlobalModeRefusesUnsafeCallsAndIsInvalidated) {
+  for (auto& call : unsafe()) {
+    begin(CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    EXPECT_EQ(call.second(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) << call.first;
+    EXPECT_FALSE(survived()) << call.first;
+  }
+}
+
+TEST_F(Captures, InOtherThreadsToo) {
+  for (auto& call : unsafe()) {
+    begin(CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    std::thread([&] {
+      cuCtxSetCurrent(context);
+      EXPECT_EQ(call.second(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) << call.first;
+    }).join();
+    EXPECT_FALSE(survived()) << call.first;
+  }
+}
+
+TEST_F(Captures, AThreadLocalCaptureDoesNotConcernOtherThreads) {
+  for (auto& call : unsafe()) {
+    begin(CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    std::thread([&] {
+      cuCtxSetCurrent(context);
+      EXPECT_EQ(call.second(), CUDA_SUCCESS) << call.first;
+    }).join();
+    EXPECT_TRUE(survived()) << call.first;
+  }
+}
+
+// "With the thread's mode exchanged to relaxed, event query, cuMemAlloc, cuMemFree inside a
+// global-mode capture succeed and the capture survives." Contract I3 rests on it.
+TEST_F(Captures, ARelaxedThreadMayDoUnsafeCalls) {
+  for (auto& call : unsafe()) {
+    begin(CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    relaxed([&] { EXPECT_EQ(call.second(), CUDA_SUCCESS) << call.first; });
+    EXPECT_TRUE(survived()) << call.first;
+  }
+}
+
+TEST_F(Captures, ARelaxedCaptureAllowsUnsafeCalls) {
+  for (auto& call : unsafe()) {
+    begin(CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_RELAXED);
+    EXPECT_EQ(call.second(), CUDA_SUCCESS) << call.first;
+    EXPECT_TRUE(survived()) << call.first;
+  }
+}
+
+TEST_F(Captures, HarmlessCallsStayHarmless) {
+  for (auto& call : harmless()) {
+    begin(CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    EXPECT_EQ(call.second(), CUDA_SUCCESS) << call.first;
+    EXPECT_TRUE(survived()) << call.first;
+  }
+}
+
+// "During a capture in the context, cuCtxRecordEvent is refused and invalidates the capture,
+// relaxed mode too." The same holds for cuCtxWaitEvent and cuCtxSynchronize.
+TEST_F(Captures, ContextCallsAreRefusedInEveryMode) {
+  const std::vector<std::function<CUresult()>> calls = {
+      [this] { return cuCtxRecordEvent(context, event()); },
+      [this] { return cuCtxWaitEvent(context, recorded); },
+      [] { return cuCtxSynchronize(); },
+  };
+  for (const auto mode : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED}) {
+    for (size_t i = 0; i < calls.size(); ++i) {
+      begin(CU_STREAM_NON_BLOCKING, mode);
+      const unsigned long long before = cupoolSimInvalidatedCaptures();
+      relaxed([&] { EXPECT_EQ(calls[i](), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) << i; });
+      EXPECT_EQ(cupoolSimInvalidatedCaptures(), before + 1);
+      EXPECT_FALSE(survived()) << i;
+    }
+  }
+}
+
+TEST_F(Captures, AnotherContextIsNotConcerned) {
+  begin(CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_RELAXED);
+  CUcontext second = nullptr;
+  ASSERT_EQ(cuCtxCreate(&second, nullptr, 0, device), CUDA_SUCCESS);
+  EXPECT_EQ(cuCtxRecordEvent(second, event()), CUDA_SUCCESS);
+  EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxDestroy(second), CUDA_SUCCESS);
+  EXPECT_TRUE(survived());
+}
+
+// "With a blocking stream capturing, recording on the legacy stream invalidates the capture, while
+// asking whether the legacy stream is capturing answers cudaErrorStreamCaptureImplicit and harms
+// nothing."
+TEST_F(Captures, UseOfTheLegacyStreamInvalidatesBlockingCaptures) {
+  const std::vector<std::function<CUresult()>> calls = {
+      [this] { return cuEventRecord(recorded, nullptr); },
+      [this] { return cuMemsetD8(memory, 0, 4); },
+      [this] { int v = 0; return cuMemcpyHtoD(memory, &v, 4); },
+      [] { return cuStreamQuery(nullptr); },
+      [] { return cuStreamSynchronize(nullptr); },
+      [this] { return spin(nullptr, 1); },
+  };
+  for (size_t i = 0; i < calls.size(); ++i) {
+    begin(CU_STREAM_DEFAULT, CU_STREAM_CAPTURE_MODE_RELAXED);
+    EXPECT_EQ(calls[i](), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) << i;
+    EXPECT_FALSE(survived()) << i;
+  }
+}
+
+TEST_F(Captures, AskingAboutTheLegacyStreamHarmsNothing) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  begin(CU_STREAM_DEFAULT, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  EXPECT_EQ(cuStreamIsCapturing(nullptr, &status), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  EXPECT_TRUE(survived());
+  begin(CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  EXPECT_EQ(cuStreamIsCapturing(nullptr, &status), CUDA_SUCCESS);
+  EXPECT_EQ(status, CU_STREAM_CAPTURE_STATUS_NONE);
+  EXPECT_TRUE(survived());
+}
+
+TEST_F(Captures, TheCapturingStreamCannotBeWaitedFor) {
+  begin(CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_RELAXED);
+  EXPECT_EQ(cuStreamSynchronize(capturing), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_FALSE(survived());
+  begin(CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_RELAXED);
+  EXPECT_EQ(cuStreamWaitEvent(capturing, recorded, 0), CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+  EXPECT_FALSE(survived());
+  begin(CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_RELAXED);
+  const CUevent inside = event();
+  ASSERT_EQ(cuEventRecord(inside, capturing), CUDA_SUCCESS);
+  EXPECT_EQ(cuEventQuery(inside), CUDA_ERROR_CAPTURED_EVENT);
+  EXPECT_FALSE(survived());
+}
+
+TEST_F(Captures, NothingRunsUntilTheGraphIsLaunched) {
+  CUgraph graph = nullptr;
+  CUgraphExec exec = nullptr;
+  begin(CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  ASSERT_EQ(stamp(capturing, memory, 4, 5), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemcpyDtoDAsync(memory + 64, memory, 4, capturing), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamEndCapture(capturing, &graph), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(word(memory), 0u);
+  size_t nodes = 0;
+  ASSERT_EQ(cuGraphGetNodes(graph, nullptr, &nodes), CUDA_SUCCESS);
+  EXPECT_EQ(nodes, 2u);
+  const size_t before = free_bytes();
+  ASSERT_EQ(cuGraphInstantiate(&exec, graph, 0), CUDA_SUCCESS);
+  EXPECT_LT(free_bytes(), before) << "an executable graph takes memory";
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(cuMemsetD8(memory, 0, 128), CUDA_SUCCESS);
+    ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+    ASSERT_EQ(cuGraphLaunch(exec, other), CUDA_SUCCESS);
+    EXPECT_EQ(word(memory), 0u);
+    ASSERT_EQ(cuStreamSynchronize(other), CUDA_SUCCESS);
+    EXPECT_EQ(word(memory, 3), 5u);
+    EXPECT_EQ(word(memory, 16), 5u);
+  }
+  EXPECT_EQ(cuGraphExecDestroy(exec), CUDA_SUCCESS);
+  EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+  EXPECT_EQ(free_bytes(), before);
+}
+
+TEST_F(Captures, AStreamJoinsByWaitingAndHasToBeJoinedAgain) {
+  const CUevent fork = event();
+  const CUevent join = event();
+  const CUstream branch = stream();
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  cuuint64_t id = 0;
+  cuuint64_t branch_id = 0;
+  begin(CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  ASSERT_EQ(stamp(capturing, memory, 1, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventRecord(fork, capturing), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamWaitEvent(branch, fork, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamGetCaptureInfo(branch, &status, &branch_id, nullptr, nullptr, nullptr, nullptr),
+            CUDA_SUCCESS);
+  EXPECT_EQ(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  cuStreamGetCaptureInfo(capturing, &status, &id, nullptr, nullptr, nullptr, nullptr);
+  EXPECT_EQ(id, branch_id);
+  ASSERT_EQ(stamp(branch, memory + 4, 1, 2), CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  ASSERT_EQ(cuEventRecord(join, branch), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamWaitEvent(capturing, join, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamEndCapture(capturing, &graph), CUDA_SUCCESS);
+  cuStreamIsCapturing(branch, &status);
+  EXPECT_EQ(status, CU_STREAM_CAPTURE_STATUS_NONE);
+  cuGraphDestroy(graph);
+
+  begin(CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  ASSERT_EQ(cuEventRecord(fork, capturing), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamWaitEvent(branch, fork, 0), CUDA_SUCCESS);
+  ASSERT_EQ(stamp(branch, memory, 1, 2), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamEndCapture(capturing, &graph), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+}
+
+TEST_F(Captures, MemoryOfTheGraphIsAllocatedInside) {
+  CUdeviceptr inside = 0;
+  CUdeviceptr outside = 0;
+  ASSERT_EQ(cuMemAllocAsync(&outside, 64, other), CUDA_SUCCESS);
+  begin(CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  ASSERT_EQ(cuMemAllocAsync(&inside, 64, capturing), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemFreeAsync(outside, capturing), CUDA_ERROR_INVALID_VALUE) << "as measured";
+  EXPECT_EQ(cuMemFreeAsync(inside, capturing), CUDA_SUCCESS);
+  EXPECT_TRUE(survived());
+}
+
+TEST_F(Captures, TheLegacyStreamCannotBeCaptured) {
+  EXPECT_EQ(cuStreamBeginCapture(nullptr, CU_STREAM_CAPTURE_MODE_GLOBAL),
+            CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  capturing = CU_STREAM_PER_THREAD;
+  EXPECT_EQ(cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_GLOBAL),
+            CUDA_ERROR_ILLEGAL_STATE);
+  EXPECT_TRUE(survived());
+  CUgraph graph = nullptr;
+  EXPECT_EQ(cuStreamEndCapture(capturing, &graph), CUDA_ERROR_ILLEGAL_STATE);
+}
+
+TEST_F(Captures, AnotherThreadCannotEndIt) {
+  begin(CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  std::thread([&] {
+    CUgraph graph = nullptr;
+    cuCtxSetCurrent(context);
+    EXPECT_EQ(cuStreamEndCapture(capturing, &graph), CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+  }).join();
+  EXPECT_TRUE(survived());
+}
+
+}  // namespace cupool::sim::test

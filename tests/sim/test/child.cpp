@@ -1,0 +1,184 @@
+// Scenes that need a process of their own; process_test.cpp plays them and reads what they print.
+#include <cuda.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace {
+
+CUcontext context;
+CUdeviceptr memory;
+CUmemoryPool pool;
+
+int start() {
+  const int result = cuInit(0);
+  if (result != CUDA_SUCCESS) return result;
+  cuDevicePrimaryCtxRetain(&context, 0);
+  cuCtxSetCurrent(context);
+  return result;
+}
+
+int alloc() {
+  CUdeviceptr p = 0;
+  return cuMemAlloc(&p, 64);
+}
+
+int fork_scene() {
+  start();
+  std::fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) {
+    int count = 0;
+    const int init = cuInit(0);
+    const int allocated = alloc();
+    const int freed = cuMemFree(0);
+    const int waited = cuCtxSynchronize();
+    std::printf("child: init %d alloc %d free0 %d sync %d count %d\n", init, allocated, freed,
+                waited, cuDeviceGetCount(&count));
+    std::fflush(stdout);
+    _exit(0);
+  }
+  waitpid(child, nullptr, 0);
+  std::printf("parent: alloc %d\n", alloc());
+  return 0;
+}
+
+// Children are forked while other threads hold the driver's lock all the time.
+int fork_busy_scene() {
+  start();
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      cuCtxSetCurrent(context);
+      while (!stop) {
+        CUdeviceptr p = 0;
+        cuMemAlloc(&p, 64);
+        cuMemFree(p);
+      }
+    });
+  }
+  for (int i = 0; i < 50; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(5);
+      _exit(alloc() == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (status != 0) std::printf("child failed: %d\n", status);
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  std::printf("children done\n");
+  return 0;
+}
+
+int fork_first_scene() {
+  int version = 0;
+  cuDriverGetVersion(&version);
+  const pid_t child = fork();
+  if (child == 0) {
+    const int init = start();
+    std::printf("child: init %d alloc %d\n", init, alloc());
+    std::fflush(stdout);
+    _exit(0);
+  }
+  waitpid(child, nullptr, 0);
+  return 0;
+}
+
+int exit_scene() {
+  std::atexit([] {
+    const int allocated = alloc();
+    const int freed = cuMemFree(memory);
+    const int waited = cuCtxSynchronize();
+    cuuint64_t value = 0;
+    const int attribute =
+        cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &value);
+    CUcontext current = nullptr;
+    std::printf("handler before init: alloc %d free %d sync %d attribute %d current %d\n",
+                allocated, freed, waited, attribute, cuCtxGetCurrent(&current));
+  });
+  start();
+  std::atexit([] { std::printf("handler after init: alloc %d\n", alloc()); });
+  cuMemAlloc(&memory, 64);
+  cuDeviceGetDefaultMemPool(&pool, 0);
+  return 0;
+}
+
+int init_scene() {
+  const int init = start();
+  std::printf("init %d alloc %d\n", init, alloc());
+  return 0;
+}
+
+int pools_scene() {
+  start();
+  int supported = -1;
+  cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 0);
+  const int standard = cuDeviceGetDefaultMemPool(&pool, 0);
+  CUmemPoolProps props{};
+  props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  const int created = cuMemPoolCreate(&pool, &props);
+  CUdeviceptr p = 0;
+  std::printf("supported %d default %d create %d alloc %d\n", supported, standard, created,
+              cuMemAllocAsync(&p, 64, nullptr));
+  return 0;
+}
+
+int version_scene() {
+  int version = 0;
+  void* function = nullptr;
+  cuDriverGetVersion(&version);
+  cuGetProcAddress("cuCtxRecordEvent", &function, version, 0, nullptr);
+  std::printf("version %d record %s\n", version, function != nullptr ? "found" : "missing");
+  return 0;
+}
+
+int memory_scene() {
+  start();
+  size_t total = 0;
+  cuDeviceTotalMem(&total, 0);
+  std::printf("total %zu\n", total);
+  return 0;
+}
+
+// A program that only polls what its callback sets: nothing forces the work.
+int patience_scene() {
+  start();
+  static std::atomic<bool> came{false};
+  cuLaunchHostFunc(nullptr, [](void*) { came = true; }, nullptr);
+  while (!came) std::this_thread::yield();
+  std::printf("callback came\n");
+  return 0;
+}
+
+struct Scene {
+  const char* name;
+  int (*play)();
+};
+
+constexpr Scene kScenes[] = {
+    {"fork", fork_scene},         {"fork-busy", fork_busy_scene},
+    {"exit", exit_scene},         {"fork-first", fork_first_scene},
+    {"init", init_scene},         {"pools", pools_scene},
+    {"version", version_scene},   {"memory", memory_scene},
+    {"patience", patience_scene},
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  for (const Scene& scene : kScenes) {
+    if (argc > 1 && std::strcmp(scene.name, argv[1]) == 0) return scene.play();
+  }
+  return 2;
+}

@@ -1,0 +1,155 @@
+// The other two ways of running work, and host functions.
+#include "fixture.h"
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+namespace cupool::sim::test {
+
+using Modes = Sim;
+using Clock = std::chrono::steady_clock;
+
+double milliseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+TEST_F(Modes, EarlyRunsAtSubmission) {
+  ASSERT_EQ(cupoolSimSet("mode", "early"), 0);
+  const CUdeviceptr p = alloc(4);
+  const CUstream s = stream();
+  ASSERT_EQ(stamp(s, p, 1, 1), CUDA_SUCCESS);
+  EXPECT_EQ(word(p), 1u);
+  EXPECT_EQ(cuStreamQuery(s), CUDA_SUCCESS);
+  EXPECT_EQ(cupoolSimPending(), 0u);
+}
+
+TEST_F(Modes, TimedTakesItsTime) {
+  ASSERT_EQ(cupoolSimSet("mode", "timed"), 0);
+  const CUstream s = stream();
+  const auto start = Clock::now();
+  ASSERT_EQ(spin(s, 30000000), CUDA_SUCCESS);
+  EXPECT_LT(milliseconds_since(start), 20) << "a launch does not wait";
+  EXPECT_EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+  ASSERT_EQ(cuStreamSynchronize(s), CUDA_SUCCESS);
+  EXPECT_GE(milliseconds_since(start), 29);
+  EXPECT_EQ(cuStreamQuery(s), CUDA_SUCCESS);
+}
+
+TEST_F(Modes, TimedStreamsOverlap) {
+  ASSERT_EQ(cupoolSimSet("mode", "timed"), 0);
+  const auto start = Clock::now();
+  for (int i = 0; i < 4; ++i) ASSERT_EQ(spin(stream(), 40000000), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  const double all = milliseconds_since(start);
+  EXPECT_GE(all, 39);
+  EXPECT_LT(all, 130);
+}
+
+TEST_F(Modes, TimedEventsMeasure) {
+  ASSERT_EQ(cupoolSimSet("mode", "timed"), 0);
+  CUevent start = nullptr;
+  CUevent end = nullptr;
+  ASSERT_EQ(cuEventCreate(&start, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventCreate(&end, 0), CUDA_SUCCESS);
+  const CUstream s = stream();
+  ASSERT_EQ(cuEventRecord(start, s), CUDA_SUCCESS);
+  ASSERT_EQ(spin(s, 5000000), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventRecord(end, s), CUDA_SUCCESS);
+  float ms = 0;
+  EXPECT_EQ(cuEventElapsedTime(&ms, start, end), CUDA_ERROR_NOT_READY);
+  ASSERT_EQ(cuEventSynchronize(end), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventElapsedTime(&ms, start, end), CUDA_SUCCESS);
+  EXPECT_NEAR(ms, 5.0, 0.5);
+}
+
+// facts.md, Times: a legacy pair costs about 79 us, a pool pair about 1 us.
+TEST_F(Modes, TimedAllocationCostsWhatWasMeasured) {
+  ASSERT_EQ(cupoolSimSet("mode", "timed"), 0);
+  const CUstream s = stream();
+  const auto legacy = Clock::now();
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(cuMemFree(alloc(1000)), CUDA_SUCCESS);
+  const double legacy_ms = milliseconds_since(legacy);
+  EXPECT_GE(legacy_ms, 7.0);
+  CUdeviceptr p = 0;
+  ASSERT_EQ(cuMemAllocAsync(&p, 1000, s), CUDA_SUCCESS);  // keeps the pool's memory
+  const auto pooled = Clock::now();
+  for (int i = 0; i < 100; ++i) {
+    CUdeviceptr q = 0;
+    ASSERT_EQ(cuMemAllocAsync(&q, 1000, s), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemFreeAsync(q, s), CUDA_SUCCESS);
+  }
+  EXPECT_LT(milliseconds_since(pooled), legacy_ms / 2);
+}
+
+// cuda.h: host functions run in stream order, on a thread of the driver, and may not call CUDA.
+TEST_F(Modes, HostFunctionsRunOnAnotherThreadInOrder) {
+  for (const char* mode : {"late", "early", "timed"}) {
+    ASSERT_EQ(cupoolSimSet("mode", mode), 0);
+    struct Seen {
+      std::atomic<int> calls{0};
+      std::atomic<uint32_t> value{0};
+      std::atomic<int> result{0};
+      CUdeviceptr p = 0;
+      std::thread::id thread;
+    } seen;
+    seen.p = alloc(4);
+    const CUstream s = stream();
+    ASSERT_EQ(stamp(s, seen.p, 1, 3), CUDA_SUCCESS);
+    const auto function = [](void* data) {
+      auto& out = *static_cast<Seen*>(data);
+      out.value = word(out.p);
+      out.thread = std::this_thread::get_id();
+      CUdeviceptr q = 0;
+      out.result = cuMemAlloc(&q, 4);
+      ++out.calls;
+    };
+    ASSERT_EQ(cuLaunchHostFunc(s, function, &seen), CUDA_SUCCESS);
+    ASSERT_EQ(stamp(s, seen.p, 1, 4), CUDA_SUCCESS);
+    ASSERT_EQ(cuStreamSynchronize(s), CUDA_SUCCESS);
+    EXPECT_EQ(seen.calls, 1) << mode;
+    EXPECT_EQ(seen.value, 3u) << mode;
+    EXPECT_EQ(word(seen.p), 4u) << mode;
+    EXPECT_EQ(seen.result, CUDA_ERROR_NOT_PERMITTED) << mode;
+    EXPECT_NE(seen.thread, std::this_thread::get_id()) << mode;
+  }
+}
+
+TEST_F(Modes, AProgramMayHoldALockThatItsCallbackTakes) {
+  static std::mutex mutex;
+  ASSERT_EQ(cupoolSimSet("mode", "early"), 0);
+  const CUstream s = stream();
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    const auto function = [](CUstream, CUresult, void*) { std::lock_guard<std::mutex> l(mutex); };
+    ASSERT_EQ(cuStreamAddCallback(s, function, nullptr, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+  }
+  EXPECT_EQ(cuStreamSynchronize(s), CUDA_SUCCESS);
+}
+
+TEST_F(Modes, ManyThreadsAtOnce) {
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (uint32_t t = 1; t <= 4; ++t) {
+    threads.emplace_back([&, t] {
+      cuCtxSetCurrent(context);
+      CUstream s = nullptr;
+      cuStreamCreate(&s, t % 2 != 0 ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT);
+      for (uint32_t i = 1; i <= 100; ++i) {
+        CUdeviceptr p = 0;
+        wrong += cuMemAlloc(&p, 4096) != CUDA_SUCCESS;
+        wrong += stamp(s, p, 1, t * 1000 + i) != CUDA_SUCCESS;
+        if (i % 3 == 0) wrong += cuStreamSynchronize(s) != CUDA_SUCCESS;
+        if (i % 3 == 0) wrong += word(p) != t * 1000 + i;
+        wrong += cuMemFree(p) != CUDA_SUCCESS;
+      }
+      wrong += cuStreamDestroy(s) != CUDA_SUCCESS;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+}  // namespace cupool::sim::test
