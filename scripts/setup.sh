@@ -1,0 +1,65 @@
+# Finds or installs what building and testing need (Debian 12, Ubuntu 22.04 and later). Sourced by
+# the other scripts; quick when everything is there. Defines `root` and `job_count`, and changes to root.
+# shellcheck shell=bash
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root" || exit 1
+# Half a gigabyte a compiler: fewer jobs than cores where memory is short.
+memory_jobs=$(($(awk '/MemAvailable/ {print $2}' /proc/meminfo) / 700000 + 1))
+job_count=$(nproc)
+[ "$memory_jobs" -lt "$job_count" ] && job_count=$memory_jobs
+
+step() { printf '\n== %s\n' "$*"; }
+
+# name of the package = a file or command that shows it is there
+setup_packages() {
+  local missing=() package witness
+  for pair in g++=g++ cmake=cmake ninja-build=ninja python3=python3 git=git binutils=readelf \
+    libspdlog-dev=/usr/include/spdlog/spdlog.h libfmt-dev=/usr/include/fmt/core.h \
+    nlohmann-json3-dev=/usr/include/nlohmann/json.hpp libgtest-dev=/usr/include/gtest/gtest.h "$@"; do
+    package=${pair%%=*}
+    witness=${pair#*=}
+    if [ -e "$witness" ] || command -v "$witness" >/dev/null; then continue; fi
+    missing+=("$package")
+  done
+  [ ${#missing[@]} -eq 0 ] && return 0
+  step "installing ${missing[*]}"
+  if ! command -v apt-get >/dev/null; then
+    echo "please install by your package manager: ${missing[*]}" >&2
+    return 1
+  fi
+  local as_root=()
+  [ "$(id -u)" -eq 0 ] || as_root=(sudo)
+  "${as_root[@]}" apt-get -qq update &&
+    DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get -qq install -y --no-install-recommends \
+      "${missing[@]}" >/dev/null
+}
+
+# Only headers of the CUDA Toolkit and its static runtime are used; no GPU, no driver, no nvcc.
+setup_toolkit() {
+  local toolkit
+  for toolkit in "${CUDAToolkit_ROOT:-}" "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda; do
+    [ -n "$toolkit" ] && [ -e "$toolkit/include/cuda.h" ] && break
+    toolkit=""
+  done
+  if [ -z "$toolkit" ] && [ -e /usr/include/cuda.h ]; then return 0; fi  # a distribution's package
+  if [ -z "$toolkit" ]; then
+    echo "the CUDA Toolkit is missing: install it to /usr/local/cuda, or set CUDAToolkit_ROOT" >&2
+    return 1
+  fi
+  export CUDAToolkit_ROOT=$toolkit
+}
+
+# build_preset NAME [TARGET...]: quiet unless it fails.
+build_preset() {
+  local preset=$1 log
+  shift
+  log=$(mktemp)
+  if ! { cmake --preset "$preset" -D CUPOOL_BUILD_TESTS=ON && cmake --build --preset "$preset" -j "$job_count" \
+    ${1+--target "$@"}; } >"$log" 2>&1; then
+    cat "$log"
+    rm -f "$log"
+    return 1
+  fi
+  rm -f "$log"
+}

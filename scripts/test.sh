@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Runs everything that needs no GPU.
+#   scripts/test.sh         formatting, dev and release tests, sanitizers where they add something
+#   scripts/test.sh quick   formatting and the dev tests
+#   scripts/test.sh full    all tests under every preset, and clang-tidy
+set -uo pipefail
+# shellcheck source=scripts/setup.sh
+source "$(dirname "$0")/setup.sh"
+mode=${1:-default}
+case $mode in default | quick | full) ;; *) sed -n '2,6p' "$0"; exit 2 ;; esac
+
+began=$SECONDS
+failed=()
+
+# stage NAME COMMAND...: a failure is kept for the end, the other stages still run.
+stage() {
+  local name=$1 start=$SECONDS
+  shift
+  step "$name"
+  if "$@"; then
+    echo "-- $name: passed in $((SECONDS - start)) s"
+  else
+    echo "-- $name: FAILED after $((SECONDS - start)) s"
+    failed+=("$name")
+  fi
+}
+
+sources() { git ls-files --cached --others --exclude-standard -- "$@" | while read -r f; do
+  [ -e "$f" ] && echo "$f"
+done; }
+
+# One version everywhere: others lay out a few constructs differently.
+check_format() {
+  local tool
+  tool=$(command -v clang-format-14 || command -v clang-format)
+  sources '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -r "$tool" --dry-run -Werror
+}
+
+check_scripts() {
+  local script status=0
+  for script in $(sources 'scripts/check_*.py'); do
+    echo "$script"
+    python3 "$script" || status=1
+  done
+  return $status
+}
+
+build_and_test() {  # build_and_test PRESET [CTEST ARGUMENT...]
+  local preset=$1
+  shift
+  build_preset "$preset" || return 1
+  ctest --preset "$preset" -j "$job_count" --timeout 300 --progress "$@" >"build/$preset/ctest.log" 2>&1
+  local status=$?
+  if [ $status -ne 0 ]; then cat "build/$preset/ctest.log"; else tail -n 12 "build/$preset/ctest.log"; fi
+  return $status
+}
+
+tidy() {
+  sources 'src/*.cpp' | xargs -r clang-tidy -p build/dev --quiet 2>/dev/null
+}
+
+setup_packages clang-format-14=clang-format-14 || setup_packages clang-format=clang-format || exit 1
+setup_toolkit || exit 1
+[ "$mode" != full ] || setup_packages clang-tidy=clang-tidy || exit 1
+echo "mode $mode, $job_count jobs"
+
+stage "format" check_format
+stage "source checks" check_scripts
+stage "dev tests" build_and_test dev
+if [ "$mode" != quick ]; then
+  stage "release tests" build_and_test release -L preload
+  # A sanitizer sees most in the routes, the threads and the ends of processes.
+  narrow=(-L 'unit|preload' -E 'FaultIn|Bad/|Setting/')
+  [ "$mode" = full ] && narrow=()
+  stage "address sanitizer" build_and_test asan "${narrow[@]}"
+  stage "undefined-behaviour sanitizer" build_and_test ubsan "${narrow[@]}"
+  stage "thread sanitizer" build_and_test tsan "${narrow[@]}"
+fi
+[ "$mode" != full ] || stage "clang-tidy" tidy
+
+step "done in $((SECONDS - began)) s"
+if [ ${#failed[@]} -ne 0 ]; then
+  printf 'FAILED: %s\n' "${failed[@]}"
+  exit 1
+fi
+echo "all passed ($mode)"

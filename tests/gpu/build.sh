@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Builds the real-GPU programs into .gpu/ with nvcc (sm_90 code, compute_75 PTX for other GPUs), so
+# that they can be carried to a machine that has a GPU and nothing else. Needs no GPU itself.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
+toolkit=$(cd "$(dirname "$(readlink -f "$nvcc")")/.." && pwd)
+# nvcc of a distribution package or a redirected toolkit: the usual place is then right.
+[ -e "$toolkit/lib64/libcudart_static.a" ] || toolkit=/usr/local/cuda
+out=.gpu
+mkdir -p "$out"
+
+# shellcheck disable=SC2054  # the commas are nvcc's
+flags=(-O2 -std=c++17 -Xcompiler -Wall
+       -gencode arch=compute_90,code=sm_90 -gencode arch=compute_75,code=compute_75)
+here=tests/gpu
+build() { echo "building $out/$1"; shift; "$@"; }
+
+build legacy_loop_static "$nvcc" "${flags[@]}" -cudart static \
+  "$here/legacy_loop.cu" -o "$out/legacy_loop_static"
+build legacy_loop_shared "$nvcc" "${flags[@]}" -cudart shared \
+  -Xlinker -rpath -Xlinker "\$ORIGIN" "$here/legacy_loop.cu" -o "$out/legacy_loop_shared"
+cp -L "$toolkit/lib64/libcudart.so.13" "$out/libcudart.so.13"
+build driver_api "$nvcc" "${flags[@]}" -cudart none \
+  "$here/driver_api.cpp" -o "$out/driver_api" -L"$toolkit/lib64/stubs" -lcuda
+build driver_facts "$nvcc" "${flags[@]}" -cudart none \
+  "$here/driver_facts.cpp" -o "$out/driver_facts" -L"$toolkit/lib64/stubs" -lcuda
+build kernels.fatbin "$nvcc" "${flags[@]}" -fatbin "$here/kernels.cu" -o "$out/kernels.fatbin"
+build semantics "$nvcc" "${flags[@]}" -cudart static \
+  "$here/semantics.cu" -o "$out/semantics" -L"$toolkit/lib64/stubs" -lcuda
+build thrust_loop "$nvcc" "${flags[@]}" -cudart static \
+  -Xlinker --wrap=cudaMalloc -Xlinker --wrap=cudaFree \
+  "$here/thrust_loop.cu" -o "$out/thrust_loop"
+build inference_loop "$nvcc" "${flags[@]}" -cudart static \
+  tests/demo/inference_loop.cpp -o "$out/inference_loop"
+
+if [ -e build/release/libcupool.so ]; then
+  cp build/release/libcupool.so "$out/libcupool.so"
+else
+  echo "build/release/libcupool.so is not there yet: run cmake --build --preset release, then this again"
+fi
+du -sh "$out"

@@ -1,0 +1,82 @@
+// A plain Thrust program: transform, sort, scan and reduce of 1 Mi items in a loop, with vectors
+// and temporary storage from Thrust's default allocator, which is cudaMalloc. The calls are counted
+// at the link (--wrap), independently of cupool, and without a change to the program's own code.
+// Arguments: iterations=N items=N
+#include <cuda_runtime.h>
+#include <thrust/device_vector.h>
+#include <thrust/functional.h>
+#include <thrust/reduce.h>
+#include <thrust/scan.h>
+#include <thrust/sequence.h>
+#include <thrust/sort.h>
+#include <thrust/transform.h>
+
+#include <atomic>
+
+#include "gpu_test.h"
+
+namespace {
+std::atomic<uint64_t> mallocs{0};
+std::atomic<uint64_t> frees{0};
+}  // namespace
+
+extern "C" {
+cudaError_t __real_cudaMalloc(void** pointer, size_t size);
+cudaError_t __real_cudaFree(void* pointer);
+
+cudaError_t __wrap_cudaMalloc(void** pointer, size_t size) {
+  ++mallocs;
+  return __real_cudaMalloc(pointer, size);
+}
+cudaError_t __wrap_cudaFree(void* pointer) {
+  ++frees;
+  return __real_cudaFree(pointer);
+}
+}
+
+namespace {
+
+struct Scramble {
+  uint32_t seed;
+  __host__ __device__ uint32_t operator()(uint32_t x) const {
+    x ^= seed;
+    x *= 2654435761u;
+    x ^= x >> 15;
+    return x * 2246822519u;
+  }
+};
+
+uint64_t iteration(uint32_t seed, int items) {
+  thrust::device_vector<uint32_t> input(items);
+  thrust::sequence(input.begin(), input.end());
+  thrust::device_vector<uint32_t> keys(items);
+  thrust::transform(input.begin(), input.end(), keys.begin(), Scramble{seed});
+  thrust::sort(keys.begin(), keys.end());
+  thrust::device_vector<uint32_t> sums(items);
+  thrust::inclusive_scan(keys.begin(), keys.end(), sums.begin());
+  const uint64_t total =
+      thrust::reduce(sums.begin(), sums.end(), uint64_t{0}, thrust::plus<uint64_t>());
+  const uint32_t middle = keys[items / 2];
+  return total * 31 + middle;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int iterations = static_cast<int>(gpu_test::number(argc, argv, "iterations", 500));
+  const int items = static_cast<int>(gpu_test::number(argc, argv, "items", 1 << 20));
+  uint64_t checksum = 0;
+  for (int i = 0; i < 10; ++i) checksum = checksum * 1099511628211u + iteration(i, items);
+  MUST(cudaDeviceSynchronize());
+  std::vector<double> times;
+  for (int i = 0; i < iterations; ++i) {
+    const auto begin = gpu_test::Clock::now();
+    checksum = checksum * 1099511628211u + iteration(100 + i, items);
+    times.push_back(gpu_test::seconds_since(begin) * 1e6);
+  }
+  MUST(cudaDeviceSynchronize());
+  std::printf("result checksum=%" PRIu64 "\n", checksum);
+  gpu_test::print_counts(mallocs, frees);
+  std::printf("time us_per_iteration=%.3f\n", gpu_test::median(times));
+  return 0;
+}

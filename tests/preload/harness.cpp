@@ -1,0 +1,176 @@
+// See harness.h.
+#include "harness.h"
+
+#include <dirent.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <stdexcept>
+
+namespace preload {
+
+namespace {
+
+std::vector<std::string> words(const std::string& text) {
+  std::istringstream stream(text);
+  return {std::istream_iterator<std::string>(stream), std::istream_iterator<std::string>()};
+}
+
+Environment merged(Environment environment, const Environment& extra) {
+  for (const auto& entry : extra) environment[entry.first] = entry.second;
+  return environment;
+}
+
+Command probe_command(const std::string& probe, const Environment& environment) {
+  Command command;
+  command.argv = words(probe);
+  command.argv.at(0) = probe_path(command.argv.at(0));
+  command.environment = environment;
+  return command;
+}
+
+}  // namespace
+
+ScratchFolder::ScratchFolder() {
+  std::string name = (std::filesystem::temp_directory_path() / "cupool-test-XXXXXX").string();
+  if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot create " + name);
+  path_ = name;
+}
+
+ScratchFolder::~ScratchFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+std::vector<std::string> ScratchFolder::files() const {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+    names.push_back(entry.path().string());
+  }
+  return names;
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+uint64_t PreloadedRun::counter(const std::string& key) const {
+  uint64_t sum = 0;
+  for (const nlohmann::json& report : reports) {
+    for (const nlohmann::json& device : report.at("devices")) {
+      sum += device.at("counters").at(key).get<uint64_t>();
+    }
+  }
+  return sum;
+}
+
+Environment base_environment() {
+  Environment environment = {{"PATH", "/usr/local/bin:/usr/bin:/bin"},
+                             {"HOME", "/tmp"},
+                             {"LC_ALL", "C"},
+                             {"LD_LIBRARY_PATH", CUPOOL_TEST_SIM_FOLDER},
+                             {"CUPOOL_SIM_JUDGE", "1"}};
+  // Sanitizer options of the caller stay in force, and a fault must end the probe with an error.
+  for (const char* name : {"ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS"}) {
+    if (const char* value = std::getenv(name)) environment[name] = value;
+  }
+  return environment;
+}
+
+void add_preload(Environment* environment) {
+  const std::string runtime = CUPOOL_TEST_SANITIZER_RUNTIME;
+  (*environment)["LD_PRELOAD"] =
+      runtime.empty() ? CUPOOL_TEST_LIBRARY : runtime + ":" + CUPOOL_TEST_LIBRARY;
+}
+
+std::string probe_path(const std::string& name) {
+  return std::string(CUPOOL_TEST_PROBE_FOLDER) + "/" + name;
+}
+
+ProcessResult run_plain(const std::string& probe, const Environment& extra) {
+  return run(probe_command(probe, merged(base_environment(), extra)));
+}
+
+PreloadedRun run_preloaded(const std::string& probe, const Environment& extra) {
+  const ScratchFolder folder;
+  Environment environment = base_environment();
+  environment["CUPOOL_STATS"] = "json";
+  environment["CUPOOL_STATS_FILE"] = folder.path() + "/report-%p.json";
+  add_preload(&environment);
+  PreloadedRun result;
+  result.process = run(probe_command(probe, merged(environment, extra)));
+  for (const std::string& file : folder.files()) {
+    const std::string text = read_file(file);
+    nlohmann::json report = nlohmann::json::parse(text, nullptr, false);
+    EXPECT_FALSE(report.is_discarded()) << file << " is no JSON:\n" << text;
+    if (!report.is_discarded()) result.reports.push_back(std::move(report));
+  }
+  return result;
+}
+
+Counts counts_of(const std::string& out) {
+  Counts counts;
+  const size_t at = out.find("counts mallocs=");
+  if (at == std::string::npos) {
+    ADD_FAILURE() << "no line of counts in:\n" << out;
+    return counts;
+  }
+  unsigned long long mallocs = 0;
+  unsigned long long frees = 0;
+  EXPECT_EQ(2, std::sscanf(out.c_str() + at, "counts mallocs=%llu frees=%llu", &mallocs, &frees));
+  counts.mallocs = mallocs;
+  counts.frees = frees;
+  return counts;
+}
+
+PreloadedRun expect_same(const std::string& probe, int expected_exit_code, size_t expected_reports,
+                         const Environment& extra) {
+  SCOPED_TRACE(probe);
+  const ProcessResult plain = run_plain(probe, extra);
+  PreloadedRun preloaded = run_preloaded(probe, extra);
+  EXPECT_EQ(plain.exit_code, expected_exit_code) << "without the preload: " << plain.describe();
+  EXPECT_EQ(preloaded.process.exit_code, plain.exit_code) << preloaded.describe();
+  EXPECT_EQ(preloaded.process.signal, plain.signal) << preloaded.describe();
+  EXPECT_FALSE(preloaded.process.timed_out) << preloaded.describe();
+  EXPECT_EQ(preloaded.process.out, plain.out);
+  EXPECT_EQ(preloaded.process.err, plain.err) << "cupool must be quiet here";
+  EXPECT_EQ(preloaded.reports.size(), expected_reports) << preloaded.describe();
+  return preloaded;
+}
+
+void expect_counts(const PreloadedRun& result) {
+  const Counts counts = counts_of(result.process.out);
+  ASSERT_FALSE(result.reports.empty());
+  EXPECT_EQ(result.counter("malloc_calls_total"), counts.mallocs);
+  EXPECT_EQ(result.counter("free_calls_total"), counts.frees);
+  for (const nlohmann::json& report : result.reports) expect_identity(report);
+}
+
+void expect_identity(const nlohmann::json& report) {
+  EXPECT_EQ(report.at("schema_version"), 1);
+  for (const nlohmann::json& device : report.at("devices")) {
+    const nlohmann::json& gauges = device.at("gauges");
+    const auto current = [&gauges](const char* key) {
+      return gauges.at(key).at("current").get<int64_t>();
+    };
+    EXPECT_EQ(current("application_bytes") + current("rounding_bytes") + current("retired_bytes") +
+                  current("cached_bytes"),
+              current("held_bytes"))
+        << device.dump(1);
+    const auto counter = [&device](const char* key) {
+      return device.at("counters").at(key).get<uint64_t>();
+    };
+    // What served each malloc adds up to the calls that succeeded.
+    EXPECT_EQ(counter("served_thread_cache_total") + counter("served_shared_cache_total") +
+                  counter("served_fresh_total") + counter("served_passthrough_total"),
+              counter("malloc_calls_total") - counter("malloc_failed_total"))
+        << device.dump(1);
+  }
+}
+
+}  // namespace preload

@@ -1,0 +1,79 @@
+// How the tests run a probe: with or without the preload, on the simulated device, with the report
+// in a file of its own. Every test folder is fresh, so that an unexpected report is seen.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "process.h"
+
+namespace preload {
+
+using Environment = std::map<std::string, std::string>;
+
+/// A directory for one test's files, removed with its content at the end.
+class ScratchFolder {
+ public:
+  ScratchFolder();
+  ~ScratchFolder();
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::vector<std::string> files() const;
+
+ private:
+  std::string path_;
+};
+
+std::string read_file(const std::string& path);
+
+/// One run of a probe under the preload, with its reports.
+struct PreloadedRun {
+  ProcessResult process;
+  std::vector<nlohmann::json> reports;  ///< one for each process that wrote one
+
+  /// The value of a counter, summed over devices and reports.
+  uint64_t counter(const std::string& key) const;
+  std::string describe() const { return process.describe(); }
+};
+
+/// The variables that every run gets: path, simulated driver, nothing of CUPOOL_*.
+Environment base_environment();
+
+/// Adds the library (and the sanitizer runtime that must precede it) to LD_PRELOAD.
+void add_preload(Environment* environment);
+
+/// A probe's full path.
+std::string probe_path(const std::string& name);
+
+/// Runs probe (name and arguments separated by blanks) without the preload.
+ProcessResult run_plain(const std::string& probe, const Environment& extra = {});
+
+/// Runs it with the preload; reports go to JSON files which are read back.
+PreloadedRun run_preloaded(const std::string& probe, const Environment& extra = {});
+
+/// The two numbers of the probe's "counts" line.
+struct Counts {
+  uint64_t mallocs = 0;
+  uint64_t frees = 0;
+};
+Counts counts_of(const std::string& out);
+
+/// Runs the probe both ways and expects the same standard output and exit code, no word of ours
+/// on standard error, and `expected_reports` reports. Returns the preloaded run.
+PreloadedRun expect_same(const std::string& probe, int expected_exit_code = 0,
+                         size_t expected_reports = 1, const Environment& extra = {});
+
+/// Expects that the report counts what the probe says it did, and that its bytes add up.
+void expect_counts(const PreloadedRun& result);
+
+/// design.md section 6: application + retired + cached (+ rounding) = held, for each device.
+void expect_identity(const nlohmann::json& report);
+
+}  // namespace preload

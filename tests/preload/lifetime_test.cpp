@@ -1,0 +1,99 @@
+// How processes end and multiply (contract 11, I6): no hang, no crash, the exit code kept, one
+// report for each process that allocated GPU memory, none from any other.
+#include <csignal>
+
+#include "harness.h"
+
+namespace preload {
+namespace {
+
+constexpr int kExitCode = 7;
+
+class Ending : public testing::TestWithParam<const char*> {};
+
+TEST_P(Ending, KeepsTheExitCodeAndReportsOnce) {
+  expect_same(std::string("probe_exit mode=") + GetParam(), kExitCode, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Ending,
+                         testing::Values("return", "exit", "_exit", "_Exit", "quick_exit",
+                                         "destructor", "atexit", "thread"),
+                         [](const auto& row) { return std::string(row.param); });
+
+// A process that aborts may leave no report; it must die as it would have.
+TEST(Ending, AbortStaysAnAbort) {
+  const ProcessResult plain = run_plain("probe_exit mode=abort");
+  const PreloadedRun preloaded = run_preloaded("probe_exit mode=abort");
+  EXPECT_EQ(plain.signal, SIGABRT) << plain.describe();
+  EXPECT_EQ(preloaded.process.signal, SIGABRT) << preloaded.describe();
+  EXPECT_EQ(preloaded.process.out, plain.out);
+}
+
+struct Multiplying {
+  const char* mode;
+  size_t reports;
+};
+
+class Fork : public testing::TestWithParam<Multiplying> {};
+
+TEST_P(Fork, IsRightAndReportsComeFromUsersOfTheGpuAlone) {
+  expect_same(std::string("probe_fork mode=") + GetParam().mode, 0, GetParam().reports);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Fork,
+                         testing::Values(Multiplying{"after", 1}, Multiplying{"after_idle", 1},
+                                         Multiplying{"busy", 1}, Multiplying{"before", 1},
+                                         Multiplying{"both", 2}, Multiplying{"vfork", 1},
+                                         Multiplying{"spawn", 1}, Multiplying{"system", 1}),
+                         [](const auto& row) { return std::string(row.param.mode); });
+
+// Style 9: the report goes to standard error by default, as text, after the program's own output.
+TEST(Report, IsTextOnStandardErrorByDefault) {
+  Environment environment = base_environment();
+  add_preload(&environment);
+  Command command;
+  command.argv = {probe_path("probe_runtime_shared")};
+  command.environment = environment;
+  const ProcessResult result = run(command);
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  EXPECT_NE(result.err.find("cupool"), std::string::npos) << result.describe();
+  EXPECT_EQ(result.out, run_plain("probe_runtime_shared").out);
+}
+
+TEST(Report, ComesNotFromAProgramWithoutAllocations) {
+  const PreloadedRun result = run_preloaded("probe_queries");
+  EXPECT_TRUE(result.reports.empty());
+  EXPECT_EQ(result.process.err, "");
+}
+
+TEST(Report, OffMeansNone) {
+  const PreloadedRun result = run_preloaded("probe_runtime_shared", {{"CUPOOL_STATS", "off"}});
+  EXPECT_TRUE(result.reports.empty());
+  EXPECT_EQ(result.process.err, "");
+  EXPECT_EQ(result.process.exit_code, 0);
+}
+
+// Issue 2: text and JSON come from the same snapshot; the JSON file gets .json appended.
+TEST(Report, TextAndJsonTogether) {
+  const ScratchFolder folder;
+  Environment environment = base_environment();
+  add_preload(&environment);
+  environment["CUPOOL_STATS"] = "text,json";
+  environment["CUPOOL_STATS_FILE"] = folder.path() + "/report";
+  Command command;
+  command.argv = {probe_path("probe_runtime_shared")};
+  command.environment = environment;
+  const ProcessResult result = run(command);
+  EXPECT_EQ(result.err, "") << result.describe();
+  const std::string text = read_file(folder.path() + "/report");
+  EXPECT_NE(text.find("cupool"), std::string::npos) << text;
+  const nlohmann::json report =
+      nlohmann::json::parse(read_file(folder.path() + "/report.json"), nullptr, false);
+  ASSERT_FALSE(report.is_discarded());
+  expect_identity(report);
+  const auto mallocs = report.at("devices").at(0).at("counters").at("malloc_calls_total");
+  EXPECT_EQ(mallocs, counts_of(result.out).mallocs);
+}
+
+}  // namespace
+}  // namespace preload

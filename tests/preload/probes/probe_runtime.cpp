@@ -1,0 +1,38 @@
+// A plain runtime-interface program, linked once with the shared and once with the static libcudart
+// (design.md section 3, routes 3 and 4). Arguments: iterations=N threads=N devices=N.
+#include <cuda_runtime_api.h>
+
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "probe.h"
+#include "runtime_work.h"
+
+int main(int argc, char** argv) {
+  const int iterations = static_cast<int>(probe::number(argc, argv, "iterations", 40));
+  const int threads = static_cast<int>(probe::number(argc, argv, "threads", 1));
+  const int devices = static_cast<int>(probe::number(argc, argv, "devices", 1));
+  WorkCounts total;
+  if (threads == 1 && devices == 1) {
+    total = run_runtime_work(iterations, 0);
+  } else {
+    std::mutex mutex;
+    std::vector<std::thread> workers;
+    for (int device = 0; device < devices; ++device) {
+      for (int i = 0; i < threads; ++i) {
+        workers.emplace_back([&total, &mutex, iterations, device, i] {
+          MUST(cudaSetDevice(device));
+          const WorkCounts counts = run_runtime_work(iterations, i);
+          const std::lock_guard<std::mutex> guard(mutex);
+          total.add(counts);
+        });
+      }
+    }
+    for (std::thread& worker : workers) worker.join();
+  }
+  std::printf("checksum=%" PRIu64 " wrong_bytes=%" PRIu64 "\n", total.checksum, total.wrong_bytes);
+  std::printf("last_error=%d\n", static_cast<int>(cudaGetLastError()));
+  probe::print_counts(total.mallocs, total.frees);
+  return total.wrong_bytes == 0 ? 0 : probe::kWrongResult;
+}
