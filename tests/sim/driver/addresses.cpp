@@ -53,7 +53,9 @@ void* allocate_host(size_t bytes) {
   return memory == MAP_FAILED ? nullptr : memory;
 }
 
-void release_host(uintptr_t base, size_t bytes) { munmap(reinterpret_cast<void*>(base), bytes); }
+void release_host(uintptr_t base, size_t bytes) {
+  munmap(reinterpret_cast<void*>(base), bytes);
+}
 
 CUresult may_access(Context& context, uintptr_t address, size_t bytes) {
   World& w = world();
@@ -64,7 +66,7 @@ CUresult may_access(Context& context, uintptr_t address, size_t bytes) {
     const bool reachable = host != nullptr && address + bytes <= host->base + host->size;
     return reachable ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
   }
-  if (!owner->arena.mapped(address, bytes)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  if (!owner->arena.backed(address, bytes)) return CUDA_ERROR_ILLEGAL_ADDRESS;
   if (owner == context.device) return CUDA_SUCCESS;
   const Allocation* a = w.addresses.find(address);
   if (a == nullptr) return CUDA_ERROR_ILLEGAL_ADDRESS;

@@ -28,7 +28,8 @@ struct Allocation {
   size_t size = 0;  ///< as requested
   size_t held = 0;  ///< imported: what is mapped
   Origin origin = Origin::legacy;
-  Context* context = nullptr;  ///< null for pool memory (facts.md, Semantics: "context attribute NULL")
+  Context* context =
+      nullptr;  ///< null for pool memory (facts.md, Semantics: "context attribute NULL")
   int device = 0;
   Pool* pool = nullptr;
   unsigned host_flags = 0;

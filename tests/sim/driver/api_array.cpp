@@ -10,11 +10,14 @@ namespace {
 size_t element_bytes(CUarray_format format) {
   switch (format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
-    case CU_AD_FORMAT_SIGNED_INT8: return 1;
+    case CU_AD_FORMAT_SIGNED_INT8:
+      return 1;
     case CU_AD_FORMAT_UNSIGNED_INT16:
     case CU_AD_FORMAT_SIGNED_INT16:
-    case CU_AD_FORMAT_HALF: return 2;
-    default: return 4;
+    case CU_AD_FORMAT_HALF:
+      return 2;
+    default:
+      return 4;
   }
 }
 
@@ -94,14 +97,14 @@ Array* known_array(CUarray handle) {
   return handle != nullptr && world().arrays.count(array) != 0 ? array : nullptr;
 }
 
-SIM_DEFINE(cuArrayCreate_v2, (CUarray* array, const CUDA_ARRAY_DESCRIPTOR* d),
+SIM_DEFINE(cuArrayCreate_v2, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR* d),
            create_2d(in, array, d))
-SIM_DEFINE(cuArray3DCreate_v2, (CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* d),
+SIM_DEFINE(cuArray3DCreate_v2, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR* d),
            create_3d(in, array, d))
 SIM_DEFINE(cuArrayDestroy, (CUarray array), destroy(in, array))
-SIM_DEFINE(cuArrayGetDescriptor_v2, (CUDA_ARRAY_DESCRIPTOR* d, CUarray array),
+SIM_DEFINE(cuArrayGetDescriptor_v2, (CUDA_ARRAY_DESCRIPTOR * d, CUarray array),
            describe_2d(d, array))
-SIM_DEFINE(cuArray3DGetDescriptor_v2, (CUDA_ARRAY3D_DESCRIPTOR* d, CUarray array),
+SIM_DEFINE(cuArray3DGetDescriptor_v2, (CUDA_ARRAY3D_DESCRIPTOR * d, CUarray array),
            describe_3d(d, array))
 
 }  // namespace cupool::sim

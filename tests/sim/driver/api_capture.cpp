@@ -49,8 +49,8 @@ CUresult info(Entry& in, CUstream handle, const Info& out) {
   if (world().captures.legacy_is_entangled(*stream)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   const Capture* const capture = stream->capture;
   if (capture == nullptr) return *out.status = CU_STREAM_CAPTURE_STATUS_NONE, CUDA_SUCCESS;
-  *out.status = capture->valid ? CU_STREAM_CAPTURE_STATUS_ACTIVE
-                               : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+  *out.status =
+      capture->valid ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
   if (!capture->valid) return CUDA_SUCCESS;
   if (out.id != nullptr) *out.id = capture->id;
   if (out.graph != nullptr) *out.graph = capture->graph->handle();
@@ -175,21 +175,19 @@ SIM_TWINS(cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo_v3_ptsz,
           (CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
            const CUgraphNode** nodes, const CUgraphEdgeData** edges, size_t* count),
           info(in, stream, Info{status, id, graph, nodes, edges, count}))
-SIM_DEFINE(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode* mode), exchange(mode))
-SIM_DEFINE(cuGraphCreate, (CUgraph* graph, unsigned int flags), graph_create(in, graph, flags))
+SIM_DEFINE(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode * mode), exchange(mode))
+SIM_DEFINE(cuGraphCreate, (CUgraph * graph, unsigned int flags), graph_create(in, graph, flags))
 SIM_DEFINE(cuGraphDestroy, (CUgraph graph), graph_destroy(graph))
 SIM_DEFINE(cuGraphGetNodes, (CUgraph graph, CUgraphNode* nodes, size_t* count),
            graph_nodes(graph, nodes, count))
-SIM_DEFINE(cuGraphInstantiate,
-           (CUgraphExec* exec, CUgraph graph, CUgraphNode*, char*, size_t),
+SIM_DEFINE(cuGraphInstantiate, (CUgraphExec * exec, CUgraph graph, CUgraphNode*, char*, size_t),
            make_ready(in, exec, graph))
-SIM_DEFINE(cuGraphInstantiate_v2,
-           (CUgraphExec* exec, CUgraph graph, CUgraphNode*, char*, size_t),
+SIM_DEFINE(cuGraphInstantiate_v2, (CUgraphExec * exec, CUgraph graph, CUgraphNode*, char*, size_t),
            make_ready(in, exec, graph))
-SIM_DEFINE(cuGraphInstantiateWithFlags, (CUgraphExec* exec, CUgraph graph, unsigned long long),
+SIM_DEFINE(cuGraphInstantiateWithFlags, (CUgraphExec * exec, CUgraph graph, unsigned long long),
            make_ready(in, exec, graph))
 SIM_TWINS(cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz,
-          (CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS*),
+          (CUgraphExec * exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS*),
           make_ready(in, exec, graph))
 SIM_DEFINE(cuGraphExecDestroy, (CUgraphExec exec), exec_destroy(exec))
 SIM_TWINS(cuGraphLaunch, cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream stream),

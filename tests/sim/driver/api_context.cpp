@@ -234,8 +234,7 @@ CUresult enable_peer(Entry& in, CUcontext peer_handle, unsigned flags) {
   if (result != CUDA_SUCCESS) return result;
   if (peer == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (peer->device == context->device) return CUDA_ERROR_INVALID_DEVICE;
-  return context->peers.insert(peer).second ? CUDA_SUCCESS
-                                            : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+  return context->peers.insert(peer).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 }
 
 CUresult disable_peer(Entry& in, CUcontext peer_handle) {
@@ -248,7 +247,7 @@ CUresult disable_peer(Entry& in, CUcontext peer_handle) {
 
 }  // namespace
 
-SIM_DEFINE(cuDevicePrimaryCtxRetain, (CUcontext* context, CUdevice device),
+SIM_DEFINE(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device),
            retain(in, context, device))
 SIM_DEFINE(cuDevicePrimaryCtxRelease, (CUdevice device), release(in, device))
 SIM_DEFINE(cuDevicePrimaryCtxRelease_v2, (CUdevice device), release(in, device))
@@ -260,32 +259,32 @@ SIM_DEFINE(cuDevicePrimaryCtxSetFlags, (CUdevice device, unsigned int flags),
            set_flags(in, device, flags))
 SIM_DEFINE(cuDevicePrimaryCtxSetFlags_v2, (CUdevice device, unsigned int flags),
            set_flags(in, device, flags))
-SIM_DEFINE(cuCtxCreate, (CUcontext* context, unsigned int flags, CUdevice device),
+SIM_DEFINE(cuCtxCreate, (CUcontext * context, unsigned int flags, CUdevice device),
            create(in, context, flags, device))
-SIM_DEFINE(cuCtxCreate_v2, (CUcontext* context, unsigned int flags, CUdevice device),
+SIM_DEFINE(cuCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device),
            create(in, context, flags, device))
 SIM_DEFINE(cuCtxCreate_v3,
-           (CUcontext* context, CUexecAffinityParam*, int, unsigned int flags, CUdevice device),
+           (CUcontext * context, CUexecAffinityParam*, int, unsigned int flags, CUdevice device),
            create(in, context, flags, device))
 SIM_DEFINE(cuCtxCreate_v4,
-           (CUcontext* context, CUctxCreateParams*, unsigned int flags, CUdevice device),
+           (CUcontext * context, CUctxCreateParams*, unsigned int flags, CUdevice device),
            create(in, context, flags, device))
 SIM_DEFINE(cuCtxDestroy, (CUcontext context), destroy(in, context))
 SIM_DEFINE(cuCtxDestroy_v2, (CUcontext context), destroy(in, context))
 SIM_DEFINE(cuCtxPushCurrent, (CUcontext context), push(context))
 SIM_DEFINE(cuCtxPushCurrent_v2, (CUcontext context), push(context))
-SIM_DEFINE(cuCtxPopCurrent, (CUcontext* context), pop(context))
-SIM_DEFINE(cuCtxPopCurrent_v2, (CUcontext* context), pop(context))
+SIM_DEFINE(cuCtxPopCurrent, (CUcontext * context), pop(context))
+SIM_DEFINE(cuCtxPopCurrent_v2, (CUcontext * context), pop(context))
 SIM_DEFINE(cuCtxSetCurrent, (CUcontext context), set_current(context))
-SIM_DEFINE(cuCtxGetCurrent, (CUcontext* context), get_current(context))
-SIM_DEFINE(cuCtxGetDevice, (CUdevice* device), get_device(device, nullptr))
-SIM_DEFINE(cuCtxGetDevice_v2, (CUdevice* device, CUcontext context), get_device(device, context))
+SIM_DEFINE(cuCtxGetCurrent, (CUcontext * context), get_current(context))
+SIM_DEFINE(cuCtxGetDevice, (CUdevice * device), get_device(device, nullptr))
+SIM_DEFINE(cuCtxGetDevice_v2, (CUdevice * device, CUcontext context), get_device(device, context))
 SIM_DEFINE(cuCtxGetId, (CUcontext context, unsigned long long* id), get_id(context, id))
 SIM_DEFINE(cuCtxGetFlags, (unsigned int* flags), get_flags(flags))
 SIM_DEFINE(cuCtxGetApiVersion, (CUcontext context, unsigned int* version),
            get_api_version(context, version))
 SIM_DEFINE(cuCtxSetLimit, (CUlimit limit, size_t value), set_limit(in, limit, value))
-SIM_DEFINE(cuCtxGetLimit, (size_t* value, CUlimit limit), get_limit(in, value, limit))
+SIM_DEFINE(cuCtxGetLimit, (size_t * value, CUlimit limit), get_limit(in, value, limit))
 SIM_DEFINE(cuCtxGetStreamPriorityRange, (int* least, int* greatest),
            priority_range(in, least, greatest))
 SIM_DEFINE(cuCtxSynchronize, (), synchronize(in, nullptr))

@@ -11,7 +11,9 @@
 
 namespace cupool::sim {
 
-SIM_CONTROL unsigned long long cupoolSimCalls(const char* symbol) { return calls_of(symbol); }
+SIM_CONTROL unsigned long long cupoolSimCalls(const char* symbol) {
+  return calls_of(symbol);
+}
 
 SIM_CONTROL void cupoolSimFail(const char* rules) {
   world();  // its creation reads the environment's rules, which these replace

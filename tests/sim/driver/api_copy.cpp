@@ -7,7 +7,9 @@ namespace cupool::sim {
 
 namespace {
 
-uintptr_t address_of(const void* p) { return reinterpret_cast<uintptr_t>(p); }
+uintptr_t address_of(const void* p) {
+  return reinterpret_cast<uintptr_t>(p);
+}
 
 CUresult linear(Entry& in, CUstream handle, Towards towards, uintptr_t to, uintptr_t from,
                 size_t bytes) {
@@ -43,9 +45,13 @@ bool resolve(const Side& side, const Extent& extent, Box* box) {
   box->pitch = side.pitch != 0 ? side.pitch : extent.width;
   box->height = side.height != 0 ? side.height : extent.rows;
   switch (side.type) {
-    case CU_MEMORYTYPE_HOST: box->base = address_of(side.host); break;
+    case CU_MEMORYTYPE_HOST:
+      box->base = address_of(side.host);
+      break;
     case CU_MEMORYTYPE_DEVICE:
-    case CU_MEMORYTYPE_UNIFIED: box->base = side.device; break;
+    case CU_MEMORYTYPE_UNIFIED:
+      box->base = side.device;
+      break;
     case CU_MEMORYTYPE_ARRAY: {
       const Array* const array = known_array(side.array);
       if (array == nullptr) return false;
@@ -54,7 +60,8 @@ bool resolve(const Side& side, const Extent& extent, Box* box) {
       box->height = array->descriptor.Height != 0 ? array->descriptor.Height : 1;
       break;
     }
-    default: return false;
+    default:
+      return false;
   }
   box->base += (side.z * box->height + side.y) * box->pitch + side.x;
   return extent.width <= box->pitch;
@@ -75,10 +82,12 @@ CUresult copy_2d(Entry& in, CUstream stream, Towards towards, const CUDA_MEMCPY2
   Box from;
   if (c == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Extent extent{c->WidthInBytes, c->Height, 1};
-  const Side source{c->srcMemoryType, c->srcHost,    c->srcDevice, c->srcArray, c->srcPitch,
-                    0,                c->srcXInBytes, c->srcY,      0};
-  const Side target{c->dstMemoryType, c->dstHost,    c->dstDevice, c->dstArray, c->dstPitch,
-                    0,                c->dstXInBytes, c->dstY,      0};
+  const Side source{c->srcMemoryType, c->srcHost,  c->srcDevice,
+                    c->srcArray,      c->srcPitch, 0,
+                    c->srcXInBytes,   c->srcY,     0};
+  const Side target{c->dstMemoryType, c->dstHost,  c->dstDevice,
+                    c->dstArray,      c->dstPitch, 0,
+                    c->dstXInBytes,   c->dstY,     0};
   if (!resolve(source, extent, &from) || !resolve(target, extent, &to)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -90,9 +99,9 @@ CUresult copy_3d(Entry& in, CUstream stream, Towards towards, const CUDA_MEMCPY3
   Box from;
   if (c == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Extent extent{c->WidthInBytes, c->Height, c->Depth};
-  const Side source{c->srcMemoryType, c->srcHost,    c->srcDevice, c->srcArray, c->srcPitch,
+  const Side source{c->srcMemoryType, c->srcHost,     c->srcDevice, c->srcArray, c->srcPitch,
                     c->srcHeight,     c->srcXInBytes, c->srcY,      c->srcZ};
-  const Side target{c->dstMemoryType, c->dstHost,    c->dstDevice, c->dstArray, c->dstPitch,
+  const Side target{c->dstMemoryType, c->dstHost,     c->dstDevice, c->dstArray, c->dstPitch,
                     c->dstHeight,     c->dstXInBytes, c->dstY,      c->dstZ};
   if (!resolve(source, extent, &from) || !resolve(target, extent, &to)) {
     return CUDA_ERROR_INVALID_VALUE;

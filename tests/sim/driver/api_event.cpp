@@ -103,7 +103,7 @@ CUresult elapsed(Entry& in, float* milliseconds, CUevent start_handle, CUevent e
 
 }  // namespace
 
-SIM_DEFINE(cuEventCreate, (CUevent* event, unsigned int flags), create(in, event, flags))
+SIM_DEFINE(cuEventCreate, (CUevent * event, unsigned int flags), create(in, event, flags))
 SIM_DEFINE(cuEventDestroy, (CUevent event), destroy(event))
 SIM_DEFINE(cuEventDestroy_v2, (CUevent event), destroy(event))
 SIM_TWINS(cuEventRecord, cuEventRecord_ptsz, (CUevent event, CUstream stream),

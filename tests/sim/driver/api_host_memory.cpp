@@ -29,8 +29,7 @@ CUresult allocate(Entry& in, void** out, size_t bytes, unsigned flags) {
 
 CUresult release(Entry& in, void* memory) {
   World& w = world();
-  Context* context = nullptr;
-  CUresult result = in.current(&context);
+  CUresult result = in.current_if_any();
   if (result == CUDA_SUCCESS) result = w.captures.refuse_unsafe();
   if (result != CUDA_SUCCESS || memory == nullptr) return result;
   const auto base = reinterpret_cast<uintptr_t>(memory);
@@ -116,7 +115,7 @@ SIM_DEFINE(cuMemFreeHost, (void* memory), release(in, memory))
 SIM_DEFINE(cuMemHostRegister_v2, (void* memory, size_t bytes, unsigned int flags),
            enlist(in, memory, bytes, flags))
 SIM_DEFINE(cuMemHostUnregister, (void* memory), discharge(in, memory))
-SIM_DEFINE(cuMemHostGetDevicePointer_v2, (CUdeviceptr* out, void* memory, unsigned int flags),
+SIM_DEFINE(cuMemHostGetDevicePointer_v2, (CUdeviceptr * out, void* memory, unsigned int flags),
            device_pointer(in, out, memory, flags))
 SIM_DEFINE(cuMemHostGetFlags, (unsigned int* flags, void* memory), get_flags(in, flags, memory))
 

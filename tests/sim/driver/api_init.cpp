@@ -21,10 +21,12 @@ CUresult driver_version(int* version) {
 const char* error_name(CUresult error) {
   switch (error) {
 #define SIM_ERROR(name) \
-  case name: return #name;
+  case name:            \
+    return #name;
 #include "driver/errors.def"
 #undef SIM_ERROR
-    default: return nullptr;
+    default:
+      return nullptr;
   }
 }
 
@@ -81,19 +83,30 @@ int attribute_of(CUdevice_attribute attribute) {
   const Settings& settings = world().settings;
   const int many = static_cast<int>(world().devices.size());
   switch (attribute) {
-    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: return 1024;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+      return 1024;
     case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y: return 1024;
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z: return 64;
-    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X: return 2147483647;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y:
+      return 1024;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z:
+      return 64;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X:
+      return 2147483647;
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
-    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z: return 65535;
-    case CU_DEVICE_ATTRIBUTE_WARP_SIZE: return 32;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: return 132;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: return 9;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: return 0;
-    case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT: return 512;
-    case CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT: return 32;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
+      return 65535;
+    case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
+      return 32;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+      return 132;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      return 9;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+      return 0;
+    case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT:
+      return 512;
+    case CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT:
+      return 32;
     case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
     case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
     case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
@@ -103,15 +116,22 @@ int attribute_of(CUdevice_attribute attribute) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED: return 1;
-    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT: return 3;
-    case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED: return settings.pools ? 1 : 0;
+    case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
+      return 1;
+    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
+      return 3;
+    case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
+      return settings.pools ? 1 : 0;
     case CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES:
       return settings.pools ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0;
-    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: return 1;
-    case CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD: return many > 1 ? 1 : 0;
-    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: return 1;
-    default: return 0;
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+      return 1;
+    case CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD:
+      return many > 1 ? 1 : 0;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
+      return 1;
+    default:
+      return 0;
   }
 }
 
@@ -173,18 +193,18 @@ SIM_DEFINE(cuProfilerInitialize, (const char*, const char*, CUoutput_mode), CUDA
 SIM_DEFINE(cuProfilerStart, (), CUDA_SUCCESS)
 SIM_DEFINE(cuProfilerStop, (), CUDA_SUCCESS)
 
-SIM_DEFINE(cuDeviceGet, (CUdevice* device, int ordinal), device_get(in, device, ordinal))
+SIM_DEFINE(cuDeviceGet, (CUdevice * device, int ordinal), device_get(in, device, ordinal))
 SIM_DEFINE(cuDeviceGetCount, (int* count), device_count(count))
 SIM_DEFINE(cuDeviceGetName, (char* name, int length, CUdevice device),
            device_name(in, name, length, device))
-SIM_DEFINE(cuDeviceTotalMem_v2, (size_t* bytes, CUdevice device), device_memory(in, bytes, device))
-SIM_DEFINE(cuDeviceGetUuid, (CUuuid* uuid, CUdevice device), device_uuid(in, uuid, device))
-SIM_DEFINE(cuDeviceGetUuid_v2, (CUuuid* uuid, CUdevice device), device_uuid(in, uuid, device))
+SIM_DEFINE(cuDeviceTotalMem_v2, (size_t * bytes, CUdevice device), device_memory(in, bytes, device))
+SIM_DEFINE(cuDeviceGetUuid, (CUuuid * uuid, CUdevice device), device_uuid(in, uuid, device))
+SIM_DEFINE(cuDeviceGetUuid_v2, (CUuuid * uuid, CUdevice device), device_uuid(in, uuid, device))
 SIM_DEFINE(cuDeviceGetAttribute, (int* value, CUdevice_attribute attribute, CUdevice device),
            device_attribute(in, value, attribute, device))
 SIM_DEFINE(cuDeviceGetPCIBusId, (char* text, int length, CUdevice device),
            pci_bus_id(in, text, length, device))
-SIM_DEFINE(cuDeviceGetByPCIBusId, (CUdevice* device, const char* text),
+SIM_DEFINE(cuDeviceGetByPCIBusId, (CUdevice * device, const char* text),
            by_pci_bus_id(device, text))
 SIM_DEFINE(cuDeviceCanAccessPeer, (int* can, CUdevice device, CUdevice peer),
            can_access_peer(in, can, device, peer))

@@ -118,23 +118,23 @@ CUresult import_pointer(CUdeviceptr* out, CUmemoryPool handle, CUmemPoolPtrExpor
 
 }  // namespace
 
-SIM_DEFINE(cuIpcGetMemHandle, (CUipcMemHandle* handle, CUdeviceptr address),
+SIM_DEFINE(cuIpcGetMemHandle, (CUipcMemHandle * handle, CUdeviceptr address),
            get_handle(in, handle, address))
-SIM_DEFINE(cuIpcOpenMemHandle, (CUdeviceptr* address, CUipcMemHandle handle, unsigned int),
+SIM_DEFINE(cuIpcOpenMemHandle, (CUdeviceptr * address, CUipcMemHandle handle, unsigned int),
            open_handle(in, address, handle))
-SIM_DEFINE(cuIpcOpenMemHandle_v2, (CUdeviceptr* address, CUipcMemHandle handle, unsigned int),
+SIM_DEFINE(cuIpcOpenMemHandle_v2, (CUdeviceptr * address, CUipcMemHandle handle, unsigned int),
            open_handle(in, address, handle))
 SIM_DEFINE(cuIpcCloseMemHandle, (CUdeviceptr address), close_handle(in, address))
 SIM_DEFINE(cuMemPoolExportToShareableHandle,
            (void* out, CUmemoryPool pool, CUmemAllocationHandleType type, unsigned long long),
            pool_export(out, pool, type))
 SIM_DEFINE(cuMemPoolImportFromShareableHandle,
-           (CUmemoryPool* out, void* handle, CUmemAllocationHandleType type, unsigned long long),
+           (CUmemoryPool * out, void* handle, CUmemAllocationHandleType type, unsigned long long),
            pool_import(out, handle, type))
-SIM_DEFINE(cuMemPoolExportPointer, (CUmemPoolPtrExportData* out, CUdeviceptr address),
+SIM_DEFINE(cuMemPoolExportPointer, (CUmemPoolPtrExportData * out, CUdeviceptr address),
            export_pointer(out, address))
 SIM_DEFINE(cuMemPoolImportPointer,
-           (CUdeviceptr* out, CUmemoryPool pool, CUmemPoolPtrExportData* data),
+           (CUdeviceptr * out, CUmemoryPool pool, CUmemPoolPtrExportData* data),
            import_pointer(out, pool, data))
 
 }  // namespace cupool::sim

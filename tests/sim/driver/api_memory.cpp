@@ -12,8 +12,12 @@ namespace {
 constexpr size_t kPitchStep = 512;
 
 // facts.md, Times: what a legacy allocation costs the host.
-uint64_t malloc_cost(bool grew, size_t bytes) { return grew ? 45000 + bytes / 4096 : 1500; }
-uint64_t free_cost(bool shrank, size_t bytes) { return shrank ? 30000 + bytes / 8192 : 1500; }
+uint64_t malloc_cost(bool grew, size_t bytes) {
+  return grew ? 45000 + bytes / 4096 : 1500;
+}
+uint64_t free_cost(bool shrank, size_t bytes) {
+  return shrank ? 30000 + bytes / 8192 : 1500;
+}
 
 CUresult allocate(Entry& in, CUdeviceptr* out, size_t bytes, Origin origin) {
   Context* context = nullptr;
@@ -70,11 +74,11 @@ CUresult free_pool_block(Entry& in, const Allocation& allocation) {
   return CUDA_SUCCESS;
 }
 
+// Needs no current context: the block knows its own, and that one is waited for (measured).
 CUresult release(Entry& in, CUdeviceptr address) {
   World& w = world();
-  Context* current = nullptr;
-  CUresult result = in.current(&current);
-  if (current == nullptr && address == 0) return CUDA_SUCCESS;
+  if (current_context() == nullptr && address == 0) return CUDA_SUCCESS;
+  CUresult result = in.current_if_any();
   if (result == CUDA_SUCCESS) result = w.captures.refuse_unsafe();
   if (result != CUDA_SUCCESS || address == 0) return result;
   Allocation* found = w.addresses.starting_at(address);
@@ -120,16 +124,17 @@ CUresult get_range(Entry& in, CUdeviceptr* base, size_t* size, CUdeviceptr addre
 
 }  // namespace
 
-SIM_DEFINE(cuMemAlloc_v2, (CUdeviceptr* address, size_t bytes),
+SIM_DEFINE(cuMemAlloc_v2, (CUdeviceptr * address, size_t bytes),
            allocate(in, address, bytes, Origin::legacy))
 SIM_DEFINE(cuMemAllocPitch_v2,
-           (CUdeviceptr* address, size_t* pitch, size_t width, size_t height, unsigned int element),
+           (CUdeviceptr * address, size_t* pitch, size_t width, size_t height,
+            unsigned int element),
            allocate_pitch(in, address, pitch, width, height, element))
-SIM_DEFINE(cuMemAllocManaged, (CUdeviceptr* address, size_t bytes, unsigned int flags),
+SIM_DEFINE(cuMemAllocManaged, (CUdeviceptr * address, size_t bytes, unsigned int flags),
            allocate_managed(in, address, bytes, flags))
 SIM_DEFINE(cuMemFree_v2, (CUdeviceptr address), release(in, address))
-SIM_DEFINE(cuMemGetInfo_v2, (size_t* free_bytes, size_t* total), get_info(in, free_bytes, total))
-SIM_DEFINE(cuMemGetAddressRange_v2, (CUdeviceptr* base, size_t* size, CUdeviceptr address),
+SIM_DEFINE(cuMemGetInfo_v2, (size_t * free_bytes, size_t* total), get_info(in, free_bytes, total))
+SIM_DEFINE(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t* size, CUdeviceptr address),
            get_range(in, base, size, address))
 
 // The 32-bit functions of CUDA 2: exported because their names exist, useless on this machine.

@@ -104,32 +104,35 @@ CUresult kernel_function(CUfunction* function, CUkernel kernel) {
   return CUDA_SUCCESS;
 }
 
-Module* module_of(CUmodule handle) { return reinterpret_cast<Module*>(handle); }
-Module* module_of(CUlibrary handle) { return reinterpret_cast<Module*>(handle); }
+Module* module_of(CUmodule handle) {
+  return reinterpret_cast<Module*>(handle);
+}
+Module* module_of(CUlibrary handle) {
+  return reinterpret_cast<Module*>(handle);
+}
 
 }  // namespace
 
-SIM_DEFINE(cuModuleLoad, (CUmodule* module, const char*), load(in, module))
-SIM_DEFINE(cuModuleLoadData, (CUmodule* module, const void*), load(in, module))
-SIM_DEFINE(cuModuleLoadDataEx, (CUmodule* module, const void*, unsigned int, CUjit_option*, void**),
-           load(in, module))
-SIM_DEFINE(cuModuleLoadFatBinary, (CUmodule* module, const void*), load(in, module))
+SIM_DEFINE(cuModuleLoad, (CUmodule * module, const char*), load(in, module))
+SIM_DEFINE(cuModuleLoadData, (CUmodule * module, const void*), load(in, module))
+SIM_DEFINE(cuModuleLoadDataEx,
+           (CUmodule * module, const void*, unsigned int, CUjit_option*, void**), load(in, module))
+SIM_DEFINE(cuModuleLoadFatBinary, (CUmodule * module, const void*), load(in, module))
 SIM_DEFINE(cuModuleUnload, (CUmodule module), unload_module(in, module))
-SIM_DEFINE(cuModuleGetFunction, (CUfunction* function, CUmodule module, const char* name),
+SIM_DEFINE(cuModuleGetFunction, (CUfunction * function, CUmodule module, const char* name),
            get_function(reinterpret_cast<Function**>(function), module_of(module), name))
 SIM_DEFINE(cuLibraryLoadData,
-           (CUlibrary* library, const void*, CUjit_option*, void**, unsigned int, CUlibraryOption*,
+           (CUlibrary * library, const void*, CUjit_option*, void**, unsigned int, CUlibraryOption*,
             void**, unsigned int),
            load_library(library))
 SIM_DEFINE(cuLibraryUnload, (CUlibrary library), unload(reinterpret_cast<CUmodule>(library)))
-SIM_DEFINE(cuLibraryGetKernel, (CUkernel* kernel, CUlibrary library, const char* name),
+SIM_DEFINE(cuLibraryGetKernel, (CUkernel * kernel, CUlibrary library, const char* name),
            get_function(reinterpret_cast<Function**>(kernel), module_of(library), name))
-SIM_DEFINE(cuKernelGetFunction, (CUfunction* function, CUkernel kernel),
+SIM_DEFINE(cuKernelGetFunction, (CUfunction * function, CUkernel kernel),
            kernel_function(function, kernel))
 SIM_TWINS(cuLaunchKernel, cuLaunchKernel_ptsz,
           (CUfunction function, unsigned int, unsigned int, unsigned int, unsigned int,
-           unsigned int, unsigned int, unsigned int, CUstream stream, void** params,
-           void** extra),
+           unsigned int, unsigned int, unsigned int, CUstream stream, void** params, void** extra),
           launch_kernel(in, function, stream, params, extra))
 SIM_TWINS(cuLaunchKernelEx, cuLaunchKernelEx_ptsz,
           (const CUlaunchConfig* config, CUfunction function, void** params, void** extra),

@@ -14,7 +14,9 @@ CUresult put(void* data, T value) {
   return CUDA_SUCCESS;
 }
 
-bool is_pool(const Allocation& a) { return a.pool != nullptr; }
+bool is_pool(const Allocation& a) {
+  return a.pool != nullptr;
+}
 
 CUresult attribute_of(const Allocation& a, CUpointer_attribute attribute, uintptr_t address,
                       void* data) {
@@ -23,22 +25,29 @@ CUresult attribute_of(const Allocation& a, CUpointer_attribute attribute, uintpt
       return put<CUcontext>(data, a.context == nullptr ? nullptr : a.context->handle());
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return put<unsigned>(data, a.on_host() ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return put<CUdeviceptr>(data, address);
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      return put<CUdeviceptr>(data, address);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       if (!a.on_host() && a.origin != Origin::managed) return CUDA_ERROR_INVALID_VALUE;
       return put<void*>(data, reinterpret_cast<void*>(address));
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return put<unsigned>(data, a.sync_memops ? 1 : 0);
-    case CU_POINTER_ATTRIBUTE_BUFFER_ID: return put<unsigned long long>(data, a.id);
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+      return put<unsigned>(data, a.sync_memops ? 1 : 0);
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      return put<unsigned long long>(data, a.id);
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
       return put<unsigned>(data, a.origin == Origin::managed ? 1 : 0);
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return put<int>(data, a.device);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      return put<int>(data, a.device);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       return put<unsigned>(data, a.origin == Origin::legacy ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return put<CUdeviceptr>(data, a.base);
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return put<CUdeviceptr>(data, a.base);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return put<size_t>(data, a.size);
-    case CU_POINTER_ATTRIBUTE_MAPPED: return put<unsigned>(data, 1);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      return put<size_t>(data, a.size);
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      return put<unsigned>(data, 1);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       return put<unsigned long long>(
           data, is_pool(a) ? static_cast<unsigned>(a.pool->props().handleTypes) : 0u);
@@ -48,8 +57,10 @@ CUresult attribute_of(const Allocation& a, CUpointer_attribute attribute, uintpt
       return put<unsigned>(data, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       return put<CUmemoryPool>(data, is_pool(a) ? a.pool->handle() : nullptr);
-    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return put<unsigned long long>(data, a.id);
-    default: return CUDA_ERROR_INVALID_VALUE;
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+      return put<unsigned long long>(data, a.id);
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
@@ -74,8 +85,10 @@ size_t width_of(CUpointer_attribute attribute) {
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return 8;
-    default: return 4;
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+      return 8;
+    default:
+      return 4;
   }
 }
 
@@ -110,8 +123,7 @@ CUresult set(Entry& in, const void* value, CUpointer_attribute attribute, CUdevi
 
 }  // namespace
 
-SIM_DEFINE(cuPointerGetAttribute,
-           (void* data, CUpointer_attribute attribute, CUdeviceptr address),
+SIM_DEFINE(cuPointerGetAttribute, (void* data, CUpointer_attribute attribute, CUdeviceptr address),
            get(in, data, attribute, address))
 SIM_DEFINE(cuPointerGetAttributes,
            (unsigned int count, CUpointer_attribute* attributes, void** data, CUdeviceptr address),

@@ -136,7 +136,6 @@ Allocation& enter(Pool& pool, uintptr_t address, size_t bytes) {
   return world().addresses.add(allocation);
 }
 
-// Memory of a graph has one address for the graph's whole life; it is never given back here.
 CUresult allocate_captured(CUdeviceptr* out, size_t bytes, Stream& stream) {
   World& w = world();
   if (!stream.capture->valid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
@@ -144,6 +143,7 @@ CUresult allocate_captured(CUdeviceptr* out, size_t bytes, Stream& stream) {
   const Pool::Placement placement = pool.allocate(bytes, stream);
   if (placement.address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   enter(pool, placement.address, bytes);
+  stream.capture->graph->allocated->blocks.push_back(placement.address);
   *out = placement.address;
   OpSpec spec;
   spec.name = "graph allocation";
@@ -242,7 +242,7 @@ CUresult release(Entry& in, CUdeviceptr address, CUstream handle) {
 
 }  // namespace
 
-SIM_DEFINE(cuMemPoolCreate, (CUmemoryPool* pool, const CUmemPoolProps* props),
+SIM_DEFINE(cuMemPoolCreate, (CUmemoryPool * pool, const CUmemPoolProps* props),
            create(in, pool, props))
 SIM_DEFINE(cuMemPoolDestroy, (CUmemoryPool pool), destroy(pool))
 SIM_DEFINE(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep), trim(in, pool, keep))
@@ -253,18 +253,18 @@ SIM_DEFINE(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute attrib
 SIM_DEFINE(cuMemPoolSetAccess, (CUmemoryPool pool, const CUmemAccessDesc* map, size_t count),
            set_access(in, pool, map, count))
 SIM_DEFINE(cuMemPoolGetAccess,
-           (CUmemAccess_flags* flags, CUmemoryPool pool, CUmemLocation* location),
+           (CUmemAccess_flags * flags, CUmemoryPool pool, CUmemLocation* location),
            get_access(flags, pool, location))
-SIM_DEFINE(cuDeviceGetDefaultMemPool, (CUmemoryPool* pool, CUdevice device),
+SIM_DEFINE(cuDeviceGetDefaultMemPool, (CUmemoryPool * pool, CUdevice device),
            pool_of(in, pool, device, false))
-SIM_DEFINE(cuDeviceGetMemPool, (CUmemoryPool* pool, CUdevice device),
+SIM_DEFINE(cuDeviceGetMemPool, (CUmemoryPool * pool, CUdevice device),
            pool_of(in, pool, device, true))
 SIM_DEFINE(cuDeviceSetMemPool, (CUdevice device, CUmemoryPool pool), set_pool_of(in, device, pool))
 SIM_TWINS(cuMemAllocAsync, cuMemAllocAsync_ptsz,
-          (CUdeviceptr* address, size_t bytes, CUstream stream),
+          (CUdeviceptr * address, size_t bytes, CUstream stream),
           allocate(in, address, bytes, nullptr, stream))
 SIM_TWINS(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz,
-          (CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream),
+          (CUdeviceptr * address, size_t bytes, CUmemoryPool pool, CUstream stream),
           allocate_from(in, address, bytes, pool, stream))
 SIM_TWINS(cuMemFreeAsync, cuMemFreeAsync_ptsz, (CUdeviceptr address, CUstream stream),
           release(in, address, stream))

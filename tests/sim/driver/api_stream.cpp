@@ -154,14 +154,13 @@ CUresult callback(Entry& in, CUstream handle, CUstreamCallback function, void* d
 
 }  // namespace
 
-SIM_DEFINE(cuStreamCreate, (CUstream* stream, unsigned int flags), create(in, stream, flags, 0))
-SIM_DEFINE(cuStreamCreateWithPriority, (CUstream* stream, unsigned int flags, int priority),
+SIM_DEFINE(cuStreamCreate, (CUstream * stream, unsigned int flags), create(in, stream, flags, 0))
+SIM_DEFINE(cuStreamCreateWithPriority, (CUstream * stream, unsigned int flags, int priority),
            create(in, stream, flags, priority))
 SIM_DEFINE(cuStreamDestroy, (CUstream stream), destroy(in, stream))
 SIM_DEFINE(cuStreamDestroy_v2, (CUstream stream), destroy(in, stream))
 SIM_TWINS(cuStreamQuery, cuStreamQuery_ptsz, (CUstream stream), query(in, stream))
-SIM_TWINS(cuStreamSynchronize, cuStreamSynchronize_ptsz, (CUstream stream),
-          synchronize(in, stream))
+SIM_TWINS(cuStreamSynchronize, cuStreamSynchronize_ptsz, (CUstream stream), synchronize(in, stream))
 SIM_TWINS(cuStreamWaitEvent, cuStreamWaitEvent_ptsz,
           (CUstream stream, CUevent event, unsigned int flags),
           wait_event(in, stream, event, flags))
@@ -178,8 +177,7 @@ SIM_TWINS(cuStreamGetPriority, cuStreamGetPriority_ptsz, (CUstream stream, int* 
           get_priority(in, stream, priority))
 SIM_TWINS(cuStreamGetId, cuStreamGetId_ptsz, (CUstream stream, unsigned long long* id),
           get_id(in, stream, id))
-SIM_TWINS(cuLaunchHostFunc, cuLaunchHostFunc_ptsz,
-          (CUstream stream, CUhostFn function, void* data),
+SIM_TWINS(cuLaunchHostFunc, cuLaunchHostFunc_ptsz, (CUstream stream, CUhostFn function, void* data),
           host_function(in, stream, function, data))
 SIM_TWINS(cuStreamAddCallback, cuStreamAddCallback_ptsz,
           (CUstream stream, CUstreamCallback function, void* data, unsigned int flags),

@@ -6,7 +6,9 @@ constexpr int kNotSupported = 801;  // CUDA_ERROR_NOT_SUPPORTED
 
 }  // namespace
 
-#define SIM_FUNCTION(base, symbol, since, per_thread) \
-  extern "C" __attribute__((visibility("default"))) int symbol() { return kNotSupported; }
+#define SIM_FUNCTION(base, symbol, since, per_thread)              \
+  extern "C" __attribute__((visibility("default"))) int symbol() { \
+    return kNotSupported;                                          \
+  }
 #include "driver/unsupported.def"
 #undef SIM_FUNCTION

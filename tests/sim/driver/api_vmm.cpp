@@ -20,7 +20,7 @@ CUresult reserve(CUdeviceptr* address, size_t bytes) {
 
 CUresult set_access(CUdeviceptr address, size_t bytes) {
   const Device* device = world().device_at(address);
-  return device != nullptr && device->arena.mapped(address, bytes) ? CUDA_SUCCESS
+  return device != nullptr && device->arena.backed(address, bytes) ? CUDA_SUCCESS
                                                                    : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -33,18 +33,18 @@ CUresult get_access(unsigned long long* flags, CUdeviceptr address) {
 }  // namespace
 
 SIM_DEFINE(cuMemGetAllocationGranularity,
-           (size_t* bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags),
+           (size_t * bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags),
            granularity(bytes))
 SIM_DEFINE(cuMemCreate,
-           (CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* prop,
+           (CUmemGenericAllocationHandle * handle, size_t bytes, const CUmemAllocationProp* prop,
             unsigned long long),
            world().vmm.create(handle, bytes, prop))
 SIM_DEFINE(cuMemRelease, (CUmemGenericAllocationHandle handle), world().vmm.release(handle))
 SIM_DEFINE(cuMemGetAllocationPropertiesFromHandle,
-           (CUmemAllocationProp* prop, CUmemGenericAllocationHandle handle),
+           (CUmemAllocationProp * prop, CUmemGenericAllocationHandle handle),
            world().vmm.properties(prop, handle))
 SIM_DEFINE(cuMemAddressReserve,
-           (CUdeviceptr* address, size_t bytes, size_t, CUdeviceptr, unsigned long long),
+           (CUdeviceptr * address, size_t bytes, size_t, CUdeviceptr, unsigned long long),
            reserve(address, bytes))
 SIM_DEFINE(cuMemAddressFree, (CUdeviceptr address, size_t bytes),
            world().vmm.unreserve(address, bytes))

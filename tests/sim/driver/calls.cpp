@@ -53,7 +53,9 @@ Faults& faults() {
 
 }  // namespace
 
-const char* call_symbol(Call call) { return kNames[static_cast<unsigned>(call)].symbol; }
+const char* call_symbol(Call call) {
+  return kNames[static_cast<unsigned>(call)].symbol;
+}
 
 void count_call(Call call) {
   counts[static_cast<unsigned>(call)].fetch_add(1, std::memory_order_relaxed);

@@ -57,7 +57,9 @@ unsigned long long this_thread() {
   return number;
 }
 
-int this_process() { return getpid(); }
+int this_process() {
+  return getpid();
+}
 
 Clock clock_of(Stream& stream) {
   Context& context = *stream.context;
@@ -147,8 +149,8 @@ Stream& per_thread_stream(Context& context) {
 Stream& create_stream(Context& context, unsigned flags, int priority) {
   auto stream = std::make_unique<Stream>();
   stream->context = &context;
-  stream->kind = (flags & CU_STREAM_NON_BLOCKING) != 0 ? Stream::Kind::non_blocking
-                                                       : Stream::Kind::blocking;
+  stream->kind =
+      (flags & CU_STREAM_NON_BLOCKING) != 0 ? Stream::Kind::non_blocking : Stream::Kind::blocking;
   stream->priority = priority;
   stream->timeline = world().engine.new_timeline();
   stream->id = ++world().last_id;
@@ -184,7 +186,9 @@ void empty(Lock& lock, Context& context) {
   World& w = world();
   context.alive = false;
   w.captures.abandon(context);
-  if (context.sticky == CUDA_SUCCESS) w.engine.complete(lock, tails(context));
+  const std::vector<OpRef> all = tails(context);
+  if (context.sticky == CUDA_SUCCESS) w.engine.complete(lock, all);
+  w.engine.observe(all);
   w.engine.cancel(context);
   for (auto& entry : context.streams) w.streams.erase(entry.first);
   for (auto& entry : context.events) w.events.erase(entry.first);

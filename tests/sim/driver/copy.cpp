@@ -53,7 +53,7 @@ void move_rows(uintptr_t to_base, const Box& to, uintptr_t from_base, const Box&
 
 bool still_mapped(uintptr_t address, size_t bytes) {
   const Device* device = world().device_at(address);
-  return device == nullptr || device->arena.mapped(address, bytes);
+  return device == nullptr || device->arena.backed(address, bytes);
 }
 
 bool crosses_without_access(uintptr_t to, uintptr_t from) {
@@ -70,8 +70,8 @@ bool is_managed(uintptr_t address) {
 }
 
 uint64_t duration(size_t bytes) {
-  return 2000 + static_cast<uint64_t>(static_cast<double>(bytes) /
-                                      world().settings.gigabytes_per_second);
+  return 2000 +
+         static_cast<uint64_t>(static_cast<double>(bytes) / world().settings.gigabytes_per_second);
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "driver/world.h"
+
 namespace cupool::sim {
 
 namespace {
@@ -17,12 +19,50 @@ namespace {
   std::abort();
 }
 
-bool overlaps(const std::map<uintptr_t, size_t>& ranges, uintptr_t address, size_t bytes) {
+/// Sets of address ranges in which neighbours are one.
+using Ranges = std::map<uintptr_t, size_t>;
+
+void insert(Ranges& ranges, uintptr_t address, size_t bytes) {
+  auto range = ranges.emplace(address, bytes).first;
+  const auto next = std::next(range);
+  if (next != ranges.end() && range->first + range->second == next->first) {
+    range->second += next->second;
+    ranges.erase(next);
+  }
+  if (range == ranges.begin()) return;
+  const auto previous = std::prev(range);
+  if (previous->first + previous->second != range->first) return;
+  previous->second += range->second;
+  ranges.erase(range);
+}
+
+bool covered(const Ranges& ranges, uintptr_t address, size_t bytes) {
+  auto range = ranges.upper_bound(address);
+  if (range == ranges.begin()) return false;
+  --range;
+  return address + bytes <= range->first + range->second;
+}
+
+void remove(Ranges& ranges, uintptr_t address, size_t bytes) {
+  const auto range = std::prev(ranges.upper_bound(address));
+  const uintptr_t first = range->first;
+  const uintptr_t end = first + range->second;
+  ranges.erase(range);
+  if (first < address) ranges[first] = address - first;
+  if (address + bytes < end) ranges[address + bytes] = end - address - bytes;
+}
+
+bool overlaps(const Ranges& ranges, uintptr_t address, size_t bytes) {
   auto range = ranges.upper_bound(address);
   if (range != ranges.end() && range->first < address + bytes) return true;
   if (range == ranges.begin()) return false;
   --range;
   return range->first + range->second > address;
+}
+
+bool make_bare(uintptr_t address, size_t bytes) {
+  return mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE,
+              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED;
 }
 
 }  // namespace
@@ -38,112 +78,88 @@ Arena::Arena(size_t address_bytes) : bytes_(address_bytes) {
   free_.emplace(base_, bytes_);
 }
 
-uintptr_t Arena::map(size_t bytes) {
-  for (auto range = free_.begin(); range != free_.end(); ++range) {
-    if (range->second < bytes) continue;
-    const uintptr_t address = range->first;
-    void* const at = mmap(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE,
-                          MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file_,
-                          static_cast<off_t>(address - base_));
-    if (at == MAP_FAILED) return 0;
-    const size_t rest = range->second - bytes;
-    free_.erase(range);
-    if (rest != 0) free_.emplace(address + bytes, rest);
+uintptr_t Arena::reserve(size_t bytes) {
+  for (const auto& range : free_) {
+    if (range.second < bytes) continue;
+    const uintptr_t address = range.first;
+    remove(free_, address, bytes);
+    insert(bare_, address, bytes);
     return address;
   }
   return 0;
 }
 
-bool Arena::map_foreign(uintptr_t address, size_t bytes, int file, size_t offset) {
+void Arena::unreserve(uintptr_t address, size_t bytes) {
+  remove(bare_, address, bytes);
+  insert(free_, address, bytes);
+}
+
+bool Arena::back(uintptr_t address, size_t bytes) {
+  return back_by(address, bytes, file_, address - base_);
+}
+
+bool Arena::back_by(uintptr_t address, size_t bytes, int file, size_t offset) {
   void* const at = mmap(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, static_cast<off_t>(offset));
-  return at != MAP_FAILED;
+  if (at == MAP_FAILED) return false;
+  remove(bare_, address, bytes);
+  return true;
 }
 
-void Arena::unmap(uintptr_t address, size_t bytes) {
-  if (mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE,
-           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED) {
-    die("cupool sim: unmap");
-  }
-  // The pages go back to the system and read zero when these addresses are mapped again.
-  fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-            static_cast<off_t>(address - base_), static_cast<off_t>(bytes));
-  auto range = free_.emplace(address, bytes).first;
-  const auto next = std::next(range);
-  if (next != free_.end() && range->first + range->second == next->first) {
-    range->second += next->second;
-    free_.erase(next);
-  }
-  if (range != free_.begin()) {
-    const auto previous = std::prev(range);
-    if (previous->first + previous->second == range->first) {
-      previous->second += range->second;
-      free_.erase(range);
-    }
-  }
+void Arena::unback(uintptr_t address, size_t bytes) {
+  if (!make_bare(address, bytes)) die("cupool sim: unmap");
+  // The pages go back to the system and read zero when these addresses are backed again.
+  fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(address - base_),
+            static_cast<off_t>(bytes));
+  insert(bare_, address, bytes);
 }
 
-void Arena::close(uintptr_t address, size_t bytes) {
-  if (mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE,
-           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED) {
-    die("cupool sim: close");
-  }
-  closed_[address] = bytes;
-  // One range again, so that it can be mapped in other parts or freed as a whole.
-  auto range = closed_.find(address);
-  const auto next = std::next(range);
-  if (next != closed_.end() && range->first + range->second == next->first) {
-    range->second += next->second;
-    closed_.erase(next);
-  }
-  if (range != closed_.begin()) {
-    const auto previous = std::prev(range);
-    if (previous->first + previous->second == range->first) {
-      previous->second += range->second;
-      closed_.erase(range);
-    }
-  }
-}
-
-bool Arena::closed(uintptr_t address, size_t bytes) const {
-  auto range = closed_.upper_bound(address);
-  if (range == closed_.begin()) return false;
-  --range;
-  return address + bytes <= range->first + range->second;
-}
-
-void Arena::open(uintptr_t address, size_t bytes) {
-  auto range = std::prev(closed_.upper_bound(address));
-  const uintptr_t first = range->first;
-  const uintptr_t end = first + range->second;
-  closed_.erase(range);
-  if (first < address) closed_[first] = address - first;
-  if (address + bytes < end) closed_[address + bytes] = end - address - bytes;
-}
-
-bool Arena::mapped(uintptr_t address, size_t bytes) const {
+bool Arena::backed(uintptr_t address, size_t bytes) const {
   if (address < base_ || address - base_ > bytes_ || bytes > bytes_ - (address - base_)) {
     return false;
   }
-  return !overlaps(free_, address, bytes) && !overlaps(closed_, address, bytes);
+  return !overlaps(free_, address, bytes) && !overlaps(bare_, address, bytes);
 }
 
-// Four times the memory in addresses: physical chunks can be mapped anywhere on a real device, so
-// fragmented addresses must not be what runs out first.
+bool Arena::bare(uintptr_t address, size_t bytes) const {
+  return covered(bare_, address, bytes);
+}
+
+// Many times the memory in addresses: every pool reserves as much as the device has, to grow in
+// one piece, and fragmented addresses must not be what runs out first.
 Device::Device(int number, size_t memory)
     : ordinal(number),
       total(memory / kChunkBytes * kChunkBytes),
-      arena(total * 4 + (size_t{1} << 30)) {}
+      arena(total * 32 + (size_t{8} << 30)) {}
+
+bool Device::has(size_t bytes) {
+  if (bytes <= total - used) return true;
+  if (bytes <= total && world().settings.reclaim) world().reclaim(*this);
+  return bytes <= total - used;
+}
 
 uintptr_t Device::take(size_t bytes) {
-  if (bytes > total - used) return 0;
-  const uintptr_t address = arena.map(bytes);
-  if (address != 0) used += bytes;
-  return address;
+  if (!has(bytes)) return 0;
+  const uintptr_t address = arena.reserve(bytes);
+  if (address == 0) return 0;
+  if (take_at(address, bytes)) return address;
+  arena.unreserve(address, bytes);
+  return 0;
 }
 
 void Device::give(uintptr_t address, size_t bytes) {
-  arena.unmap(address, bytes);
+  give_at(address, bytes);
+  arena.unreserve(address, bytes);
+}
+
+bool Device::take_at(uintptr_t address, size_t bytes) {
+  if (!has(bytes) || !arena.back(address, bytes)) return false;
+  used += bytes;
+  return true;
+}
+
+void Device::give_at(uintptr_t address, size_t bytes) {
+  arena.unback(address, bytes);
   used -= bytes;
 }
 

@@ -22,33 +22,29 @@ class Arena {
   explicit Arena(size_t address_bytes);
 
   /// Lowest free addresses first; 0 when there is no room. Multiples of kChunkBytes only.
-  uintptr_t map(size_t bytes);
-  void unmap(uintptr_t address, size_t bytes);
+  uintptr_t reserve(size_t bytes);
+  void unreserve(uintptr_t address, size_t bytes);
+
+  /// Gives reserved addresses memory that reads zero, and takes it away again.
+  bool back(uintptr_t address, size_t bytes);
+  void unback(uintptr_t address, size_t bytes);
+  /// Backs reserved addresses by other memory (another process's arena, explicit handles).
+  bool back_by(uintptr_t address, size_t bytes, int file, size_t offset);
 
   bool contains(uintptr_t address) const { return address >= base_ && address < base_ + bytes_; }
-  bool mapped(uintptr_t address, size_t bytes) const;
-
-  /// Takes access to mapped addresses away while they stay reserved (explicit virtual memory).
-  void close(uintptr_t address, size_t bytes);
-  /// Whether a closed range covers these addresses.
-  bool closed(uintptr_t address, size_t bytes) const;
-  /// The range is about to be backed by other memory.
-  void open(uintptr_t address, size_t bytes);
-  /// Forgets that the range starting here is closed.
-  void reopen(uintptr_t address) { closed_.erase(address); }
-
+  /// Whether all of these addresses are reserved and have memory.
+  bool backed(uintptr_t address, size_t bytes) const;
+  /// Whether all of these addresses are reserved and have none.
+  bool bare(uintptr_t address, size_t bytes) const;
   uintptr_t base() const { return base_; }
   int file() const { return file_; }
-
-  /// Maps bytes of another process's arena here instead (IPC), and back.
-  bool map_foreign(uintptr_t address, size_t bytes, int file, size_t offset);
 
  private:
   uintptr_t base_ = 0;
   size_t bytes_ = 0;
   int file_ = -1;
   std::map<uintptr_t, size_t> free_;
-  std::map<uintptr_t, size_t> closed_;
+  std::map<uintptr_t, size_t> bare_;
 };
 
 struct Device {
@@ -66,9 +62,16 @@ struct Device {
   Pool* current_pool = nullptr;
   Pool* graph_pool = nullptr;
 
-  /// Mapped memory of whole chunks, 0 when the device has not enough left.
+  /// Memory of whole chunks at new addresses, 0 when the device has not enough left.
   uintptr_t take(size_t bytes);
   void give(uintptr_t address, size_t bytes);
+
+  /// The same at addresses that are reserved already, and stay so.
+  bool take_at(uintptr_t address, size_t bytes);
+  void give_at(uintptr_t address, size_t bytes);
+
+  /// Whether so much is left; if not, idle pool memory may be taken back first.
+  bool has(size_t bytes);
 };
 
 }  // namespace cupool::sim

@@ -151,12 +151,16 @@ void Engine::complete(Lock& lock, const std::vector<OpRef>& ops) {
   for (const OpRef& op : ops) {
     if (op == nullptr) continue;
     switch (settings_.mode) {
-      case Mode::late: force(lock, op); break;
+      case Mode::late:
+        force(lock, op);
+        break;
       case Mode::early:
         run_ready();
         changed_.wait(lock, [&] { return op->done(); });
         break;
-      case Mode::timed: sleep_for(lock, op); break;
+      case Mode::timed:
+        sleep_for(lock, op);
+        break;
     }
   }
   observe(ops);
@@ -185,6 +189,7 @@ void Engine::cancel(Context& context) {
     }
   }
   for (const OpRef& op : dropped) finish(op);
+  observe(dropped);  // they will never touch anything
 }
 
 void Engine::change_mode(Lock& lock, Mode* mode, Mode wanted) {

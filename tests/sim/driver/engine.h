@@ -66,7 +66,7 @@ class Engine {
   std::mutex& mutex_;
   std::condition_variable changed_;
   std::condition_variable service_wanted_;
-  std::map<uint64_t, OpRef> pending_;  // by id: always a topological order
+  std::map<uint64_t, OpRef> pending_;            // by id: always a topological order
   std::set<std::pair<uint64_t, uint64_t>> due_;  // timed mode: (finish, id)
   std::deque<OpRef> for_host_;
   Clock host_clock_;

@@ -46,6 +46,11 @@ CUresult Entry::current(Context** context) {
   return *context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : usable(**context);
 }
 
+CUresult Entry::current_if_any() const {
+  const Context* const context = current_context();
+  return context == nullptr ? CUDA_SUCCESS : usable(*context);
+}
+
 CUresult Entry::stream(CUstream handle, Stream** stream) {
   const bool per_thread = handle == CU_STREAM_PER_THREAD || (handle == nullptr && per_thread_);
   if (per_thread || handle == nullptr || handle == CU_STREAM_LEGACY) {
@@ -91,7 +96,9 @@ CUresult wait_for(Entry& in, Context& context, const std::vector<OpRef>& ops) {
   return context.sticky;
 }
 
-Context* current_context() { return depth == 0 ? nullptr : stack[depth - 1]; }
+Context* current_context() {
+  return depth == 0 ? nullptr : stack[depth - 1];
+}
 
 void set_current_context(Context* context) {
   if (depth == 0) {

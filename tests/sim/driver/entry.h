@@ -10,10 +10,10 @@
 #define SIM_EXPORT extern "C" __attribute__((visibility("default"))) CUresult CUDAAPI
 
 /// Defines an exported function whose body is one call of an implementation.
-#define SIM_DEFINE_AS(symbol, per_thread, needs, params, call)                    \
-  SIM_EXPORT symbol params {                                                      \
-    ::cupool::sim::Entry in(::cupool::sim::Call::symbol, per_thread, needs);      \
-    return in.failed() ? in.result() : (call);                                    \
+#define SIM_DEFINE_AS(symbol, per_thread, needs, params, call)               \
+  SIM_EXPORT symbol params {                                                 \
+    ::cupool::sim::Entry in(::cupool::sim::Call::symbol, per_thread, needs); \
+    return in.failed() ? in.result() : (call);                               \
   }
 #define SIM_DEFINE(symbol, params, call) \
   SIM_DEFINE_AS(symbol, false, ::cupool::sim::Entry::Needs::init, params, call)
@@ -42,6 +42,8 @@ class Entry {
 
   /// The thread's current context; an error when there is none, it is gone or has failed.
   CUresult current(Context** context);
+  /// CUDA_SUCCESS without a current context; an error when there is one that is gone or failed.
+  CUresult current_if_any() const;
   /// The stream that a handle names for this call; looks at the current context only if needed.
   CUresult stream(CUstream handle, Stream** stream);
   CUresult event(CUevent handle, Event** event);

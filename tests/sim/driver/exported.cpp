@@ -32,10 +32,11 @@ Exported exported(const Device& device, const Allocation& allocation) {
   return handle;
 }
 
-bool is_exported(const Exported& handle) { return handle.magic == kMagic; }
+bool is_exported(const Exported& handle) {
+  return handle.magic == kMagic;
+}
 
-CUresult open_exported(const Exported& handle, Context* context, Pool* pool,
-                       CUdeviceptr* address) {
+CUresult open_exported(const Exported& handle, Context* context, Pool* pool, CUdeviceptr* address) {
   World& w = world();
   const ImportKey key{handle.process, handle.device, handle.offset};
   const auto known = w.imports.find(key);
@@ -51,8 +52,8 @@ CUresult open_exported(const Exported& handle, Context* context, Pool* pool,
   std::snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.process, handle.file);
   const int file = open(path, O_RDWR | O_CLOEXEC);
   if (file < 0) return CUDA_ERROR_INVALID_VALUE;
-  const uintptr_t at = device.arena.map(end - first);  // addresses only: the memory is theirs
-  const bool mapped = at != 0 && device.arena.map_foreign(at, end - first, file, first);
+  const uintptr_t at = device.arena.reserve(end - first);  // the memory is theirs
+  const bool mapped = at != 0 && device.arena.back_by(at, end - first, file, first);
   close(file);
   if (!mapped) return CUDA_ERROR_MAP_FAILED;
   Allocation allocation;
@@ -75,8 +76,9 @@ CUresult close_exported(Allocation& allocation) {
   World& w = world();
   if (--allocation.references > 0) return CUDA_SUCCESS;
   const uintptr_t base = allocation.base;
-  w.devices[static_cast<size_t>(allocation.device)]->arena.unmap(allocation.mapped_at,
-                                                                 allocation.held);
+  Arena& arena = w.devices[static_cast<size_t>(allocation.device)]->arena;
+  arena.unback(allocation.mapped_at, allocation.held);
+  arena.unreserve(allocation.mapped_at, allocation.held);
   for (auto it = w.imports.begin(); it != w.imports.end(); ++it) {
     if (it->second != base) continue;
     w.imports.erase(it);

@@ -20,9 +20,20 @@ GraphNode& Graph::add(CUgraphNodeType type, OpSpec spec, std::vector<GraphNode*>
   return *nodes.back();
 }
 
+GraphMemory::~GraphMemory() {
+  AddressMap& addresses = world().addresses;
+  for (const uintptr_t block : blocks) {
+    const Allocation* found = addresses.starting_at(block);
+    if (found == nullptr || found->pool == nullptr) continue;  // the program freed it itself
+    found->pool->release(block, found->size, nullptr);
+    addresses.erase(block);
+  }
+}
+
 std::unique_ptr<GraphExec> instantiate(const Graph& graph) {
   auto exec = std::make_unique<GraphExec>();
   exec->context = graph.context;
+  exec->allocated = graph.allocated;
   std::unordered_map<const GraphNode*, size_t> index;
   for (const auto& node : graph.nodes) {
     GraphExec::Step step;

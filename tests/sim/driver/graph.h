@@ -23,8 +23,16 @@ struct GraphNode {
   CUgraphNode handle() { return reinterpret_cast<CUgraphNode>(this); }
 };
 
+/// Memory that was allocated while capturing: it has one address for as long as the graph or one
+/// of its executable forms exists.
+struct GraphMemory {
+  std::vector<uintptr_t> blocks;
+  ~GraphMemory();
+};
+
 struct Graph {
   Context* context = nullptr;
+  std::shared_ptr<GraphMemory> allocated = std::make_shared<GraphMemory>();
   std::vector<std::unique_ptr<GraphNode>> nodes;  ///< a topological order
 
   CUgraph handle() { return reinterpret_cast<CUgraph>(this); }
@@ -39,6 +47,7 @@ struct GraphExec {
   };
   Context* context = nullptr;
   std::vector<Step> steps;
+  std::shared_ptr<GraphMemory> allocated;
   uintptr_t memory = 0;
 };
 

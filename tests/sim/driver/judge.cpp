@@ -13,16 +13,47 @@ namespace cupool::sim {
 
 namespace {
 
-bool overlap(uintptr_t a, size_t a_bytes, uintptr_t b, size_t b_bytes) {
-  return a < b + b_bytes && b < a + a_bytes;
-}
+constexpr size_t kPruneEvery = 4096;
 
 }  // namespace
 
+// The latest access of its kind on a timeline stands for the earlier ones: what is ordered after
+// it is ordered after them.
+void Referee::remember(const Past& past) {
+  std::vector<Past>& list = unseen_[past.base];
+  if (past.bytes > longest_) longest_ = past.bytes;
+  for (Past& known : list) {
+    if (known.bytes == past.bytes && known.write == past.write && known.owner == past.owner &&
+        known.allocator == past.allocator && known.at.timeline == past.at.timeline) {
+      known = past;
+      return;
+    }
+  }
+  list.push_back(past);
+  if (++remembered_ >= kPruneEvery) prune();
+}
+
+// What the host has seen complete is ordered before everything that comes.
 void Referee::prune() {
   const Clock& host = engine_.host_clock();
   auto seen = [&](const Past& past) { return covers(host, past.at); };
-  unseen_.erase(std::remove_if(unseen_.begin(), unseen_.end(), seen), unseen_.end());
+  for (auto it = unseen_.begin(); it != unseen_.end();) {
+    std::vector<Past>& list = it->second;
+    list.erase(std::remove_if(list.begin(), list.end(), seen), list.end());
+    it = list.empty() ? unseen_.erase(it) : std::next(it);
+  }
+  remembered_ = 0;
+}
+
+template <typename Visit>
+void Referee::each_overlapping(uintptr_t base, size_t bytes, Visit visit) {
+  const uintptr_t first = base > longest_ ? base - longest_ : 0;
+  for (auto it = unseen_.lower_bound(first); it != unseen_.end() && it->first < base + bytes;
+       ++it) {
+    for (const Past& past : it->second) {
+      if (past.base + past.bytes > base) visit(past);
+    }
+  }
 }
 
 unsigned long long Referee::owner_of(uintptr_t address) const {
@@ -58,57 +89,45 @@ void Referee::complain(const char* what, const char* name, unsigned long long ow
 }
 
 void Referee::before_submit(const OpSpec& spec, const Clock& clock, Instant at) {
-  if (off() || spec.accesses.empty()) return;
-  prune();
-  const size_t known = unseen_.size();
+  if (off()) return;
   for (const Access& access : spec.accesses) {
     const unsigned long long owner = owner_of(access.base);
-    for (size_t i = 0; i < known; ++i) {
-      const Past& past = unseen_[i];
-      if (!overlap(access.base, access.bytes, past.base, past.bytes)) continue;
-      if (covers(clock, past.at)) continue;
+    each_overlapping(access.base, access.bytes, [&](const Past& past) {
+      if (covers(clock, past.at)) return;
       if (past.allocator) {
         complain("pool memory used too early", spec.name, owner, past);
       } else if (past.owner != owner && (past.write || access.write)) {
         complain("foreign access", spec.name, owner, past);
       }
-    }
-    unseen_.push_back({access.base, access.bytes, access.write, false, owner, at, spec.name});
+    });
+  }
+  for (const Access& access : spec.accesses) {
+    const unsigned long long owner = owner_of(access.base);
+    remember({access.base, access.bytes, access.write, false, owner, at, spec.name});
   }
 }
 
 void Referee::pool_allocated(uintptr_t base, size_t bytes, Instant at) {
-  if (off()) return;
-  prune();
-  unseen_.push_back({base, bytes, true, true, 0, at, "allocation"});
+  if (!off()) remember({base, bytes, true, true, 0, at, "allocation"});
 }
 
 void Referee::pool_freed(uintptr_t base, size_t bytes, const Clock& clock, Instant at) {
   if (off()) return;
-  prune();
-  for (const Past& past : unseen_) {
-    if (!overlap(base, bytes, past.base, past.bytes) || covers(clock, past.at)) continue;
-    // A block allocated in one stream and freed in another without order is the program's fault
-    // as well: cuda.h, cuMemFreeAsync: "the allocation must be ordered before the free".
-    complain("freed to the pool while in use", "free", owner_of(base), past);
-  }
-  if (at.timeline != 0) unseen_.push_back({base, bytes, true, true, 0, at, "free"});
-}
-
-void Referee::forget(uintptr_t base, size_t bytes) {
-  if (off()) return;
-  auto inside = [&](const Past& past) { return overlap(base, bytes, past.base, past.bytes); };
-  unseen_.erase(std::remove_if(unseen_.begin(), unseen_.end(), inside), unseen_.end());
-  set_owner(base, bytes, 0);
+  each_overlapping(base, bytes, [&](const Past& past) {
+    // A block allocated in one stream and freed in another without order is a fault as well:
+    // cuda.h, cuMemFreeAsync, wants the allocation ordered before the free.
+    if (!covers(clock, past.at)) complain("freed to the pool while in use", "free", 0, past);
+  });
+  if (at.timeline != 0) remember({base, bytes, true, true, 0, at, "free"});
 }
 
 void Referee::host_access(uintptr_t base, size_t bytes, bool write) {
   if (off()) return;
-  prune();
-  for (const Past& past : unseen_) {
-    if (past.allocator || !overlap(base, bytes, past.base, past.bytes)) continue;
-    if (past.write || write) complain("host access", write ? "host write" : "host read", 0, past);
-  }
+  const Clock& host = engine_.host_clock();
+  each_overlapping(base, bytes, [&](const Past& past) {
+    if (past.allocator || covers(host, past.at) || !(past.write || write)) return;
+    complain("host access", write ? "host write" : "host read", 0, past);
+  });
 }
 
 }  // namespace cupool::sim

@@ -30,9 +30,6 @@ class Referee {
   void pool_allocated(uintptr_t base, size_t bytes, Instant at);
   /// The block goes back to a pool, ordered as `clock` says; what is pending must be covered.
   void pool_freed(uintptr_t base, size_t bytes, const Clock& clock, Instant at);
-  /// The memory went away altogether (device reset): what was known about it means nothing.
-  void forget(uintptr_t base, size_t bytes);
-
   void host_access(uintptr_t base, size_t bytes, bool write);
 
   unsigned long long complaints() const { return complaints_; }
@@ -54,13 +51,19 @@ class Referee {
   };
 
   bool off() const { return settings_.judge == Judge::off; }
+  void remember(const Past& past);
   void prune();
+  /// Visits what is known of accesses to memory that overlaps.
+  template <typename Visit>
+  void each_overlapping(uintptr_t base, size_t bytes, Visit visit);
   unsigned long long owner_of(uintptr_t base) const;
   void complain(const char* what, const char* name, unsigned long long owner, const Past& past);
 
   const Settings& settings_;
   const Engine& engine_;
-  std::vector<Past> unseen_;
+  std::map<uintptr_t, std::vector<Past>> unseen_;  // by base
+  size_t longest_ = 0;                             // of all ranges that were ever in there
+  size_t remembered_ = 0;                          // since the last prune
   std::map<uintptr_t, Range> owners_;
   unsigned long long complaints_ = 0;
   std::string last_;

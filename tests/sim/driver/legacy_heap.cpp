@@ -10,7 +10,9 @@ namespace {
 
 constexpr size_t kAlignment = 512;
 
-size_t round_up(size_t bytes, size_t step) { return (bytes + step - 1) / step * step; }
+size_t round_up(size_t bytes, size_t step) {
+  return (bytes + step - 1) / step * step;
+}
 
 }  // namespace
 

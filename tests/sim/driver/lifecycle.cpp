@@ -18,7 +18,10 @@ enum class Phase { fresh, no_device, ready, torn_down, forked };
 
 std::atomic<Phase> phase{Phase::fresh};
 
-void tear_down() { phase.store(Phase::torn_down); }
+void tear_down() {
+  Phase expected = Phase::ready;  // a forked child stays what it is
+  phase.compare_exchange_strong(expected, Phase::torn_down);
+}
 
 // A child of an initialised process cannot use the driver; nothing may hang in it.
 void in_child() {
@@ -37,19 +40,26 @@ __attribute__((destructor)) void at_unload() {
 
 CUresult alive() {
   switch (phase.load()) {
-    case Phase::ready: return CUDA_SUCCESS;
-    case Phase::torn_down: return CUDA_ERROR_DEINITIALIZED;
-    default: return CUDA_ERROR_NOT_INITIALIZED;
+    case Phase::ready:
+      return CUDA_SUCCESS;
+    case Phase::torn_down:
+      return CUDA_ERROR_DEINITIALIZED;
+    default:
+      return CUDA_ERROR_NOT_INITIALIZED;
   }
 }
 
 CUresult initialise(unsigned flags) {
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   switch (phase.load()) {
-    case Phase::forked: return CUDA_ERROR_NOT_INITIALIZED;
-    case Phase::torn_down: return CUDA_ERROR_DEINITIALIZED;
-    case Phase::ready: return CUDA_SUCCESS;
-    default: break;
+    case Phase::forked:
+      return CUDA_ERROR_NOT_INITIALIZED;
+    case Phase::torn_down:
+      return CUDA_ERROR_DEINITIALIZED;
+    case Phase::ready:
+      return CUDA_SUCCESS;
+    default:
+      break;
   }
   World& w = world();
   std::lock_guard<std::mutex> lock(w.mutex);

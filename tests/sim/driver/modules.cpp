@@ -14,8 +14,8 @@ namespace {
 using Arguments = std::vector<uint64_t>;
 
 uint64_t fill_time(size_t bytes) {
-  return 2000 + static_cast<uint64_t>(static_cast<double>(bytes) /
-                                      world().settings.gigabytes_per_second);
+  return 2000 +
+         static_cast<uint64_t>(static_cast<double>(bytes) / world().settings.gigabytes_per_second);
 }
 
 /// Runs `body` if the context may touch all of the accesses.
@@ -77,8 +77,10 @@ OpSpec trap(Context&, const Arguments&) {
 }
 
 const Kernel kKernels[] = {
-    {"stamp_u32", {8, 8, 4}, stamp}, {"check_u32", {8, 8, 4, 8}, check},
-    {"copy_u32", {8, 8, 8}, copy},   {"spin_ns", {8}, spin},
+    {"stamp_u32", {8, 8, 4}, stamp},
+    {"check_u32", {8, 8, 4, 8}, check},
+    {"copy_u32", {8, 8, 8}, copy},
+    {"spin_ns", {8}, spin},
     {"trap", {}, trap},
 };
 

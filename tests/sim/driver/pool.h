@@ -1,5 +1,6 @@
-// Stream-ordered memory pools: reserved in steps of 32 MiB, reused by the freeing stream at once
-// and by others as the pool's reuse policies allow, given back to the device at synchronisations.
+// Stream-ordered memory pools: one range of addresses that is backed in steps of 32 MiB, reused by
+// the freeing stream at once and by others as the pool's reuse policies allow, and given back to
+// the device at synchronisations. Steps and packing are as measured with the H200 of facts.md.
 #pragma once
 
 #include <cuda.h>
@@ -19,6 +20,9 @@ struct Stream;
 class Pool {
  public:
   Pool(Device& device, const CUmemPoolProps& props);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
 
   struct Placement {
     uintptr_t address = 0;  ///< 0: out of memory
@@ -34,7 +38,7 @@ class Pool {
 
   /// Forgets the order of frees that the host has seen complete.
   void settle();
-  /// Returns segments without live or unsettled blocks, down to `keep` reserved bytes.
+  /// Returns steps without live or unsettled blocks, down to `keep` reserved bytes.
   size_t trim(size_t keep);
   void trim_to_threshold() { trim(static_cast<size_t>(release_threshold)); }
 
@@ -64,25 +68,29 @@ class Pool {
     size_t bytes = 0;
     OpRef freed_by;  ///< null: usable by everybody
   };
-  struct Segment {
-    size_t bytes = 0;
-    std::map<uintptr_t, Hole> holes;
-  };
 
   enum class Reuse { no, yes, after };
   Reuse reuse(const Hole& hole, const Stream& stream, const Clock& clock, bool last_resort) const;
   Placement find(size_t bytes, const Stream& stream, const Clock& clock, bool last_resort);
-  bool grow(size_t bytes, size_t* grown);
-  void merge(Segment& segment);
+  /// Backs more memory, next to holes that the stream may use.
+  Placement grow(size_t bytes, const Stream& stream, const Clock& clock);
+  /// Memory from `at` on: at least `least`, a step of 32 MiB if possible, `most` at most.
+  size_t back(uintptr_t at, size_t least, size_t most);
+  Placement place(uintptr_t address, size_t bytes);
+  void merge();
 
   Device& device_;
   CUmemPoolProps props_;
-  std::map<uintptr_t, Segment> segments_;
+  uintptr_t window_ = 0;  ///< addresses, as many as the device has memory
+  size_t window_bytes_ = 0;
+  std::map<uintptr_t, size_t> chunks_;  ///< what is backed, in steps of 32 MiB or less
+  std::map<uintptr_t, Hole> holes_;     ///< what is backed and nobody's
   std::map<int, CUmemAccess_flags> access_;
   int follow_event_dependencies_ = 1;
   int allow_opportunistic_ = 1;
   int allow_internal_dependencies_ = 1;
-  uint64_t reserved_ = 0;
+  uint64_t mapped_ = 0;    ///< bytes of the segments
+  uint64_t reserved_ = 0;  ///< mapped, and the rest of the last step
   uint64_t reserved_high_ = 0;
   uint64_t used_ = 0;
   uint64_t used_high_ = 0;

@@ -53,11 +53,24 @@ size_t parse_bytes(const char* text) {
   const double number = std::strtod(text, &end);
   double scale = 1;
   switch (*end) {
-    case 'K': scale = 1024.0; ++end; break;
-    case 'M': scale = 1024.0 * 1024; ++end; break;
-    case 'G': scale = 1024.0 * 1024 * 1024; ++end; break;
-    case 'T': scale = 1024.0 * 1024 * 1024 * 1024; ++end; break;
-    default: break;
+    case 'K':
+      scale = 1024.0;
+      ++end;
+      break;
+    case 'M':
+      scale = 1024.0 * 1024;
+      ++end;
+      break;
+    case 'G':
+      scale = 1024.0 * 1024 * 1024;
+      ++end;
+      break;
+    case 'T':
+      scale = 1024.0 * 1024 * 1024 * 1024;
+      ++end;
+      break;
+    default:
+      break;
   }
   if (end == text || *end != '\0' || number <= 0) return 0;
   return static_cast<size_t>(number * scale);
@@ -81,12 +94,18 @@ Settings read_settings() {
     s.pools = s.pools && n != 0;
     return true;
   });
+  read("CUPOOL_SIM_RECLAIM", [&](const char* v) {
+    if (!parse_count(v, &n)) return false;
+    s.reclaim = n != 0;
+    return true;
+  });
   read("CUPOOL_SIM_DRIVER_VERSION", [&](const char* v) {
     if (!parse_count(v, &n)) return false;
     s.driver_version = static_cast<int>(n);
     return true;
   });
-  read("CUPOOL_SIM_GBPS", [&](const char* v) { return (s.gigabytes_per_second = std::atof(v)) > 0; });
+  read("CUPOOL_SIM_GBPS",
+       [&](const char* v) { return (s.gigabytes_per_second = std::atof(v)) > 0; });
   read("CUPOOL_SIM_POLLS", [&](const char* v) {
     if (!parse_count(v, &n)) return false;
     s.polls = static_cast<int>(n);

@@ -24,6 +24,7 @@ struct Settings {
   int devices = 1;
   size_t memory_bytes = size_t{4} << 30;  ///< per device
   bool pools = true;
+  bool reclaim = false;  ///< take idle pool memory back before reporting out of memory
   int driver_version = 13000;
   double gigabytes_per_second = 20;  ///< timed mode: copies and fills
   int polls = 3;                     ///< queries answered "not ready" before one forces completion

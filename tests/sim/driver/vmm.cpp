@@ -19,7 +19,7 @@ CUresult VirtualMemory::create(CUmemGenericAllocationHandle* handle, size_t byte
     return CUDA_ERROR_INVALID_VALUE;
   }
   Device& device = *w.devices[static_cast<size_t>(prop->location.id)];
-  if (bytes > device.total - device.used) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!device.has(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   Physical physical;
   physical.file = memfd_create("cupool-sim-physical", MFD_CLOEXEC);
   if (physical.file < 0 || ftruncate(physical.file, static_cast<off_t>(bytes)) != 0) {
@@ -52,9 +52,8 @@ CUresult VirtualMemory::reserve(CUdeviceptr* address, Device& device, size_t byt
   if (address == nullptr || bytes == 0 || bytes % kChunkBytes != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const uintptr_t at = device.arena.map(bytes);
+  const uintptr_t at = device.arena.reserve(bytes);
   if (at == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  device.arena.close(at, bytes);
   reserved_.emplace(at, bytes);
   *address = at;
   return CUDA_SUCCESS;
@@ -64,8 +63,8 @@ CUresult VirtualMemory::unreserve(CUdeviceptr address, size_t bytes) {
   const auto it = reserved_.find(address);
   if (it == reserved_.end() || it->second != bytes) return CUDA_ERROR_INVALID_VALUE;
   Device& device = *world().device_at(address);
-  device.arena.reopen(address);
-  device.arena.unmap(address, bytes);
+  if (!device.arena.bare(address, bytes)) return CUDA_ERROR_INVALID_VALUE;  // still mapped
+  device.arena.unreserve(address, bytes);
   reserved_.erase(it);
   return CUDA_SUCCESS;
 }
@@ -76,11 +75,10 @@ CUresult VirtualMemory::map(CUdeviceptr address, size_t bytes, size_t offset,
   const auto it = physical_.find(handle);
   Device* const device = w.device_at(address);
   if (it == physical_.end() || device == nullptr || offset + bytes > it->second.bytes ||
-      bytes % kChunkBytes != 0 || !device->arena.closed(address, bytes)) {
+      bytes % kChunkBytes != 0 || !device->arena.bare(address, bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  device->arena.open(address, bytes);
-  if (!device->arena.map_foreign(address, bytes, it->second.file, offset)) {
+  if (!device->arena.back_by(address, bytes, it->second.file, offset)) {
     return CUDA_ERROR_MAP_FAILED;
   }
   ++it->second.references;
@@ -98,7 +96,7 @@ CUresult VirtualMemory::unmap(CUdeviceptr address, size_t bytes) {
   const auto it = mapped_.find(address);
   if (it == mapped_.end() || it->second.bytes != bytes) return CUDA_ERROR_INVALID_VALUE;
   world().addresses.erase(address);
-  world().device_at(address)->arena.close(address, bytes);
+  world().device_at(address)->arena.unback(address, bytes);
   drop(it->second.handle);
   mapped_.erase(it);
   return CUDA_SUCCESS;

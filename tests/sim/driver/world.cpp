@@ -45,6 +45,14 @@ void World::after_host_sync(Device& device) {
   }
 }
 
+void World::reclaim(Device& device) {
+  for (Pool* pool : pools) {
+    if (&pool->device() != &device) continue;
+    pool->settle();
+    pool->trim(0);
+  }
+}
+
 void World::collect(Pool* pool) {
   if (!pool->destroyed || pool->live_blocks() != 0) return;
   // Frees whose stream work is pending are waited for by nobody: the segments stay until then.

@@ -70,6 +70,9 @@ struct World {
 
   /// The host has waited for something on this device: pools give back what exceeds thresholds.
   void after_host_sync(Device& device);
+  /// Idle memory of pools, however high their thresholds, goes back to the device: what driver 580
+  /// does before it reports out of memory (measured; older drivers may not, hence a setting).
+  void reclaim(Device& device);
   /// A destroyed pool goes when its last block has been freed.
   void collect(Pool* pool);
 };

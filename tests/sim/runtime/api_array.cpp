@@ -18,7 +18,9 @@ CUDA_ARRAY3D_DESCRIPTOR describe(const cudaChannelFormatDesc& f, cudaExtent exte
   const bool floating = f.f == cudaChannelFormatKindFloat;
   const bool is_signed = f.f == cudaChannelFormatKindSigned;
   switch (f.x) {
-    case 8: d.Format = is_signed ? CU_AD_FORMAT_SIGNED_INT8 : CU_AD_FORMAT_UNSIGNED_INT8; break;
+    case 8:
+      d.Format = is_signed ? CU_AD_FORMAT_SIGNED_INT8 : CU_AD_FORMAT_UNSIGNED_INT8;
+      break;
     case 16:
       d.Format = floating    ? CU_AD_FORMAT_HALF
                  : is_signed ? CU_AD_FORMAT_SIGNED_INT16

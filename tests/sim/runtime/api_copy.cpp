@@ -6,9 +6,13 @@ namespace cupool::sim::runtime {
 
 namespace {
 
-CUdeviceptr address(const void* p) { return reinterpret_cast<CUdeviceptr>(const_cast<void*>(p)); }
+CUdeviceptr address(const void* p) {
+  return reinterpret_cast<CUdeviceptr>(const_cast<void*>(p));
+}
 
-bool good(cudaMemcpyKind kind) { return kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault; }
+bool good(cudaMemcpyKind kind) {
+  return kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault;
+}
 
 template <bool pt>
 cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
@@ -21,7 +25,8 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) 
     case cudaMemcpyDeviceToDevice:
       return call(RT_PICK(cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds), address(to), address(from),
                   bytes);
-    default: return call(RT_PICK(cuMemcpy, cuMemcpy_ptds), address(to), address(from), bytes);
+    default:
+      return call(RT_PICK(cuMemcpy, cuMemcpy_ptds), address(to), address(from), bytes);
   }
 }
 
@@ -40,8 +45,7 @@ cudaError_t copy_async(void* to, const void* from, size_t bytes, cudaMemcpyKind 
       return call(RT_PICK(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz), address(to),
                   address(from), bytes, s);
     default:
-      return call(RT_PICK(cuMemcpyAsync, cuMemcpyAsync_ptsz), address(to), address(from), bytes,
-                  s);
+      return call(RT_PICK(cuMemcpyAsync, cuMemcpyAsync_ptsz), address(to), address(from), bytes, s);
   }
 }
 
@@ -105,8 +109,7 @@ RT_TWINS(cudaMemcpyAsync, cudaMemcpyAsync_ptsz,
          copy_async<pt>(to, from, bytes, kind, s))
 RT_DEFINE(cudaMemcpyPeer, (void* to, int, const void* from, int, size_t bytes),
           call(driver().cuMemcpyPeer, address(to), nullptr, address(from), nullptr, bytes))
-RT_DEFINE(cudaMemcpyPeerAsync,
-          (void* to, int, const void* from, int, size_t bytes, cudaStream_t s),
+RT_DEFINE(cudaMemcpyPeerAsync, (void* to, int, const void* from, int, size_t bytes, cudaStream_t s),
           call(driver().cuMemcpyPeerAsync, address(to), nullptr, address(from), nullptr, bytes, s))
 RT_TWINS(cudaMemcpy2D, cudaMemcpy2D_ptds,
          (void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
@@ -123,8 +126,7 @@ RT_TWINS(cudaMemcpy3DAsync, cudaMemcpy3DAsync_ptsz, (const cudaMemcpy3DParms* p,
 RT_TWINS(cudaMemset, cudaMemset_ptds, (void* to, int value, size_t count),
          call(RT_PICK(cuMemsetD8_v2, cuMemsetD8_v2_ptds), address(to),
               static_cast<unsigned char>(value), count))
-RT_TWINS(cudaMemsetAsync, cudaMemsetAsync_ptsz,
-         (void* to, int value, size_t count, cudaStream_t s),
+RT_TWINS(cudaMemsetAsync, cudaMemsetAsync_ptsz, (void* to, int value, size_t count, cudaStream_t s),
          call(RT_PICK(cuMemsetD8Async, cuMemsetD8Async_ptsz), address(to),
               static_cast<unsigned char>(value), count, s))
 RT_TWINS(cudaMemset2D, cudaMemset2D_ptds,

@@ -119,10 +119,11 @@ cudaError_t entry_point(const char* symbol, void** function, unsigned version,
   if (state != cudaSuccess) return state;
   if (driver().get_proc_address == nullptr) return cudaErrorNotSupported;
   CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-  const CUresult result = driver().get_proc_address(symbol, function, static_cast<int>(version),
-                                                    flags, &status);
+  const CUresult result =
+      driver().get_proc_address(symbol, function, static_cast<int>(version), flags, &status);
   if (result != CUDA_SUCCESS) return translate(result);
-  if (out != nullptr) return *out = static_cast<cudaDriverEntryPointQueryResult>(status), cudaSuccess;
+  if (out != nullptr)
+    return *out = static_cast<cudaDriverEntryPointQueryResult>(status), cudaSuccess;
   return *function == nullptr ? cudaErrorSymbolNotFound : cudaSuccess;
 }
 
@@ -145,7 +146,7 @@ RT_DEFINE(cudaGetDeviceCount, (int* out), count(out))
 RT_DEFINE(cudaGetDevice, (int* out), get_device(out))
 RT_DEFINE(cudaSetDevice, (int device), use_device(device))
 RT_DEFINE(cudaInitDevice, (int device, unsigned int, unsigned int), use_device(device))
-RT_DEFINE(cudaGetDeviceProperties, (cudaDeviceProp* p, int device), properties(p, device))
+RT_DEFINE(cudaGetDeviceProperties, (cudaDeviceProp * p, int device), properties(p, device))
 RT_DEFINE(cudaDeviceGetAttribute, (int* value, cudaDeviceAttr attr, int device),
           attribute(value, attr, device))
 RT_DEFINE(cudaDeviceReset, (), reset())
@@ -154,7 +155,7 @@ RT_DEFINE(cudaDeviceCanAccessPeer, (int* can, int device, int peer), can_access(
 RT_DEFINE(cudaDeviceEnablePeerAccess, (int peer, unsigned int flags),
           enable_peer(peer, flags, true))
 RT_DEFINE(cudaDeviceDisablePeerAccess, (int peer), enable_peer(peer, 0, false))
-RT_DEFINE(cudaDeviceGetLimit, (size_t* value, cudaLimit which), limit(false, which, value))
+RT_DEFINE(cudaDeviceGetLimit, (size_t * value, cudaLimit which), limit(false, which, value))
 RT_DEFINE(cudaDeviceSetLimit, (cudaLimit which, size_t value), limit(true, which, &value))
 RT_DEFINE(cudaDeviceGetStreamPriorityRange, (int* least, int* greatest),
           call(driver().cuCtxGetStreamPriorityRange, least, greatest))
@@ -174,8 +175,12 @@ RT_DEFINE(cudaGetDriverEntryPoint,
 RT_DEFINE(cudaProfilerStart, (), call(driver().cuProfilerStart))
 RT_DEFINE(cudaProfilerStop, (), call(driver().cuProfilerStop))
 
-RT_EXPORT cudaGetLastError() { return last_error(true); }
-RT_EXPORT cudaPeekAtLastError() { return last_error(false); }
+RT_EXPORT cudaGetLastError() {
+  return last_error(true);
+}
+RT_EXPORT cudaPeekAtLastError() {
+  return last_error(false);
+}
 
 extern "C" __attribute__((visibility("default"))) const char* CUDARTAPI
 cudaGetErrorName(cudaError_t error) {

@@ -10,7 +10,9 @@ namespace {
 CUdeviceptr device_pointer(const void* p) {
   return reinterpret_cast<CUdeviceptr>(const_cast<void*>(p));
 }
-CUdeviceptr* out_pointer(void** p) { return reinterpret_cast<CUdeviceptr*>(p); }
+CUdeviceptr* out_pointer(void** p) {
+  return reinterpret_cast<CUdeviceptr*>(p);
+}
 
 // facts.md, Semantics: cudaMalloc(0) succeeds and gives null, where the driver refuses.
 cudaError_t allocate(void** p, size_t bytes) {
@@ -75,21 +77,20 @@ cudaError_t attributes(cudaPointerAttributes* out, const void* p) {
   int device = 0;
   CUdeviceptr on_device = 0;
   void* on_host = nullptr;
-  CUpointer_attribute which[] = {
-      CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
-      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
-      CU_POINTER_ATTRIBUTE_HOST_POINTER};
+  CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                 CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                 CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+                                 CU_POINTER_ATTRIBUTE_HOST_POINTER};
   void* data[] = {&type, &managed, &device, &on_device, &on_host};
   const CUresult result = driver().cuPointerGetAttributes(5, which, data, device_pointer(p));
   if (result != CUDA_SUCCESS) return translate(result);
-  out->type = managed != 0                 ? cudaMemoryTypeManaged
+  out->type = managed != 0                   ? cudaMemoryTypeManaged
               : type == CU_MEMORYTYPE_HOST   ? cudaMemoryTypeHost
               : type == CU_MEMORYTYPE_DEVICE ? cudaMemoryTypeDevice
                                              : cudaMemoryTypeUnregistered;
   out->device = out->type == cudaMemoryTypeUnregistered ? -2 : device;
   out->devicePointer = reinterpret_cast<void*>(on_device);
-  out->hostPointer =
-      out->type == cudaMemoryTypeUnregistered ? const_cast<void*>(p) : on_host;
+  out->hostPointer = out->type == cudaMemoryTypeUnregistered ? const_cast<void*>(p) : on_host;
   return cudaSuccess;
 }
 
@@ -99,7 +100,7 @@ RT_DEFINE(cudaMalloc, (void** p, size_t bytes), allocate(p, bytes))
 RT_DEFINE(cudaFree, (void* p), release(p))
 RT_DEFINE(cudaMallocPitch, (void** p, size_t* pitch, size_t width, size_t height),
           allocate_pitch(p, pitch, width, height))
-RT_DEFINE(cudaMalloc3D, (cudaPitchedPtr* p, cudaExtent extent), allocate_3d(p, extent))
+RT_DEFINE(cudaMalloc3D, (cudaPitchedPtr * p, cudaExtent extent), allocate_3d(p, extent))
 RT_DEFINE(cudaMallocManaged, (void** p, size_t bytes, unsigned int flags),
           allocate_managed(p, bytes, flags))
 RT_DEFINE(cudaMallocHost, (void** p, size_t bytes), allocate_host(p, bytes, 0))
@@ -113,11 +114,11 @@ RT_DEFINE(cudaHostGetDevicePointer, (void** out, void* p, unsigned int flags),
           call(driver().cuMemHostGetDevicePointer_v2, out_pointer(out), p, flags))
 RT_DEFINE(cudaHostGetFlags, (unsigned int* flags, void* p),
           call(driver().cuMemHostGetFlags, flags, p))
-RT_DEFINE(cudaMemGetInfo, (size_t* free_bytes, size_t* total),
+RT_DEFINE(cudaMemGetInfo, (size_t * free_bytes, size_t* total),
           call(driver().cuMemGetInfo_v2, free_bytes, total))
-RT_DEFINE(cudaPointerGetAttributes, (cudaPointerAttributes* out, const void* p),
+RT_DEFINE(cudaPointerGetAttributes, (cudaPointerAttributes * out, const void* p),
           attributes(out, p))
-RT_DEFINE(cudaIpcGetMemHandle, (cudaIpcMemHandle_t* handle, void* p),
+RT_DEFINE(cudaIpcGetMemHandle, (cudaIpcMemHandle_t * handle, void* p),
           call(driver().cuIpcGetMemHandle, reinterpret_cast<CUipcMemHandle*>(handle),
                device_pointer(p)))
 RT_DEFINE(cudaIpcOpenMemHandle, (void** p, cudaIpcMemHandle_t handle, unsigned int flags),

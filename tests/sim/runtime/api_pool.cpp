@@ -5,8 +5,12 @@ namespace cupool::sim::runtime {
 
 namespace {
 
-CUdeviceptr* out_pointer(void** p) { return reinterpret_cast<CUdeviceptr*>(p); }
-CUdeviceptr address(void* p) { return reinterpret_cast<CUdeviceptr>(p); }
+CUdeviceptr* out_pointer(void** p) {
+  return reinterpret_cast<CUdeviceptr*>(p);
+}
+CUdeviceptr address(void* p) {
+  return reinterpret_cast<CUdeviceptr>(p);
+}
 
 template <bool pt>
 cudaError_t allocate(void** p, size_t bytes, cudaStream_t s) {
@@ -15,11 +19,13 @@ cudaError_t allocate(void** p, size_t bytes, cudaStream_t s) {
 
 template <bool pt>
 cudaError_t allocate_from(void** p, size_t bytes, cudaMemPool_t pool, cudaStream_t s) {
-  return call(RT_PICK(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz), out_pointer(p),
-              bytes, pool, s);
+  return call(RT_PICK(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz), out_pointer(p), bytes,
+              pool, s);
 }
 
-CUmemPool_attribute attribute(cudaMemPoolAttr a) { return static_cast<CUmemPool_attribute>(a); }
+CUmemPool_attribute attribute(cudaMemPoolAttr a) {
+  return static_cast<CUmemPool_attribute>(a);
+}
 
 static_assert(sizeof(cudaMemPoolProps) == sizeof(CUmemPoolProps), "the same structure");
 static_assert(sizeof(cudaMemAccessDesc) == sizeof(CUmemAccessDesc), "the same structure");
@@ -33,13 +39,13 @@ RT_TWINS(cudaMallocFromPoolAsync, cudaMallocFromPoolAsync_ptsz,
          allocate_from<pt>(p, bytes, pool, s))
 RT_TWINS(cudaFreeAsync, cudaFreeAsync_ptsz, (void* p, cudaStream_t s),
          call(RT_PICK(cuMemFreeAsync, cuMemFreeAsync_ptsz), address(p), s))
-RT_DEFINE(cudaDeviceGetDefaultMemPool, (cudaMemPool_t* pool, int device),
+RT_DEFINE(cudaDeviceGetDefaultMemPool, (cudaMemPool_t * pool, int device),
           call(driver().cuDeviceGetDefaultMemPool, pool, device))
-RT_DEFINE(cudaDeviceGetMemPool, (cudaMemPool_t* pool, int device),
+RT_DEFINE(cudaDeviceGetMemPool, (cudaMemPool_t * pool, int device),
           call(driver().cuDeviceGetMemPool, pool, device))
 RT_DEFINE(cudaDeviceSetMemPool, (int device, cudaMemPool_t pool),
           call(driver().cuDeviceSetMemPool, device, pool))
-RT_DEFINE(cudaMemPoolCreate, (cudaMemPool_t* pool, const cudaMemPoolProps* props),
+RT_DEFINE(cudaMemPoolCreate, (cudaMemPool_t * pool, const cudaMemPoolProps* props),
           call(driver().cuMemPoolCreate, pool, reinterpret_cast<const CUmemPoolProps*>(props)))
 RT_DEFINE(cudaMemPoolDestroy, (cudaMemPool_t pool), call(driver().cuMemPoolDestroy, pool))
 RT_DEFINE(cudaMemPoolTrimTo, (cudaMemPool_t pool, size_t keep),
@@ -48,8 +54,7 @@ RT_DEFINE(cudaMemPoolSetAttribute, (cudaMemPool_t pool, cudaMemPoolAttr attr, vo
           call(driver().cuMemPoolSetAttribute, pool, attribute(attr), value))
 RT_DEFINE(cudaMemPoolGetAttribute, (cudaMemPool_t pool, cudaMemPoolAttr attr, void* value),
           call(driver().cuMemPoolGetAttribute, pool, attribute(attr), value))
-RT_DEFINE(cudaMemPoolSetAccess,
-          (cudaMemPool_t pool, const cudaMemAccessDesc* map, size_t count),
+RT_DEFINE(cudaMemPoolSetAccess, (cudaMemPool_t pool, const cudaMemAccessDesc* map, size_t count),
           call(driver().cuMemPoolSetAccess, pool, reinterpret_cast<const CUmemAccessDesc*>(map),
                count))
 RT_DEFINE(cudaMemPoolGetAccess,
@@ -57,20 +62,18 @@ RT_DEFINE(cudaMemPoolGetAccess,
           call(driver().cuMemPoolGetAccess, reinterpret_cast<CUmemAccess_flags*>(flags), pool,
                reinterpret_cast<CUmemLocation*>(location)))
 RT_DEFINE(cudaMemPoolExportToShareableHandle,
-          (void* handle, cudaMemPool_t pool, cudaMemAllocationHandleType type,
-           unsigned int flags),
+          (void* handle, cudaMemPool_t pool, cudaMemAllocationHandleType type, unsigned int flags),
           call(driver().cuMemPoolExportToShareableHandle, handle, pool,
                static_cast<CUmemAllocationHandleType>(type), flags))
 RT_DEFINE(cudaMemPoolImportFromShareableHandle,
-          (cudaMemPool_t* pool, void* handle, cudaMemAllocationHandleType type,
+          (cudaMemPool_t * pool, void* handle, cudaMemAllocationHandleType type,
            unsigned int flags),
           call(driver().cuMemPoolImportFromShareableHandle, pool, handle,
                static_cast<CUmemAllocationHandleType>(type), flags))
-RT_DEFINE(cudaMemPoolExportPointer, (cudaMemPoolPtrExportData* data, void* p),
-          call(driver().cuMemPoolExportPointer,
-               reinterpret_cast<CUmemPoolPtrExportData*>(data), address(p)))
-RT_DEFINE(cudaMemPoolImportPointer,
-          (void** p, cudaMemPool_t pool, cudaMemPoolPtrExportData* data),
+RT_DEFINE(cudaMemPoolExportPointer, (cudaMemPoolPtrExportData * data, void* p),
+          call(driver().cuMemPoolExportPointer, reinterpret_cast<CUmemPoolPtrExportData*>(data),
+               address(p)))
+RT_DEFINE(cudaMemPoolImportPointer, (void** p, cudaMemPool_t pool, cudaMemPoolPtrExportData* data),
           call(driver().cuMemPoolImportPointer, out_pointer(p), pool,
                reinterpret_cast<CUmemPoolPtrExportData*>(data)))
 

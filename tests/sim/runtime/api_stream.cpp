@@ -15,9 +15,8 @@ cudaError_t capture_info(cudaStream_t s, cudaStreamCaptureStatus* status, unsign
                          const cudaGraphEdgeData** edges, size_t* count) {
   cuuint64_t number = 0;
   const CUgraphEdgeData* edge_data = nullptr;
-  const cudaError_t error =
-      call(RT_PICK(cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo_v3_ptsz), s,
-           status_of(status), &number, graph, nodes, &edge_data, count);
+  const cudaError_t error = call(RT_PICK(cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo_v3_ptsz),
+                                 s, status_of(status), &number, graph, nodes, &edge_data, count);
   if (error == cudaSuccess && id != nullptr) *id = number;
   if (error == cudaSuccess && edges != nullptr) {
     *edges = reinterpret_cast<const cudaGraphEdgeData*>(edge_data);
@@ -31,10 +30,10 @@ cudaError_t create_event(cudaEvent_t* event, unsigned flags) {
 
 }  // namespace
 
-RT_DEFINE(cudaStreamCreate, (cudaStream_t* s), call(driver().cuStreamCreate, s, 0u))
-RT_DEFINE(cudaStreamCreateWithFlags, (cudaStream_t* s, unsigned int flags),
+RT_DEFINE(cudaStreamCreate, (cudaStream_t * s), call(driver().cuStreamCreate, s, 0u))
+RT_DEFINE(cudaStreamCreateWithFlags, (cudaStream_t * s, unsigned int flags),
           call(driver().cuStreamCreate, s, flags))
-RT_DEFINE(cudaStreamCreateWithPriority, (cudaStream_t* s, unsigned int flags, int priority),
+RT_DEFINE(cudaStreamCreateWithPriority, (cudaStream_t * s, unsigned int flags, int priority),
           call(driver().cuStreamCreateWithPriority, s, flags, priority))
 RT_DEFINE(cudaStreamDestroy, (cudaStream_t s), call(driver().cuStreamDestroy_v2, s))
 RT_TWINS(cudaStreamSynchronize, cudaStreamSynchronize_ptsz, (cudaStream_t s),
@@ -58,8 +57,8 @@ RT_TWINS(cudaStreamAddCallback, cudaStreamAddCallback_ptsz,
          call(RT_PICK(cuStreamAddCallback, cuStreamAddCallback_ptsz), s,
               reinterpret_cast<CUstreamCallback>(function), data, flags))
 
-RT_DEFINE(cudaEventCreate, (cudaEvent_t* event), create_event(event, 0))
-RT_DEFINE(cudaEventCreateWithFlags, (cudaEvent_t* event, unsigned int flags),
+RT_DEFINE(cudaEventCreate, (cudaEvent_t * event), create_event(event, 0))
+RT_DEFINE(cudaEventCreateWithFlags, (cudaEvent_t * event, unsigned int flags),
           create_event(event, flags))
 RT_DEFINE(cudaEventDestroy, (cudaEvent_t event), call(driver().cuEventDestroy_v2, event))
 RT_TWINS(cudaEventRecord, cudaEventRecord_ptsz, (cudaEvent_t event, cudaStream_t s),
@@ -96,16 +95,16 @@ RT_DEFINE(cudaThreadExchangeStreamCaptureMode, (cudaStreamCaptureMode * mode),
           call(driver().cuThreadExchangeStreamCaptureMode,
                reinterpret_cast<CUstreamCaptureMode*>(mode)))
 
-RT_DEFINE(cudaGraphCreate, (cudaGraph_t* graph, unsigned int flags),
+RT_DEFINE(cudaGraphCreate, (cudaGraph_t * graph, unsigned int flags),
           call(driver().cuGraphCreate, graph, flags))
 RT_DEFINE(cudaGraphDestroy, (cudaGraph_t graph), call(driver().cuGraphDestroy, graph))
 RT_DEFINE(cudaGraphGetNodes, (cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count),
           call(driver().cuGraphGetNodes, graph, nodes, count))
 RT_DEFINE(cudaGraphInstantiate,
-          (cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags),
+          (cudaGraphExec_t * exec, cudaGraph_t graph, unsigned long long flags),
           call(driver().cuGraphInstantiateWithFlags, exec, graph, flags))
 RT_DEFINE(cudaGraphInstantiateWithFlags,
-          (cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags),
+          (cudaGraphExec_t * exec, cudaGraph_t graph, unsigned long long flags),
           call(driver().cuGraphInstantiateWithFlags, exec, graph, flags))
 RT_DEFINE(cudaGraphExecDestroy, (cudaGraphExec_t exec), call(driver().cuGraphExecDestroy, exec))
 RT_TWINS(cudaGraphLaunch, cudaGraphLaunch_ptsz, (cudaGraphExec_t exec, cudaStream_t s),

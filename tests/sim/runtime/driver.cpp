@@ -16,8 +16,8 @@ using GetProcAddress = decltype(&::cuGetProcAddress_v2);
 void* ask(GetProcAddress get, const char* base, int version, bool per_thread) {
   void* function = nullptr;
   CUdriverProcAddressQueryResult status{};
-  const cuuint64_t flags = per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
-                                      : CU_GET_PROC_ADDRESS_DEFAULT;
+  const cuuint64_t flags =
+      per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_DEFAULT;
   const CUresult result = get(base, &function, version, flags, &status);
   return result == CUDA_SUCCESS ? function : nullptr;
 }
@@ -48,8 +48,8 @@ void load(Driver& d) {
 #include "runtime/driver_functions.def"
 #undef DRIVER_FUNCTION
   }
-  d.state = d.cuInit == nullptr ? cudaErrorInsufficientDriver
-                                : static_cast<cudaError_t>(d.cuInit(0));
+  d.state =
+      d.cuInit == nullptr ? cudaErrorInsufficientDriver : static_cast<cudaError_t>(d.cuInit(0));
 }
 
 }  // namespace

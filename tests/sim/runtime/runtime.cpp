@@ -38,7 +38,9 @@ cudaError_t last_error(bool forget) {
   return error;
 }
 
-cudaError_t loaded() { return driver().state; }
+cudaError_t loaded() {
+  return driver().state;
+}
 
 cudaError_t ready() {
   const Driver& d = driver();
@@ -62,8 +64,8 @@ int thread_device() {
   CUdevice device = 0;
   CUcontext current = nullptr;
   const Driver& d = driver();
-  if (d.state == cudaSuccess && d.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
-      current != nullptr && d.cuCtxGetDevice(&device) == CUDA_SUCCESS) {
+  if (d.state == cudaSuccess && d.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != nullptr &&
+      d.cuCtxGetDevice(&device) == CUDA_SUCCESS) {
     return device;
   }
   return device_of_thread;
@@ -81,6 +83,8 @@ cudaError_t use_device(int device) {
   return error != cudaSuccess ? error : translate(d.cuCtxSetCurrent(primary[device].load()));
 }
 
-void forget_device(int device) { retained[device].store(false); }
+void forget_device(int device) {
+  retained[device].store(false);
+}
 
 }  // namespace cupool::sim::runtime

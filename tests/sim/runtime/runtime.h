@@ -7,18 +7,20 @@
 #define RT_EXPORT extern "C" __attribute__((visibility("default"))) cudaError_t CUDARTAPI
 
 /// An exported function: its result is remembered if it is an error.
-#define RT_DEFINE(name, params, call) \
-  RT_EXPORT name params { return ::cupool::sim::runtime::remember(call); }
+#define RT_DEFINE(name, params, call)              \
+  RT_EXPORT name params {                          \
+    return ::cupool::sim::runtime::remember(call); \
+  }
 
 /// A function and its twin for the per-thread default stream; `pt` tells them apart in `call`.
-#define RT_TWINS(name, twin, params, call)                    \
-  RT_EXPORT name params {                                     \
-    constexpr bool pt = false;                                \
-    return ::cupool::sim::runtime::remember(call);            \
-  }                                                           \
-  RT_EXPORT twin params {                                     \
-    constexpr bool pt = true;                                 \
-    return ::cupool::sim::runtime::remember(call);            \
+#define RT_TWINS(name, twin, params, call)         \
+  RT_EXPORT name params {                          \
+    constexpr bool pt = false;                     \
+    return ::cupool::sim::runtime::remember(call); \
+  }                                                \
+  RT_EXPORT twin params {                          \
+    constexpr bool pt = true;                      \
+    return ::cupool::sim::runtime::remember(call); \
   }
 
 /// The driver's function for this stream convention.
@@ -30,7 +32,9 @@ cudaError_t remember(cudaError_t error);
 cudaError_t last_error(bool forget);
 
 /// The numbers are the same since CUDA 10.1, with these few names apart.
-inline cudaError_t translate(CUresult result) { return static_cast<cudaError_t>(result); }
+inline cudaError_t translate(CUresult result) {
+  return static_cast<cudaError_t>(result);
+}
 
 /// Makes sure that the driver works and that the thread has a context: the current one, or the
 /// primary context of the thread's device.

@@ -48,15 +48,31 @@ class Captures : public Sim {
   /// Calls that are "potentially unsafe": refused in global mode, allowed in relaxed mode.
   std::vector<std::pair<const char*, std::function<CUresult()>>> unsafe() {
     return {
-        {"cuMemAlloc", [] { CUdeviceptr p; return cuMemAlloc(&p, 64); }},
+        {"cuMemAlloc",
+         [] {
+           CUdeviceptr p;
+           return cuMemAlloc(&p, 64);
+         }},
         {"cuMemFree(0)", [] { return cuMemFree(0); }},
-        {"cuMemHostAlloc", [] { void* p; return cuMemHostAlloc(&p, 64, 0); }},
-        {"cuMemAllocManaged", [] { CUdeviceptr p; return cuMemAllocManaged(&p, 64, 1); }},
+        {"cuMemHostAlloc",
+         [] {
+           void* p;
+           return cuMemHostAlloc(&p, 64, 0);
+         }},
+        {"cuMemAllocManaged",
+         [] {
+           CUdeviceptr p;
+           return cuMemAllocManaged(&p, 64, 1);
+         }},
         {"cuEventQuery", [this] { return cuEventQuery(recorded); }},
         {"cuEventSynchronize", [this] { return cuEventSynchronize(recorded); }},
         {"cuStreamQuery", [this] { return cuStreamQuery(other); }},
         {"cuStreamSynchronize", [this] { return cuStreamSynchronize(other); }},
-        {"cuMemAllocAsync", [this] { CUdeviceptr p; return cuMemAllocAsync(&p, 64, other); }},
+        {"cuMemAllocAsync",
+         [this] {
+           CUdeviceptr p;
+           return cuMemAllocAsync(&p, 64, other);
+         }},
         {"cuMemPoolTrimTo", [this] { return cuMemPoolTrimTo(pool, 0); }},
         {"cuMemPoolGetAttribute",
          [this] {
@@ -79,15 +95,31 @@ class Captures : public Sim {
     return {
         {"cuEventRecord", [this] { return cuEventRecord(event(), other); }},
         {"cuStreamWaitEvent", [this] { return cuStreamWaitEvent(other, recorded, 0); }},
-        {"cuStreamCreate", [] { CUstream s; return cuStreamCreate(&s, CU_STREAM_NON_BLOCKING); }},
-        {"cuMemGetInfo", [] { size_t n; return cuMemGetInfo(&n, &n); }},
+        {"cuStreamCreate",
+         [] {
+           CUstream s;
+           return cuStreamCreate(&s, CU_STREAM_NON_BLOCKING);
+         }},
+        {"cuMemGetInfo",
+         [] {
+           size_t n;
+           return cuMemGetInfo(&n, &n);
+         }},
         {"cuPointerGetAttribute",
          [this] {
            unsigned v;
            return cuPointerGetAttribute(&v, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, memory);
          }},
-        {"cuMemcpyHtoDAsync", [this] { int v = 1; return cuMemcpyHtoDAsync(memory, &v, 4, other); }},
-        {"cuMemcpyHtoD", [this] { int v = 1; return cuMemcpyHtoD(memory, &v, 4); }},
+        {"cuMemcpyHtoDAsync",
+         [this] {
+           int v = 1;
+           return cuMemcpyHtoDAsync(memory, &v, 4, other);
+         }},
+        {"cuMemcpyHtoD",
+         [this] {
+           int v = 1;
+           return cuMemcpyHtoD(memory, &v, 4);
+         }},
         {"cuMemsetD8", [this] { return cuMemsetD8(memory, 0, 4); }},
     };
   }
@@ -191,7 +223,10 @@ TEST_F(Captures, UseOfTheLegacyStreamInvalidatesBlockingCaptures) {
   const std::vector<std::function<CUresult()>> calls = {
       [this] { return cuEventRecord(recorded, nullptr); },
       [this] { return cuMemsetD8(memory, 0, 4); },
-      [this] { int v = 0; return cuMemcpyHtoD(memory, &v, 4); },
+      [this] {
+        int v = 0;
+        return cuMemcpyHtoD(memory, &v, 4);
+      },
       [] { return cuStreamQuery(nullptr); },
       [] { return cuStreamSynchronize(nullptr); },
       [this] { return spin(nullptr, 1); },
@@ -298,6 +333,9 @@ TEST_F(Captures, MemoryOfTheGraphIsAllocatedInside) {
   EXPECT_EQ(cuMemFreeAsync(outside, capturing), CUDA_ERROR_INVALID_VALUE) << "as measured";
   EXPECT_EQ(cuMemFreeAsync(inside, capturing), CUDA_SUCCESS);
   EXPECT_TRUE(survived());
+  CUdeviceptr base = 0;
+  EXPECT_EQ(cuMemGetAddressRange(&base, nullptr, inside), CUDA_ERROR_NOT_FOUND)
+      << "it goes with its graph";
 }
 
 TEST_F(Captures, TheLegacyStreamCannotBeCaptured) {

@@ -100,8 +100,7 @@ int exit_scene() {
     const int freed = cuMemFree(memory);
     const int waited = cuCtxSynchronize();
     cuuint64_t value = 0;
-    const int attribute =
-        cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &value);
+    const int attribute = cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &value);
     CUcontext current = nullptr;
     std::printf("handler before init: alloc %d free %d sync %d attribute %d current %d\n",
                 allocated, freed, waited, attribute, cuCtxGetCurrent(&current));
@@ -151,11 +150,31 @@ int memory_scene() {
   return 0;
 }
 
+// Half of the device lies idle in a pool that keeps everything; then three quarters are wanted.
+int reclaim_scene() {
+  setenv("CUPOOL_SIM_MEMORY", "512M", 1);
+  start();
+  cuuint64_t all = ~cuuint64_t{0};
+  cuuint64_t reserved = 0;
+  CUdeviceptr p = 0;
+  cuDeviceGetDefaultMemPool(&pool, 0);
+  cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all);
+  cuMemAllocAsync(&p, 256 << 20, nullptr);
+  cuMemFreeAsync(p, nullptr);
+  cuCtxSynchronize();
+  const int allocated = cuMemAlloc(&p, 384 << 20);
+  cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved);
+  std::printf("alloc %d reserved %llu\n", allocated,
+              static_cast<unsigned long long>(reserved >> 20));
+  return 0;
+}
+
 // A program that only polls what its callback sets: nothing forces the work.
 int patience_scene() {
   start();
   static std::atomic<bool> came{false};
-  cuLaunchHostFunc(nullptr, [](void*) { came = true; }, nullptr);
+  cuLaunchHostFunc(
+      nullptr, [](void*) { came = true; }, nullptr);
   while (!came) std::this_thread::yield();
   std::printf("callback came\n");
   return 0;
@@ -171,7 +190,7 @@ constexpr Scene kScenes[] = {
     {"exit", exit_scene},         {"fork-first", fork_first_scene},
     {"init", init_scene},         {"pools", pools_scene},
     {"version", version_scene},   {"memory", memory_scene},
-    {"patience", patience_scene},
+    {"patience", patience_scene}, {"reclaim", reclaim_scene},
 };
 
 }  // namespace

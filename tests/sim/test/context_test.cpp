@@ -131,6 +131,21 @@ TEST_F(Contexts, TheCurrentContextIsAStackPerThread) {
   EXPECT_EQ(cuCtxDestroy(other), CUDA_ERROR_CONTEXT_IS_DESTROYED);
 }
 
+// Measured with the same H200.
+TEST_F(Contexts, AFreeNeedsNoCurrentContext) {
+  const CUdeviceptr p = alloc(64);
+  const CUdeviceptr q = alloc(64);
+  void* pinned = nullptr;
+  ASSERT_EQ(cuMemHostAlloc(&pinned, 64, 0), CUDA_SUCCESS);
+  ASSERT_EQ(stamp(stream(), q, 1, 3), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSetCurrent(nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemFree(p), CUDA_SUCCESS);
+  EXPECT_EQ(word(q), 3u) << "the block's context was waited for";
+  EXPECT_EQ(cuMemFree(p), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemFreeHost(pinned), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+}
+
 TEST_F(Contexts, IdsAreNeverUsedAgain) {
   unsigned long long first = 0;
   unsigned long long second = 0;

@@ -83,9 +83,9 @@ TEST_F(Ipc, PoolMemoryIsSeenByBoth) {
   ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
   EXPECT_EQ(cuMemPoolExportPointer(&data, p), CUDA_ERROR_INVALID_VALUE)
       << "the pool must be exported before";
-  ASSERT_EQ(cuMemPoolExportToShareableHandle(&file, pool,
-                                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-            CUDA_SUCCESS);
+  ASSERT_EQ(
+      cuMemPoolExportToShareableHandle(&file, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+      CUDA_SUCCESS);
   ASSERT_EQ(cuMemPoolExportPointer(&data, p), CUDA_SUCCESS);
   EXPECT_EQ(import_elsewhere("pool", hex(&data, sizeof data), file), 0);
   EXPECT_EQ(word(p, 1), 6u);
@@ -101,9 +101,9 @@ TEST_F(Ipc, OnlyPoolsMadeForItAreExported) {
   CUmemoryPool pool = nullptr;
   int file = -1;
   ASSERT_EQ(cuDeviceGetDefaultMemPool(&pool, device), CUDA_SUCCESS);
-  EXPECT_EQ(cuMemPoolExportToShareableHandle(&file, pool,
-                                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(
+      cuMemPoolExportToShareableHandle(&file, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+      CUDA_ERROR_INVALID_VALUE);
 }
 
 // The other process.

@@ -53,27 +53,35 @@ TEST_F(Judged, EveryKindOfOrderIsAccepted) {
   };
   hand_over([] {}, a);
   hand_over([&] { cuStreamSynchronize(a); }, b);
-  hand_over([&] {
-    const CUevent e = event();
-    cuEventRecord(e, a);
-    while (cuEventQuery(e) != CUDA_SUCCESS) {
-    }
-  }, b);
-  hand_over([&] {
-    const CUevent e = event();
-    cuEventRecord(e, a);
-    cuStreamWaitEvent(b, e, 0);
-  }, b);
-  hand_over([&] {
-    const CUevent e = event();
-    cuCtxRecordEvent(context, e);
-    cuEventSynchronize(e);
-  }, b);
-  hand_over([&] {
-    const CUevent e = event();
-    cuEventRecord(e, a);
-    cuCtxWaitEvent(context, e);
-  }, stream());
+  hand_over(
+      [&] {
+        const CUevent e = event();
+        cuEventRecord(e, a);
+        while (cuEventQuery(e) != CUDA_SUCCESS) {
+        }
+      },
+      b);
+  hand_over(
+      [&] {
+        const CUevent e = event();
+        cuEventRecord(e, a);
+        cuStreamWaitEvent(b, e, 0);
+      },
+      b);
+  hand_over(
+      [&] {
+        const CUevent e = event();
+        cuCtxRecordEvent(context, e);
+        cuEventSynchronize(e);
+      },
+      b);
+  hand_over(
+      [&] {
+        const CUevent e = event();
+        cuEventRecord(e, a);
+        cuCtxWaitEvent(context, e);
+      },
+      stream());
   hand_over([&] { cuMemFree(alloc(4)); }, b);
 }
 
@@ -103,6 +111,24 @@ TEST_F(Judged, ReadersDoNotDisturbEachOther) {
   EXPECT_EQ(complaints(), 0u);
   ASSERT_EQ(stamp(b, p, 1, 1), CUDA_SUCCESS);
   EXPECT_EQ(complaints(), 1u) << "but a write after the old owner's pending read is a fault";
+}
+
+TEST_F(Judged, NeighboursDoNotDisturbEachOther) {
+  const CUdeviceptr p = alloc(4096);
+  cupoolSimOwner(pointer(p), 64, 1);
+  cupoolSimOwner(pointer(p + 64), 64, 2);
+  ASSERT_EQ(stamp(a, p, 16, 1), CUDA_SUCCESS);
+  ASSERT_EQ(stamp(b, p + 64, 16, 2), CUDA_SUCCESS);
+  EXPECT_EQ(complaints(), 0u);
+}
+
+TEST_F(Judged, APartOfABlockIsEnough) {
+  const CUdeviceptr p = alloc(4096);
+  cupoolSimOwner(pointer(p), 4096, 1);
+  ASSERT_EQ(stamp(a, p, 1024, 1), CUDA_SUCCESS);
+  cupoolSimOwner(pointer(p), 4096, 2);
+  ASSERT_EQ(stamp(b, p + 2048, 1, 2), CUDA_SUCCESS);
+  EXPECT_EQ(complaints(), 1u);
 }
 
 TEST_F(Judged, TheSameOwnerMayRaceWithItself) {
@@ -178,6 +204,24 @@ TEST_F(Judged, GraphReplaysAreJudged) {
   cupoolSimOwner(pointer(p), 4096, 2);
   ASSERT_EQ(cuGraphLaunch(exec, a), CUDA_SUCCESS);
   EXPECT_EQ(complaints(), 1u);
+}
+
+TEST_F(Judged, AFailedContextLeavesNothingBehind) {
+  const CUdeviceptr p = alloc(4096);
+  cupoolSimOwner(pointer(p), 4096, 1);
+  ASSERT_EQ(launch("trap", b, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(stamp(a, p, 16, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamSynchronize(b), CUDA_ERROR_LAUNCH_FAILED);
+  ASSERT_EQ(cuStreamDestroy(a), CUDA_ERROR_LAUNCH_FAILED);
+  ASSERT_EQ(cuDevicePrimaryCtxReset(device), CUDA_SUCCESS);
+  CUcontext again = nullptr;
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&again, device), CUDA_SUCCESS);
+  alloc(2 << 20);  // where the module was
+  ASSERT_EQ(alloc(4096), p);
+  cupoolSimOwner(pointer(p), 4096, 2);
+  ASSERT_EQ(cuMemsetD8Async(p, 0, 64, stream()), CUDA_SUCCESS);
+  EXPECT_EQ(complaints(), 0u);
+  cuDevicePrimaryCtxRelease(device);
 }
 
 // A deliberately wrong engine: cudaFree becomes "put it on a list", cudaMalloc takes from it.

@@ -1,6 +1,7 @@
 // The other two ways of running work, and host functions.
 #include "fixture.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -25,26 +26,27 @@ TEST_F(Modes, EarlyRunsAtSubmission) {
   EXPECT_EQ(cupoolSimPending(), 0u);
 }
 
+// The bounds leave room for a machine that is busy with something else.
 TEST_F(Modes, TimedTakesItsTime) {
   ASSERT_EQ(cupoolSimSet("mode", "timed"), 0);
   const CUstream s = stream();
   const auto start = Clock::now();
-  ASSERT_EQ(spin(s, 30000000), CUDA_SUCCESS);
-  EXPECT_LT(milliseconds_since(start), 20) << "a launch does not wait";
+  ASSERT_EQ(spin(s, 200000000), CUDA_SUCCESS);
+  EXPECT_LT(milliseconds_since(start), 100) << "a launch does not wait";
   EXPECT_EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
   ASSERT_EQ(cuStreamSynchronize(s), CUDA_SUCCESS);
-  EXPECT_GE(milliseconds_since(start), 29);
+  EXPECT_GE(milliseconds_since(start), 199);
   EXPECT_EQ(cuStreamQuery(s), CUDA_SUCCESS);
 }
 
 TEST_F(Modes, TimedStreamsOverlap) {
   ASSERT_EQ(cupoolSimSet("mode", "timed"), 0);
   const auto start = Clock::now();
-  for (int i = 0; i < 4; ++i) ASSERT_EQ(spin(stream(), 40000000), CUDA_SUCCESS);
+  for (int i = 0; i < 4; ++i) ASSERT_EQ(spin(stream(), 100000000), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
   const double all = milliseconds_since(start);
-  EXPECT_GE(all, 39);
-  EXPECT_LT(all, 130);
+  EXPECT_GE(all, 99);
+  EXPECT_LT(all, 300);
 }
 
 TEST_F(Modes, TimedEventsMeasure) {
@@ -55,32 +57,45 @@ TEST_F(Modes, TimedEventsMeasure) {
   ASSERT_EQ(cuEventCreate(&end, 0), CUDA_SUCCESS);
   const CUstream s = stream();
   ASSERT_EQ(cuEventRecord(start, s), CUDA_SUCCESS);
-  ASSERT_EQ(spin(s, 5000000), CUDA_SUCCESS);
+  ASSERT_EQ(spin(s, 100000000), CUDA_SUCCESS);
   ASSERT_EQ(cuEventRecord(end, s), CUDA_SUCCESS);
   float ms = 0;
   EXPECT_EQ(cuEventElapsedTime(&ms, start, end), CUDA_ERROR_NOT_READY);
   ASSERT_EQ(cuEventSynchronize(end), CUDA_SUCCESS);
   ASSERT_EQ(cuEventElapsedTime(&ms, start, end), CUDA_SUCCESS);
-  EXPECT_NEAR(ms, 5.0, 0.5);
+  EXPECT_GE(ms, 100);
+  EXPECT_LT(ms, 200);
 }
 
-// facts.md, Times: a legacy pair costs about 79 us, a pool pair about 1 us.
+/// The shortest of many runs, in microseconds: what a call costs when nothing disturbs it.
+template <typename Run>
+double shortest(Run run) {
+  double best = 1e9;
+  for (int i = 0; i < 200; ++i) {
+    const auto start = Clock::now();
+    run();
+    best = std::min(best, milliseconds_since(start) * 1000);
+  }
+  return best;
+}
+
+// facts.md, Times: a legacy pair costs about 79 us, a pool pair about 1 us (a simulator that is
+// slowed down by a sanitizer does not get there).
 TEST_F(Modes, TimedAllocationCostsWhatWasMeasured) {
   ASSERT_EQ(cupoolSimSet("mode", "timed"), 0);
   const CUstream s = stream();
-  const auto legacy = Clock::now();
-  for (int i = 0; i < 100; ++i) ASSERT_EQ(cuMemFree(alloc(1000)), CUDA_SUCCESS);
-  const double legacy_ms = milliseconds_since(legacy);
-  EXPECT_GE(legacy_ms, 7.0);
-  CUdeviceptr p = 0;
-  ASSERT_EQ(cuMemAllocAsync(&p, 1000, s), CUDA_SUCCESS);  // keeps the pool's memory
-  const auto pooled = Clock::now();
-  for (int i = 0; i < 100; ++i) {
-    CUdeviceptr q = 0;
-    ASSERT_EQ(cuMemAllocAsync(&q, 1000, s), CUDA_SUCCESS);
-    ASSERT_EQ(cuMemFreeAsync(q, s), CUDA_SUCCESS);
-  }
-  EXPECT_LT(milliseconds_since(pooled), legacy_ms / 2);
+  EXPECT_GE(shortest([&] { cuMemFree(alloc(1000)); }), 70);
+  CUdeviceptr keeps_the_pool = 0;
+  ASSERT_EQ(cuMemAllocAsync(&keeps_the_pool, 1000, s), CUDA_SUCCESS);
+  const double pooled = shortest([&] {
+    CUdeviceptr p = 0;
+    cuMemAllocAsync(&p, 1000, s);
+    cuMemFreeAsync(p, s);
+  });
+  EXPECT_GE(pooled, 0.6);
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+  EXPECT_LT(pooled, 35);
+#endif
 }
 
 // cuda.h: host functions run in stream order, on a thread of the driver, and may not call CUDA.

@@ -83,7 +83,52 @@ TEST_F(Pools, GrowthIsInStepsOf32MiB) {
   EXPECT_EQ(get(CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 512u);
   EXPECT_EQ(before - free_bytes(), 32 * MiB);
   take(33 * MiB, a);
-  EXPECT_EQ(get(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 96 * MiB);
+  EXPECT_EQ(get(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 64 * MiB);
+}
+
+// Measured with the same H200: a pool grows in one piece, blocks lie across its steps.
+TEST_F(Pools, BlocksArePackedAcrossSteps) {
+  create();
+  const size_t reserved_mib[] = {64, 128, 160, 224, 256, 320, 352, 416, 480, 512};
+  CUdeviceptr last = 0;
+  for (const size_t expected : reserved_mib) {
+    const CUdeviceptr p = take(50 * MiB, a);
+    if (last != 0) {
+      EXPECT_EQ(p - last, 50 * MiB);
+    }
+    EXPECT_EQ(get(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), expected * MiB);
+    last = p;
+  }
+  for (const CUdeviceptr p : taken) ASSERT_EQ(cuMemFreeAsync(p, a), CUDA_SUCCESS);
+  take(500 * MiB, a);
+  EXPECT_EQ(get(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 512 * MiB) << "and are one again";
+}
+
+TEST_F(Pools, ATrimmedStepInTheMiddleIsFilledAgain) {
+  create();
+  keep_all();
+  CUdeviceptr blocks[3];
+  for (CUdeviceptr& p : blocks) p = take(32 * MiB, a);
+  ASSERT_EQ(cuMemsetD32(blocks[1], 7, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemFreeAsync(blocks[1], a), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemPoolTrimTo(pool, 0), CUDA_SUCCESS);
+  EXPECT_EQ(get(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 64 * MiB);
+  ASSERT_EQ(take(20 * MiB, a), blocks[1]);
+  EXPECT_EQ(word(blocks[1]), 0u) << "memory from the device is fresh";
+  EXPECT_EQ(take(40 * MiB, a), blocks[2] + 32 * MiB);
+}
+
+// Driver 580 takes idle pool memory back before it reports out of memory (measured); without
+// CUPOOL_SIM_RECLAIM this device does not, as older drivers may not.
+TEST_F(Pools, IdlePoolMemoryIsNotTakenBackByItself) {
+  create();
+  keep_all();
+  const size_t all = free_bytes();
+  ASSERT_EQ(cuMemFreeAsync(take(all / 2, a), a), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  CUdeviceptr p = 0;
+  EXPECT_EQ(cuMemAlloc(&p, all / 4 * 3), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 // "maxSize on a pool is honoured: 64 MiB gave exactly eight 8 MiB blocks, then out of memory"; it
@@ -124,6 +169,20 @@ TEST_F(Pools, AnotherStreamDoesNotWithoutAPolicy) {
   EXPECT_EQ(try_take(32 * MiB, b), CUDA_ERROR_OUT_OF_MEMORY);
   ASSERT_EQ(cuStreamSynchronize(a), CUDA_SUCCESS);
   EXPECT_EQ(try_take(32 * MiB, b), CUDA_SUCCESS) << "the host saw the free complete";
+}
+
+TEST_F(Pools, APolicyThatIsOffIsNotUsed) {
+  create_with(false, false, false);
+  take(1, a);  // keeps the segment, which could be returned and taken again otherwise
+  const CUdeviceptr p = take(31 * MiB, a);
+  const CUevent e = event();
+  ASSERT_EQ(cuMemFreeAsync(p, a), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventRecord(e, a), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamWaitEvent(b, e, 0), CUDA_SUCCESS);
+  EXPECT_EQ(try_take(31 * MiB, b), CUDA_ERROR_OUT_OF_MEMORY) << "event dependencies";
+  while (cuEventQuery(e) != CUDA_SUCCESS) {
+  }
+  EXPECT_EQ(try_take(31 * MiB, b), CUDA_ERROR_OUT_OF_MEMORY) << "opportunistic";
 }
 
 TEST_F(Pools, FollowsEventDependencies) {

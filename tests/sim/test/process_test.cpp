@@ -80,6 +80,11 @@ TEST(Process, MemoryCanBeChosen) {
   EXPECT_EQ(play("memory", "CUPOOL_SIM_MEMORY=64M"), "total 67108864\nexit 0");
 }
 
+TEST(Process, IdlePoolMemoryCanBeReclaimed) {
+  EXPECT_EQ(play("reclaim"), "alloc 2 reserved 256\nexit 0");
+  EXPECT_EQ(play("reclaim", "CUPOOL_SIM_RECLAIM=1"), "alloc 0 reserved 0\nexit 0");
+}
+
 TEST(Process, FaultsComeFromTheEnvironment) {
   EXPECT_EQ(play("init", "CUPOOL_SIM_FAIL=cuInit:1=999"), "init 999 alloc 3\nexit 0");
 }

@@ -17,7 +17,9 @@ extern "C" char last_cuda_name[64];
 
 namespace cupool::sim::test {
 
-uint32_t word(const void* p) { return *static_cast<const volatile uint32_t*>(p); }
+uint32_t word(const void* p) {
+  return *static_cast<const volatile uint32_t*>(p);
+}
 
 unsigned long long calls(const char* name) {
   static const auto count = reinterpret_cast<decltype(&cupoolSimCalls)>(
@@ -155,8 +157,8 @@ TEST_F(Runtime, KernelsComeFromLibraries) {
             cudaSuccess);
   ASSERT_EQ(cudaLibraryGetKernel(&kernel, library, "stamp_u32"), cudaSuccess);
   void* arguments[] = {&p, &n, &value};
-  ASSERT_EQ(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(1), dim3(32), arguments,
-                             0, nullptr),
+  ASSERT_EQ(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(1), dim3(32), arguments, 0,
+                             nullptr),
             cudaSuccess);
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   EXPECT_EQ(word(p), 9u);
@@ -204,9 +206,9 @@ TEST_F(Runtime, AttributesAndProperties) {
 TEST_F(Runtime, EntryPointsAreTheDrivers) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
-  ASSERT_EQ(cudaGetDriverEntryPointByVersion("cuMemAlloc", &function, 12000, cudaEnableDefault,
-                                             &status),
-            cudaSuccess);
+  ASSERT_EQ(
+      cudaGetDriverEntryPointByVersion("cuMemAlloc", &function, 12000, cudaEnableDefault, &status),
+      cudaSuccess);
   EXPECT_EQ(status, cudaDriverEntryPointSuccess);
   EXPECT_EQ(function, dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemAlloc_v2"));
 }

@@ -23,7 +23,9 @@ Answer ask(const char* name, int version, cuuint64_t flags = 0) {
   return a;
 }
 
-void* symbol(const char* name) { return dlsym(RTLD_DEFAULT, name); }
+void* symbol(const char* name) {
+  return dlsym(RTLD_DEFAULT, name);
+}
 
 TEST(Symbols, TheVersionChoosesTheFunction) {
   EXPECT_EQ(ask("cuMemAlloc", 3020).function, symbol("cuMemAlloc_v2"));
