@@ -13,7 +13,7 @@ step() { printf '\n== %s\n' "$*"; }
 
 # name of the package = a file or command that shows it is there
 setup_packages() {
-  local missing=() package witness
+  local missing=() pair package witness
   for pair in g++=g++ cmake=cmake ninja-build=ninja python3=python3 git=git binutils=readelf \
     libspdlog-dev=/usr/include/spdlog/spdlog.h libfmt-dev=/usr/include/fmt/core.h \
     nlohmann-json3-dev=/usr/include/nlohmann/json.hpp libgtest-dev=/usr/include/gtest/gtest.h "$@"; do

@@ -29,6 +29,15 @@ inline constexpr int kFailedCall = 4;   // exit code: a CUDA call failed that ha
   std::_Exit(kWrongResult);
 }
 
+// How many bytes are not `value`. Right memory is recognised by one memcmp: under a sanitizer a
+// loop over every byte of every block would take most of the test's time.
+inline uint64_t count_other_bytes(const unsigned char* bytes, size_t size, int value) {
+  if (size == 0 || (bytes[0] == value && std::memcmp(bytes, bytes + 1, size - 1) == 0)) return 0;
+  uint64_t others = 0;
+  for (size_t i = 0; i < size; ++i) others += bytes[i] != value;
+  return others;
+}
+
 // One line that the tests parse: what this process asked of cudaMalloc and its kin.
 inline void print_counts(uint64_t mallocs, uint64_t frees) {
   std::printf("counts mallocs=%" PRIu64 " frees=%" PRIu64 "\n", mallocs, frees);

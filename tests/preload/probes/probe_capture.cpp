@@ -57,8 +57,7 @@ void capture_once(cudaStreamCaptureMode mode, During during) {
     std::vector<unsigned char> host(kSize);
     MUST(cudaMemcpyAsync(host.data(), b, kSize, cudaMemcpyDeviceToHost, stream));
     MUST(cudaStreamSynchronize(stream));
-    uint64_t wrong = 0;
-    for (const unsigned char byte : host) wrong += byte != 0x21;
+    const uint64_t wrong = probe::count_other_bytes(host.data(), kSize, 0x21);
     std::printf("  wrong bytes after launch %" PRIu64 "\n", wrong);
     MUST(cudaGraphExecDestroy(exec));
     MUST(cudaGraphDestroy(graph));

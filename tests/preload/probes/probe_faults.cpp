@@ -31,7 +31,7 @@ void request(int i) {
                       ok(cudaMemcpyAsync(q, p, size, cudaMemcpyDeviceToDevice, nullptr)) &&
                       ok(cudaMemcpyAsync(host.data(), q, size, cudaMemcpyDeviceToHost, nullptr)) &&
                       ok(cudaStreamSynchronize(nullptr));
-    for (size_t k = 0; done && k < size; ++k) wrong_bytes += host[k] != value;
+    if (done) wrong_bytes += probe::count_other_bytes(host.data(), size, value);
     ok(cudaFree(q));
   }
   ok(cudaFree(p));

@@ -48,9 +48,7 @@ void check_and_free(const Block& block) {
   MUST(cudaMemcpyAsync(host.data(), block.pointer, block.size, cudaMemcpyDeviceToHost,
                        cudaStreamPerThread));
   MUST(cudaStreamSynchronize(cudaStreamPerThread));
-  for (const unsigned char byte : host) {
-    if (byte != block.value) ++wrong_bytes;
-  }
+  wrong_bytes += probe::count_other_bytes(host.data(), block.size, block.value);
   // A late write on this thread's stream, which the freeing must cover.
   MUST(cudaMemsetAsync(block.pointer, 0xEE, block.size, cudaStreamPerThread));
   probe::disown(block.pointer, block.size);
