@@ -238,7 +238,8 @@ void add_settings(Page& page, const stats::Snapshot& snapshot) {
 std::string text_report(const stats::Snapshot& snapshot) {
   Page page;
   add_heading(page, snapshot);
-  for (const DeviceSnapshot& device : snapshot.devices) device.ordinal < 0 ? add_unknown_device(page, device) : add_device(page, device);
+  for (const DeviceSnapshot& device : snapshot.devices)
+    device.ordinal < 0 ? add_unknown_device(page, device) : add_device(page, device);
   if (snapshot.devices.empty()) page.line("no device was used");
   add_settings(page, snapshot);
   return page.take();

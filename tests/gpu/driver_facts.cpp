@@ -68,9 +68,10 @@ void fences(CUcontext context) {
     query.push_back(queried - recorded);
     until.push_back(complete - begin);
   }
-  std::printf("idle context: record %.2f us, query %.2f us, record until complete %.2f us, "
-              "synchronise %.2f us, complete at the first query %d of 2000\n",
-              median(record), median(query), median(until), median(wait), first_query_complete);
+  std::printf(
+      "idle context: record %.2f us, query %.2f us, record until complete %.2f us, "
+      "synchronise %.2f us, complete at the first query %d of 2000\n",
+      median(record), median(query), median(until), median(wait), first_query_complete);
   MUST(cuEventDestroy(event));
 }
 
@@ -186,9 +187,10 @@ void pools() {
       MUST(cuMemAllocFromPoolAsync(&more[i], size * (1 + i % 2), pool, stream));
     }
     for (const CUdeviceptr address : more) aligned = aligned && address % (2 << 20) == 0;
-    std::printf("pool of %llu byte blocks: one reserves %llu, 41 reserve %llu, all 2 MiB aligned %d\n",
-                static_cast<unsigned long long>(size), static_cast<unsigned long long>(after_one),
-                static_cast<unsigned long long>(peak), aligned);
+    std::printf(
+        "pool of %llu byte blocks: one reserves %llu, 41 reserve %llu, all 2 MiB aligned %d\n",
+        static_cast<unsigned long long>(size), static_cast<unsigned long long>(after_one),
+        static_cast<unsigned long long>(peak), aligned);
     for (const CUdeviceptr address : more) MUST(cuMemFreeAsync(address, stream));
     MUST(cuMemFreeAsync(first, stream));
     MUST(cuStreamSynchronize(stream));
