@@ -71,6 +71,9 @@ class Allocator {
     // The driver would free memory that outlived its context; for the program it is gone.
     const CUresult result = registry_.is_orphan(address) ? CUDA_ERROR_INVALID_VALUE : real();
     note_passed_free(passed, result, start);
+    if (result == CUDA_SUCCESS) {
+      host_reachable_.remove(HostReachable::Kind::managed, address);
+    }
     return result;
   }
 
@@ -82,6 +85,7 @@ class Allocator {
     if (context == nullptr) return real();
     const std::uint64_t start = util::now_ns();
     const EpochNumber before = context->ordering().begin_synchronize();
+    const std::uint64_t host_work = context->host_work().begin_context_wait();
     const CUresult result = real();
     if (result == CUDA_SUCCESS || count_failure) {
       context->stats().add(stats::Counter::synchronize_calls_total);
@@ -89,6 +93,7 @@ class Allocator {
     }
     if (result == CUDA_SUCCESS) {
       context->ordering().end_synchronize(before);
+      context->host_work().end_context_wait(host_work);
       keep_quiet(*context);
     } else {
       note_failure(*context, result);
@@ -126,10 +131,20 @@ class Allocator {
   /// Gives all idle memory of the context's device back to the device; true if there was any.
   bool give_back_idle(Context& context);
 
+  /// From now on every allocation passes through, and freed blocks of ours are kept aside: an event
+  /// of a context does not cover the work of green contexts that share its memory.
+  void stop_serving();
+
   /// Reads the driver's pool figures into the statistics, and counts what is still live.
   void refresh_figures();
 
   ContextRegistry& registry() { return registry_; }
+
+  /// Host memory of the program that kernels can reach.
+  HostReachable& host_reachable() { return host_reachable_; }
+
+  /// In force: what `auto` means in this process is settled.
+  config::FreeMode free_mode() const { return settings_.free_mode; }
 
  private:
   Block* take_quiet_block(Context& context, std::uint64_t capacity);
@@ -141,7 +156,12 @@ class Allocator {
   void release(Context& context, BlockList& idle);
   std::optional<CUresult> take_from_program(CUdeviceptr address, Block** block);
   EpochNumber retire(Block& block);
-  CUresult wait_in_free(Context& context, EpochNumber epoch);
+  CUresult finish_free(Context& context, EpochNumber epoch);
+  CUresult wait_for_context(Context& context, EpochNumber epoch, stats::Counter reason);
+  CUresult wait_for_host_work(Context& context);
+  CUresult bound_pending(Context& context);
+  void count_wait(stats::DeviceStats& stats, stats::Counter reason, std::uint64_t start_ns);
+  CUresult answer_of_free(Context& context, CUresult result);
   void note_failure(Context& context, CUresult result);
   void note_passed_allocation(Context* context, std::uint64_t bytes, const CUdeviceptr* address,
                               CUresult result, std::uint64_t start_ns);
@@ -149,8 +169,11 @@ class Allocator {
   void note_passed_free(Block* passed, CUresult result, std::uint64_t start_ns);
 
   const cuda::Driver& driver_;
+  const config::Settings settings_;
   ContextRegistry registry_;
   PointerMap blocks_;
+  HostReachable host_reachable_;
+  std::atomic<bool> serving_{true};
   std::array<std::atomic<std::uint64_t>, stats::kMaxDevices> pitch_units_{};
 };
 

@@ -2,12 +2,20 @@
 // thread on which nothing else ever runs (I2).
 #include "core/backend_pool.h"
 
+#include <algorithm>
+
 #include "core/context.h"
 #include "core/size_class.h"
 #include "cuda/scopes.h"
 #include "util/log.h"
+#include "util/mutation.h"
 
 namespace cupool::core {
+namespace {
+
+constexpr std::uint64_t kGrowthStep = 32ull << 20;  // of a driver pool (docs/measurements)
+
+}  // namespace
 
 bool PoolBackend::supported(const cuda::Driver& driver, int device) {
   if (driver.cuMemPoolCreate == nullptr || driver.cuMemAllocFromPoolAsync == nullptr ||
@@ -32,14 +40,37 @@ CUresult PoolBackend::allocate(Context& context, std::uint64_t capacity, CUdevic
   if (result != CUDA_SUCCESS) return result;
   result = driver_.cuMemAllocFromPoolAsync(address, capacity, pool, stream);
   if (result != CUDA_SUCCESS) return result;
+  if (CUPOOL_MUTATED("fresh-unasked")) return CUDA_SUCCESS;
   // I2: usable at once on every stream only when the allocation itself has completed.
   result = driver_.cuStreamQuery(stream);
   if (result == CUDA_ERROR_NOT_READY) result = driver_.cuStreamSynchronize(stream);
   if (result != CUDA_SUCCESS) {
     driver_.cuMemFreeAsync(*address, stream);
     *address = 0;
+    return result;
   }
-  return result;
+  shed_slack(is_large(capacity) ? kLarge : kSmall, pool);
+  return CUDA_SUCCESS;
+}
+
+// A pool that had to grow although it holds much idle memory holds it in pieces that do not fit.
+// Whole idle chunks go back to the device then, so that a program whose sizes change does not end
+// up with the sum of all its phases (the driver itself keeps up to the release threshold).
+void PoolBackend::shed_slack(Kind kind, CUmemoryPool pool) {
+  const std::uint64_t reserved = attribute_of(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+  if (reserved <= last_reserved_[kind].exchange(reserved, std::memory_order_relaxed)) return;
+  const Device::Limits& limits = device_.limits();
+  // What the user asked to be kept is kept.
+  if (limits.prealloc != 0 || limits.release_threshold < device_.total_bytes()) return;
+  const std::uint64_t used = attribute_of(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+  const std::uint64_t allowed = std::max(used + kGrowthStep, device_.footprint_budget());
+  if (reserved > allowed) driver_.cuMemPoolTrimTo(pool, used + kGrowthStep);
+}
+
+std::uint64_t PoolBackend::attribute_of(CUmemoryPool pool, CUmemPool_attribute attribute) const {
+  cuuint64_t value = 0;
+  driver_.cuMemPoolGetAttribute(pool, attribute, &value);
+  return value;
 }
 
 bool PoolBackend::release(Context& context, CUdeviceptr address) {
@@ -53,10 +84,9 @@ bool PoolBackend::release(Context& context, CUdeviceptr address) {
 void PoolBackend::trim(Context& context) {
   const cuda::RelaxedCaptureScope relaxed(driver_);
   const cuda::ContextScope scope(driver_, context.handle());
-  // A pool gives back only memory whose frees have completed.
-  CUstream stream = nullptr;
-  if (scope.ok() && context.thread_stream(&stream) == CUDA_SUCCESS) {
-    driver_.cuStreamSynchronize(stream);
+  // A pool gives back only memory whose frees have completed, on whichever thread's stream.
+  if (scope.ok()) {
+    for (const CUstream stream : context.streams().all()) driver_.cuStreamSynchronize(stream);
   }
   for (auto& pool : pools_) {
     const CUmemoryPool handle = pool.load(std::memory_order_acquire);
@@ -65,6 +95,7 @@ void PoolBackend::trim(Context& context) {
 }
 
 stats::PoolFigures PoolBackend::figures() const {
+  const cuda::RelaxedCaptureScope relaxed(driver_);
   stats::PoolFigures figures;
   CUmemoryPool previous = nullptr;
   for (const auto& pool : pools_) {

@@ -37,12 +37,15 @@ class PoolBackend final : public Backend {
   void set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value,
                      const char* option) const;
   void grant_peers(CUmemoryPool pool) const;
+  void shed_slack(Kind kind, CUmemoryPool pool);
+  std::uint64_t attribute_of(CUmemoryPool pool, CUmemPool_attribute attribute) const;
   bool would_exceed_maximum(std::uint64_t capacity) const;
 
   const cuda::Driver& driver_;
   const Device& device_;
   std::mutex create_mutex_;
   std::atomic<CUmemoryPool> pools_[kKinds] = {};
+  std::atomic<std::uint64_t> last_reserved_[kKinds] = {};
 };
 
 }  // namespace cupool::core

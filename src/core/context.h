@@ -1,4 +1,4 @@
-// One CUDA context of the program: its ordering, its cache, its idle streams, and whether it is
+// One CUDA context of the program: its ordering, its cache, its streams, and whether it is
 // still of use.
 #pragma once
 
@@ -7,6 +7,7 @@
 
 #include "core/block_cache.h"
 #include "core/device.h"
+#include "core/host_work.h"
 #include "core/ordering.h"
 #include "core/thread_stream.h"
 #include "cuda/driver.h"
@@ -22,13 +23,15 @@ class Context {
       : driver_(driver),
         handle_(handle),
         device_(device),
-        ordering_(driver, handle, device.stats()) {}
+        ordering_(driver, handle, device.stats()),
+        host_work_(driver, handle) {}
 
   CUcontext handle() const { return handle_; }
   Device& device() { return device_; }
   Ordering& ordering() { return ordering_; }
+  HostWork& host_work() { return host_work_; }
   BlockCache& cache() { return cache_; }
-  StreamStock& idle_streams() { return idle_streams_; }
+  StreamStock& streams() { return streams_; }
   stats::DeviceStats& stats() { return device_.stats(); }
   std::uint64_t incarnation() const { return incarnation_.load(std::memory_order_acquire); }
 
@@ -44,8 +47,9 @@ class Context {
     state_.store(State::gone, std::memory_order_release);
     incarnation_.fetch_add(1, std::memory_order_acq_rel);
     ordering_.abandon();
+    host_work_.abandon();
     cache_.evict_to(0);
-    idle_streams_.clear();
+    streams_.clear();
   }
   void revive() { state_.store(State::usable, std::memory_order_release); }
 
@@ -56,8 +60,9 @@ class Context {
   const CUcontext handle_;
   Device& device_;
   Ordering ordering_;
+  HostWork host_work_;
   BlockCache cache_;
-  StreamStock idle_streams_;
+  StreamStock streams_;
   std::atomic<State> state_{State::usable};
   std::atomic<std::uint64_t> incarnation_{1};
 };

@@ -43,7 +43,24 @@ std::vector<Context*> ContextRegistry::contexts_of(int device) {
   return result;
 }
 
+Context* ContextRegistry::context_of(CUstream stream) {
+  CUcontext handle = nullptr;
+  const bool named =
+      stream != nullptr && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+  if (!named || driver_.cuStreamGetCtx == nullptr ||
+      driver_.cuStreamGetCtx(stream, &handle) != CUDA_SUCCESS) {
+    return current();
+  }
+  if (last_found.handle == handle &&
+      last_found.generation == generation_.load(std::memory_order_acquire)) {
+    return last_found.context;
+  }
+  Context* context = find(handle);
+  return context != nullptr ? context : current();
+}
+
 Context* ContextRegistry::capturing_context(CUstream stream) {
+  if (!Ordering::any_capture()) return nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& entry : contexts_) {
     if (entry.second->ordering().captures(stream)) return entry.second;
@@ -58,6 +75,14 @@ std::vector<Device*> ContextRegistry::devices() {
     if (device != nullptr) result.push_back(device);
   }
   return result;
+}
+
+bool ContextRegistry::all_gone() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& entry : contexts_) {
+    if (!entry.second->gone()) return false;
+  }
+  return true;
 }
 
 void ContextRegistry::forget_found() {

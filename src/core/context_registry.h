@@ -28,11 +28,18 @@ class ContextRegistry {
   /// The contexts of a device that are not gone.
   std::vector<Context*> contexts_of(int device);
 
+  /// The context that a stream belongs to; for the default streams, and where the driver does not
+  /// say, the current one. Null as current().
+  Context* context_of(CUstream stream);
+
   /// The context in which this stream is capturing, or null.
   Context* capturing_context(CUstream stream);
 
   /// Whether memory of ours at `address` outlived its context; see Device.
   bool is_orphan(CUdeviceptr address);
+
+  /// Whether every context that was seen is gone.
+  bool all_gone();
 
   /// Every device that serves or has served. The pointers stay valid.
   std::vector<Device*> devices();

@@ -20,6 +20,7 @@ Device::Device(const cuda::Driver& driver, int ordinal, const config::Settings& 
 
   limits_.max_block = settings.max_block.resolve(total_bytes_);
   limits_.max_cached = settings.max_cached.resolve(total_bytes_);
+  limits_.max_pending = settings.max_pending.resolve(total_bytes_);
   limits_.release_threshold = settings.release_threshold.resolve(total_bytes_);
   limits_.max_size = settings.max_size.resolve(total_bytes_);
   limits_.prealloc = settings.prealloc.resolve(total_bytes_);
@@ -62,6 +63,12 @@ void Device::choose_backend(config::Backend wanted) {
   } else {
     backend_ = new MallocBackend(driver_);
   }
+}
+
+std::uint64_t Device::footprint_budget() const {
+  constexpr std::uint64_t kStep = 32ull << 20;  // of a driver pool's growth (docs/measurements)
+  const auto peak = static_cast<std::uint64_t>(stats_.value(stats::Gauge::application_bytes).peak);
+  return peak + peak / 8 + kStep + limits_.max_pending;
 }
 
 void Device::preallocate_once(Context& context) {

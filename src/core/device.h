@@ -20,6 +20,7 @@ class Device {
   struct Limits {
     std::uint64_t max_block = 0;
     std::uint64_t max_cached = 0;
+    std::uint64_t max_pending = 0;
     std::uint64_t release_threshold = 0;
     std::uint64_t max_size = 0;  ///< 0: no limit
     std::uint64_t prealloc = 0;
@@ -38,6 +39,11 @@ class Device {
   const Limits& limits() const { return limits_; }
   stats::DeviceStats& stats() const { return stats_; }
   Backend& backend() { return *backend_; }
+
+  /// Bytes that may be held before idle blocks of other sizes are given back for new ones: what the
+  /// program itself has needed at most and a share of it, and what may be pending. Below it, a miss
+  /// grows: giving back a block that is needed again next would only cost time.
+  std::uint64_t footprint_budget() const;
 
   /// Other devices that can be given access to this one's memory.
   const std::vector<int>& peers() const { return peers_; }

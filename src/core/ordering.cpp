@@ -3,10 +3,16 @@
 #include "core/ordering.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
 
+#include "core/size_class.h"
 #include "cuda/errors.h"
 #include "cuda/scopes.h"
+#include "util/clock.h"
 #include "util/log.h"
+#include "util/mutation.h"
 
 namespace cupool::core {
 
@@ -20,59 +26,93 @@ Ordering::Ordering(const cuda::Driver& driver, CUcontext context, stats::DeviceS
 
 EpochNumber Ordering::retire(Block* block) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (CUPOOL_MUTATED("obvious-mapping")) {
+    pending_bytes_.fetch_add(block->capacity, std::memory_order_relaxed);
+    Epoch unfenced;
+    unfenced.blocks.push(block);
+    closed_.push_front(unfenced);
+    harvest_locked(0);
+    return open_number_ - 1;
+  }
+  if (CUPOOL_MUTATED("fence-before-free") && !closed_.empty()) {
+    closed_.back().blocks.push(block);
+    pending_bytes_.fetch_add(block->capacity, std::memory_order_relaxed);
+    return closed_.back().number;
+  }
   open_.push(block);
+  pending_bytes_.fetch_add(block->capacity, std::memory_order_relaxed);
   return open_number_;
 }
 
-CUresult Ordering::wait(EpochNumber epoch) {
+CUresult Ordering::close_if_full(const Batch& batch) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (open_.count < batch.blocks && open_.bytes < batch.bytes) return CUDA_SUCCESS;
+  const CUresult result = record_locked();
+  if (result != CUDA_SUCCESS || closed_.empty() || closed_.back().fence == nullptr) return result;
+  // One look at once: what is still running now is a stall that these frees avoided.
+  Epoch& epoch = closed_.back();
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  const CUresult state = query_locked(epoch);
+  if (state == CUDA_ERROR_NOT_READY) {
+    stats_.add(Counter::frees_unwaited_busy_total, epoch.frees);
+    return CUDA_SUCCESS;
+  }
+  return state;
+}
+
+CUresult Ordering::wait(EpochNumber epoch, bool* waited, std::uint64_t limit_ns) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (closed_.empty() ? epoch < open_number_ : epoch < closed_.front().number) {
     return CUDA_SUCCESS;  // harvested already
   }
   Epoch* fenced = first_fenced_from_locked(epoch);
-  if (fenced == nullptr && capturing_locked()) return CUDA_SUCCESS;
-  if (fenced == nullptr && can_record_) {
-    const CUresult closed = close_locked(true);
-    if (cuda::is_capture_refusal(closed)) return CUDA_SUCCESS;
-    if (closed == CUDA_ERROR_DEINITIALIZED || cuda::is_sticky(closed)) return closed;
-    if (closed != CUDA_SUCCESS) {
-      can_record_ = false;
-      CUPOOL_WARN_ONCE(
-          "cuCtxRecordEvent failed with error %d; frees synchronise the context instead (slower, "
-          "still right)",
-          static_cast<int>(closed));
-    }
+  if (fenced == nullptr) {
+    const CUresult result = record_locked();
+    if (result != CUDA_SUCCESS) return result;
     fenced = first_fenced_from_locked(epoch);
   }
-  if (fenced != nullptr) return wait_for_fence(fenced, lock);
-  return wait_for_context(lock);
+  if (fenced != nullptr) return wait_for_fence(fenced, lock, waited, limit_ns);
+  const bool broken_by_synchronising = can_record_ || capturing_locked();
+  return wait_for_context(lock, waited, broken_by_synchronising);
 }
 
-CUresult Ordering::wait_for_all() {
+CUresult Ordering::wait_for_all(bool* waited, std::uint64_t limit_ns) {
   EpochNumber newest = 0;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     newest = open_number_;
     if (open_.empty() && closed_.empty()) return CUDA_SUCCESS;
   }
-  return wait(newest);
+  return wait(newest, waited, limit_ns);
 }
 
-void Ordering::poll(BlockList* quiet) {
+CUresult Ordering::wait_for_oldest(bool* waited) {
+  EpochNumber oldest = 0;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    oldest = closed_.empty() ? open_number_ : closed_.front().number;
+  }
+  return wait(oldest, waited);
+}
+
+CUresult Ordering::poll(bool close_open, BlockList* quiet) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  CUresult result = CUDA_SUCCESS;
+  if (close_open && !open_.empty()) result = record_locked();
   const cuda::RelaxedCaptureScope relaxed(driver_);
   EpochNumber complete = 0;
   for (Epoch& epoch : closed_) {
     if (epoch.fence == nullptr) continue;
-    if (!epoch.seen_complete) {
-      stats_.add(Counter::fence_queries_total, 1);
-      if (driver_.cuEventQuery(epoch.fence) != CUDA_SUCCESS) break;
-      epoch.seen_complete = true;
+    const CUresult state = query_locked(epoch);
+    if (state != CUDA_SUCCESS) {
+      if (state != CUDA_ERROR_NOT_READY) result = state;
+      break;
     }
     complete = epoch.number;
   }
   harvest_locked(complete);
   quiet->splice(quiet_);
+  return result;
 }
 
 BlockList Ordering::take_quiet() {
@@ -90,6 +130,10 @@ EpochNumber Ordering::begin_synchronize() {
 
 void Ordering::end_synchronize(EpochNumber before) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (CUPOOL_MUTATED("harvest-later-frees")) {
+    close_locked(false);
+    before = open_number_ - 1;
+  }
   harvest_locked(before);
 }
 
@@ -102,8 +146,12 @@ void Ordering::abandon() {
   const std::lock_guard<std::mutex> lock(mutex_);
   open_ = BlockList{};
   quiet_ = BlockList{};
+  pending_bytes_.store(0, std::memory_order_relaxed);
   ++open_number_;
   spare_events_.clear();
+  barrier_ = 0;
+  captures_in_process_.fetch_sub(static_cast<unsigned>(captures_.size()),
+                                 std::memory_order_acq_rel);
   captures_.clear();
   // An epoch that a thread still waits for keeps its place; the thread finds the blocks gone.
   for (Epoch& epoch : closed_) epoch.blocks = BlockList{};
@@ -112,8 +160,19 @@ void Ordering::abandon() {
                 closed_.end());
 }
 
+// Kept from before a capture begins, so that a full device does not take the barrier away.
+void Ordering::keep_barrier_locked() {
+  if (barrier_ != 0) return;
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  const cuda::ContextScope scope(driver_, context_);
+  if (scope.ok() && driver_.cuMemAlloc_v2(&barrier_, kAlignment) != CUDA_SUCCESS) barrier_ = 0;
+}
+
 void Ordering::forget_capture_locked(CUstream stream) {
-  captures_.erase(std::remove(captures_.begin(), captures_.end(), stream), captures_.end());
+  const auto found = std::find(captures_.begin(), captures_.end(), stream);
+  if (found == captures_.end()) return;
+  captures_.erase(found);
+  captures_in_process_.fetch_sub(1, std::memory_order_acq_rel);
 }
 
 // Closes the open epoch, even an empty one if a fence is wanted: a fence also covers older epochs
@@ -130,8 +189,9 @@ CUresult Ordering::close_locked(bool with_fence) {
     stats_.add(Counter::fences_total, 1);
   }
   epoch.number = open_number_++;
+  epoch.frees = open_.count;
   epoch.blocks.splice(open_);
-  closed_.push_back(std::move(epoch));
+  closed_.push_back(epoch);
   return CUDA_SUCCESS;
 }
 
@@ -157,6 +217,7 @@ Ordering::Epoch* Ordering::first_fenced_from_locked(EpochNumber epoch) {
 void Ordering::harvest_locked(EpochNumber up_to) {
   for (Epoch& epoch : closed_) {
     if (epoch.number > up_to) break;
+    pending_bytes_.fetch_sub(epoch.blocks.bytes, std::memory_order_relaxed);
     for (Block* block = epoch.blocks.head; block != nullptr; block = block->next) {
       block->state.store(BlockState::quiet, std::memory_order_relaxed);
     }
@@ -168,7 +229,35 @@ void Ordering::harvest_locked(EpochNumber up_to) {
   }
 }
 
-CUresult Ordering::wait_for_fence(Epoch* fenced, std::unique_lock<std::mutex>& lock) {
+// Closes the open epoch with a fence if that is possible now. Success without a fence: a stream is
+// capturing, or events of the context are not to be had (can_record_ tells).
+CUresult Ordering::record_locked() {
+  const bool capturing = capturing_locked() && !CUPOOL_MUTATED("record-in-capture");
+  if (!can_record_ || capturing) return CUDA_SUCCESS;
+  const CUresult result = close_locked(true);
+  if (result == CUDA_SUCCESS || cuda::is_capture_refusal(result)) return CUDA_SUCCESS;
+  if (result == CUDA_ERROR_DEINITIALIZED || cuda::is_sticky(result)) return result;
+  can_record_ = false;
+  CUPOOL_WARN_ONCE(
+      "cuCtxRecordEvent failed with error %d; frees synchronise the context instead (slower, still "
+      "right)",
+      static_cast<int>(result));
+  return CUDA_SUCCESS;
+}
+
+CUresult Ordering::query_locked(Epoch& epoch) {
+  if (epoch.seen_complete) return CUDA_SUCCESS;
+  stats_.add(Counter::fence_queries_total, 1);
+  CUresult state = driver_.cuEventQuery(epoch.fence);
+  if (CUPOOL_MUTATED("reuse-before-complete") && state == CUDA_ERROR_NOT_READY) {
+    state = CUDA_SUCCESS;
+  }
+  if (state == CUDA_SUCCESS) epoch.seen_complete = true;
+  return state;
+}
+
+CUresult Ordering::wait_for_fence(Epoch* fenced, std::unique_lock<std::mutex>& lock, bool* waited,
+                                  std::uint64_t limit_ns) {
   const EpochNumber number = fenced->number;
   const CUevent fence = fenced->fence;
   ++fenced->waiters;
@@ -178,7 +267,10 @@ CUresult Ordering::wait_for_fence(Epoch* fenced, std::unique_lock<std::mutex>& l
     const cuda::RelaxedCaptureScope relaxed(driver_);
     stats_.add(Counter::fence_queries_total, 1);
     result = driver_.cuEventQuery(fence);
-    if (result == CUDA_ERROR_NOT_READY) result = driver_.cuEventSynchronize(fence);
+    if (result == CUDA_ERROR_NOT_READY) {
+      if (waited != nullptr) *waited = true;
+      result = limit_ns == 0 ? driver_.cuEventSynchronize(fence) : wait_at_most(fence, limit_ns);
+    }
   }
   lock.lock();
   // The deque may have moved: find the epoch again; waiters kept it in the queue.
@@ -192,20 +284,46 @@ CUresult Ordering::wait_for_fence(Epoch* fenced, std::unique_lock<std::mutex>& l
   return result;
 }
 
-// For drivers that cannot record an event for a context (before 12.5).
-CUresult Ordering::wait_for_context(std::unique_lock<std::mutex>& lock) {
+CUresult Ordering::wait_at_most(CUevent fence, std::uint64_t limit_ns) const {
+  const std::uint64_t deadline = util::now_ns() + limit_ns;
+  CUresult result = CUDA_ERROR_NOT_READY;
+  while (result == CUDA_ERROR_NOT_READY && util::now_ns() < deadline) {
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    result = driver_.cuEventQuery(fence);
+  }
+  return result;
+}
+
+// Where no event of the context can be had. `with_free`: a stream is capturing, which a
+// synchronisation of the context would break. The driver's own free then does as a barrier: in
+// relaxed mode it waits for all work of the context, destroyed streams included, and harms no
+// capture (measured: docs/measurements).
+CUresult Ordering::wait_for_context(std::unique_lock<std::mutex>& lock, bool* waited,
+                                    bool with_free) {
+  if (waited != nullptr) *waited = true;
   if (!open_.empty()) close_locked(false);
   const EpochNumber before = open_number_ - 1;
+  CUdeviceptr barrier = 0;
+  if (with_free) std::swap(barrier, barrier_);
   lock.unlock();
   CUresult result = CUDA_ERROR_INVALID_CONTEXT;
   {
     const cuda::RelaxedCaptureScope relaxed(driver_);
     const cuda::ContextScope scope(driver_, context_);
-    if (scope.ok()) result = driver_.cuCtxSynchronize();
+    if (!scope.ok()) {
+      result = CUDA_ERROR_INVALID_CONTEXT;
+    } else if (!with_free) {
+      result = driver_.cuCtxSynchronize();
+    } else if (barrier != 0 || driver_.cuMemAlloc_v2(&barrier, kAlignment) == CUDA_SUCCESS) {
+      result = driver_.cuMemFree_v2(barrier);
+    } else {
+      result = CUDA_ERROR_NOT_READY;  // nothing waited for, nothing quiet; a later call tries again
+    }
   }
   lock.lock();
+  if (with_free) keep_barrier_locked();
   if (result == CUDA_SUCCESS) harvest_locked(before);
-  return cuda::is_capture_refusal(result) ? CUDA_SUCCESS : result;
+  return cuda::is_capture_refusal(result) ? CUDA_ERROR_NOT_READY : result;
 }
 
 }  // namespace cupool::core

@@ -7,6 +7,7 @@
 // synchronisation of the context.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -27,20 +28,37 @@ class Ordering {
  public:
   Ordering(const cuda::Driver& driver, CUcontext context, stats::DeviceStats& stats);
 
+  /// When an epoch that nobody waits for is closed.
+  struct Batch {
+    std::size_t blocks = 16;
+    std::uint64_t bytes = 0;
+  };
+
   /// Puts a freed block into the open epoch and says which one that is.
   EpochNumber retire(Block* block);
 
+  /// Closes the open epoch, recording its fence, if it holds as much as `batch` says.
+  CUresult close_if_full(const Batch& batch);
+
   /// Waits until the GPU is done with everything retired up to and with `epoch`, closing it if it
-  /// is open. Success with nothing done while the context captures a stream: the blocks stay
-  /// retired until a later call. A code that is no success is the driver's; then the blocks stay
-  /// retired as well.
-  CUresult wait(EpochNumber epoch);
+  /// is open. A code that is no success is the driver's; then the blocks stay retired.
+  /// CUDA_ERROR_NOT_READY is no error: it could not be waited for now. `*waited` (may be null) is
+  /// set if the GPU was not done already. `limit_ns`: give up after that long; 0: never.
+  CUresult wait(EpochNumber epoch, bool* waited = nullptr, std::uint64_t limit_ns = 0);
 
   /// Closes the open epoch and waits for everything retired so far, as wait() does.
-  CUresult wait_for_all();
+  CUresult wait_for_all(bool* waited = nullptr, std::uint64_t limit_ns = 0);
 
-  /// Moves the blocks of each epoch whose fence has completed to `quiet`. Never waits.
-  void poll(BlockList* quiet);
+  /// Waits for the oldest epoch, as wait() does.
+  CUresult wait_for_oldest(bool* waited);
+
+  /// Bytes of all retired blocks. One relaxed load.
+  std::uint64_t pending_bytes() const { return pending_bytes_.load(std::memory_order_relaxed); }
+
+  /// Moves the blocks of each epoch whose fence has completed to `quiet`. `close_open`: closes the
+  /// open epoch first, so that the GPU's next steps can make it quiet. Never waits. A code that is
+  /// no success is the driver's.
+  CUresult poll(bool close_open, BlockList* quiet);
 
   /// Takes over what wait(), wait_for_all() and end_synchronize() made quiet since the last call.
   BlockList take_quiet();
@@ -55,8 +73,12 @@ class Ordering {
   template <typename Call>
   CUresult begin_capture(CUstream stream, const Call& begin) {
     const std::lock_guard<std::mutex> lock(mutex_);
+    keep_barrier_locked();
     const CUresult result = begin();
-    if (result == CUDA_SUCCESS) captures_.push_back(stream);
+    if (result == CUDA_SUCCESS) {
+      captures_.push_back(stream);
+      captures_in_process_.fetch_add(1, std::memory_order_acq_rel);
+    }
     return result;
   }
 
@@ -72,6 +94,9 @@ class Ordering {
 
   bool captures(CUstream stream) const;
 
+  /// Whether any stream of the process is capturing. One load.
+  static bool any_capture() { return captures_in_process_.load(std::memory_order_acquire) != 0; }
+
   /// Drops everything because the context is gone: epochs are emptied, events are the driver's.
   void abandon();
 
@@ -80,18 +105,24 @@ class Ordering {
     EpochNumber number = 0;
     CUevent fence = nullptr;  ///< null: closed without one
     BlockList blocks;
-    unsigned waiters = 0;  ///< threads in cuEventSynchronize on the fence
+    std::size_t frees = 0;  ///< as many as blocks when it was closed
+    unsigned waiters = 0;   ///< threads that wait on the fence
     bool seen_complete = false;
   };
 
+  void keep_barrier_locked();
   bool capturing_locked() const { return !captures_.empty(); }
   void forget_capture_locked(CUstream stream);
   CUresult close_locked(bool with_fence);
   CUresult create_event(CUevent* event);
   Epoch* first_fenced_from_locked(EpochNumber epoch);
   void harvest_locked(EpochNumber up_to);
-  CUresult wait_for_fence(Epoch* fenced, std::unique_lock<std::mutex>& lock);
-  CUresult wait_for_context(std::unique_lock<std::mutex>& lock);
+  CUresult record_locked();
+  CUresult query_locked(Epoch& epoch);
+  CUresult wait_for_fence(Epoch* fenced, std::unique_lock<std::mutex>& lock, bool* waited,
+                          std::uint64_t limit_ns);
+  CUresult wait_at_most(CUevent fence, std::uint64_t limit_ns) const;
+  CUresult wait_for_context(std::unique_lock<std::mutex>& lock, bool* waited, bool with_free);
 
   const cuda::Driver& driver_;
   const CUcontext context_;
@@ -101,8 +132,11 @@ class Ordering {
   BlockList open_;
   std::deque<Epoch> closed_;  ///< oldest first
   BlockList quiet_;
+  std::atomic<std::uint64_t> pending_bytes_{0};
   std::vector<CUevent> spare_events_;
   std::vector<CUstream> captures_;
+  CUdeviceptr barrier_ = 0;  ///< memory of the driver whose free is a barrier, or 0
+  static inline std::atomic<unsigned> captures_in_process_{0};
   bool can_record_;
 };
 

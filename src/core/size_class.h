@@ -12,7 +12,8 @@ inline constexpr std::uint64_t kAlignment = 512;         ///< of every address (
 inline constexpr std::uint64_t kLargeUnit = 2ull << 20;  ///< and alignment of large blocks
 inline constexpr std::uint64_t kLinearLimit = 4096;      ///< classes below are kAlignment apart
 inline constexpr std::size_t kLinearClasses = kLinearLimit / kAlignment;
-inline constexpr std::size_t kSmallClasses = kLinearClasses + 9 * 8;  ///< up to and with 2 MiB
+inline constexpr std::size_t kSmallClasses =
+    kLinearClasses + std::size_t{9} * 8;  ///< up to and with 2 MiB
 
 inline unsigned floor_log2(std::uint64_t value) {
   return 63u - static_cast<unsigned>(__builtin_clzll(value));
@@ -38,7 +39,7 @@ inline std::size_t small_class(std::uint64_t capacity) {
   if (capacity <= kLinearLimit) return capacity / kAlignment - 1;
   const unsigned power = floor_log2(capacity - 1);
   const std::uint64_t step = 1ull << (power - 3);
-  return kLinearClasses + (power - 12) * 8 + (capacity - (1ull << power)) / step - 1;
+  return kLinearClasses + std::size_t{power - 12} * 8 + (capacity - (1ull << power)) / step - 1;
 }
 
 }  // namespace cupool::core

@@ -24,7 +24,7 @@ thread_local std::size_t next_victim;
 
 void give_back(Entry& entry) {
   if (entry.context != nullptr && entry.context->incarnation() == entry.incarnation) {
-    entry.context->idle_streams().put(entry.stream);
+    entry.context->streams().put_idle(entry.stream);
   }
   entry = Entry{};
 }
@@ -45,22 +45,33 @@ void watch_thread() {
 
 }  // namespace
 
-CUstream StreamStock::take() {
+CUstream StreamStock::take_idle() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (streams_.empty()) return nullptr;
-  CUstream stream = streams_.back();
-  streams_.pop_back();
+  if (idle_.empty()) return nullptr;
+  CUstream stream = idle_.back();
+  idle_.pop_back();
   return stream;
 }
 
-void StreamStock::put(CUstream stream) {
+void StreamStock::put_idle(CUstream stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  streams_.push_back(stream);
+  idle_.push_back(stream);
+}
+
+void StreamStock::add(CUstream created) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  all_.push_back(created);
+}
+
+std::vector<CUstream> StreamStock::all() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return all_;
 }
 
 void StreamStock::clear() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  streams_.clear();
+  all_.clear();
+  idle_.clear();
 }
 
 CUresult thread_stream(const cuda::Driver& driver, Context& context, CUstream* stream) {
@@ -78,10 +89,11 @@ CUresult thread_stream(const cuda::Driver& driver, Context& context, CUstream* s
     next_victim = (next_victim + 1) % kEntries;
   }
   give_back(*slot);
-  *stream = context.idle_streams().take();
+  *stream = context.streams().take_idle();
   if (*stream == nullptr) {
     const CUresult result = driver.cuStreamCreate(stream, CU_STREAM_NON_BLOCKING);
     if (result != CUDA_SUCCESS) return result;
+    context.streams().add(*stream);
   }
   watch_thread();
   *slot = Entry{&context, incarnation, *stream};

@@ -12,17 +12,21 @@ namespace cupool::core {
 
 class Context;
 
-/// Streams of a context that no thread uses at the moment: those of threads that have ended. So
-/// threads that come and go do not make streams without end. Thread-safe.
+/// The streams of cupool in a context. Those of threads that have ended are idle and used again, so
+/// that threads that come and go do not make streams without end. Thread-safe.
 class StreamStock {
  public:
-  CUstream take();
-  void put(CUstream stream);
+  /// An idle stream, or null.
+  CUstream take_idle();
+  void put_idle(CUstream stream);
+  void add(CUstream created);
+  std::vector<CUstream> all();
   void clear();
 
  private:
   std::mutex mutex_;
-  std::vector<CUstream> streams_;
+  std::vector<CUstream> all_;
+  std::vector<CUstream> idle_;
 };
 
 /// The calling thread's stream in `context`, taken from its stock or created (non-blocking) on

@@ -4,8 +4,6 @@
 
 #include <dlfcn.h>
 
-#include <initializer_list>
-
 extern "C" {
 void* cupool_real_dlsym = nullptr;
 }
@@ -16,7 +14,8 @@ DlsymFunction real_dlsym() {
   void* found = __atomic_load_n(&cupool_real_dlsym, __ATOMIC_ACQUIRE);
   if (found == nullptr) {
     // dlsym moved to libc in 2.34; before, its version is the architecture's first one.
-    for (const char* version : {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"}) {
+    static const char* const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
+    for (const char* version : versions) {
       found = dlvsym(RTLD_NEXT, "dlsym", version);
       if (found != nullptr) break;
     }

@@ -53,9 +53,9 @@ const char* backend_text() {
 // Never destroyed; written at the start, and again (the backend is known then) for the report.
 stats::ProcessInfo* identity = nullptr;
 
-void describe_process(const config::Settings& settings) {
+void describe_process() {
   if (identity == nullptr) identity = new stats::ProcessInfo(stats::this_process());
-  identity->free_mode = config::text_of(settings.free_mode);
+  identity->free_mode = config::text_of(allocator->free_mode());
   identity->backend = backend_text();
   identity->settings.clear();
   for (const config::EffectiveValue& value : config::effective()) {
@@ -74,7 +74,7 @@ core::Allocator* start() {
   if (driver == nullptr) return nullptr;
   config::announce_warnings();
   allocator = new core::Allocator(*driver, config::settings());
-  describe_process(config::settings());
+  describe_process();
   owner.store(getpid(), std::memory_order_relaxed);
   pthread_atfork(nullptr, nullptr, stop_in_child);
   atexit(driver_may_go_soon);
@@ -118,7 +118,7 @@ void report_once(bool driver_is_up) {
   if (settings.stats.off()) return;
   try {
     if (driver_is_up && !cuda::shut_down()) allocator->refresh_figures();
-    describe_process(settings);
+    describe_process();
     const stats::Snapshot snapshot = stats::take();
     if (!snapshot.allocated_gpu_memory()) return;
     report::Destinations destinations;

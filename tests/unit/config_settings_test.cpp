@@ -43,7 +43,8 @@ TEST(Settings, AnEmptyEnvironmentGivesTheDefaults) {
   const Parsed got = parsed({"PATH=/bin", "HOME=/root"});
   EXPECT_THAT(got.warnings, IsEmpty());
   EXPECT_TRUE(got.settings.enable);
-  EXPECT_EQ(got.settings.free_mode, FreeMode::sync);
+  EXPECT_EQ(got.settings.free_mode, FreeMode::automatic);
+  EXPECT_EQ(got.settings.max_pending.resolve(1000), 20u);
   EXPECT_EQ(got.settings.backend, Backend::automatic);
   EXPECT_EQ(got.settings.pool, Pool::private_pool);
   EXPECT_EQ(got.settings.release_threshold.resolve(1000), 1000u);
@@ -100,9 +101,11 @@ TEST(Settings, ABadValueGivesOneWarningWithTheCureAndKeepsTheDefault) {
   EXPECT_EQ(got.values.at("CUPOOL_BACKEND").origin, Origin::builtin);
 }
 
-TEST(Settings, AModeThatDoesNotWorkYetIsRefused) {
-  EXPECT_THAT(parsed({"CUPOOL_FREE_MODE=ordered"}).warnings,
-              ElementsAre(AllOf(HasSubstr("it takes sync"), HasSubstr("keeping sync"))));
+TEST(Settings, EveryFreeModeIsTaken) {
+  EXPECT_EQ(parsed({"CUPOOL_FREE_MODE=ordered"}).settings.free_mode, FreeMode::ordered);
+  EXPECT_EQ(parsed({"CUPOOL_FREE_MODE=sync"}).settings.free_mode, FreeMode::sync);
+  EXPECT_THAT(parsed({"CUPOOL_FREE_MODE=never"}).warnings,
+              ElementsAre(HasSubstr("auto, ordered or sync; keeping auto")));
 }
 
 TEST(Settings, EveryBadSizeIsNamedWithWhatIsAccepted) {
@@ -248,7 +251,7 @@ TEST(OptionsTable, EveryRowIsDocumentedAndItsDefaultIsAValue) {
     EXPECT_THAT(got.warnings, IsEmpty());
     EXPECT_TRUE(got.values.at(row.name).is_default);
   }
-  EXPECT_EQ(names.size(), 17u) << "an option came or went: does a test show what it does?";
+  EXPECT_EQ(names.size(), 18u) << "an option came or went: does a test show what it does?";
 }
 
 TEST(ProcessSettings, AreParsedOnceAndGivenOutAlways) {

@@ -99,7 +99,7 @@ TEST(Enumeration, TakesItsNamesInAnyCase) {
   EXPECT_FALSE(parse_value("", kAny, &backend));
   EXPECT_EQ(backend, Backend::malloc);
   EXPECT_EQ(names_of<Backend>(), "auto, pool or malloc");
-  EXPECT_EQ(names_of<FreeMode>(), "sync");
+  EXPECT_EQ(names_of<FreeMode>(), "auto, ordered or sync");
   EXPECT_STREQ(text_of(Pool::device_default), "default");
 }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 #include <string>
 #include <vector>
@@ -16,6 +17,8 @@ struct FakeGpu {
   std::map<CUevent, bool> complete;
   std::uintptr_t next_event = 1;
   CUresult record_result = CUDA_SUCCESS;
+  CUresult query_result = CUDA_SUCCESS;
+  CUresult alloc_result = CUDA_SUCCESS;
   CUresult wait_result = CUDA_SUCCESS;
   CUresult context_result = CUDA_SUCCESS;
 } gpu;
@@ -36,6 +39,7 @@ CUresult fake_record(CUcontext, CUevent event) {
   return gpu.record_result;
 }
 CUresult fake_query(CUevent event) {
+  if (gpu.query_result != CUDA_SUCCESS) return gpu.query_result;
   return gpu.complete.at(event) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 CUresult fake_wait(CUevent event) {
@@ -48,6 +52,17 @@ CUresult fake_synchronize() {
   return gpu.context_result;
 }
 
+CUresult fake_alloc(CUdeviceptr* address, std::size_t) {
+  if (gpu.alloc_result != CUDA_SUCCESS) return gpu.alloc_result;
+  gpu.calls.emplace_back("alloc");
+  *address = 0x7000;
+  return CUDA_SUCCESS;
+}
+CUresult fake_free(CUdeviceptr) {
+  gpu.calls.emplace_back("free");
+  return CUDA_SUCCESS;
+}
+
 class OrderingTest : public testing::Test {
  protected:
   OrderingTest() {
@@ -58,6 +73,8 @@ class OrderingTest : public testing::Test {
     driver_.cuEventQuery = fake_query;
     driver_.cuEventSynchronize = fake_wait;
     driver_.cuCtxSynchronize = fake_synchronize;
+    driver_.cuMemAlloc_v2 = fake_alloc;
+    driver_.cuMemFree_v2 = fake_free;
   }
   EpochNumber retire(Ordering& ordering, Block& block) {
     block.capacity = 512;
@@ -90,11 +107,11 @@ TEST_F(OrderingTest, PollingDoesNotMakeAnUnfinishedEpochQuiet) {  // I1
   gpu.wait_result = CUDA_ERROR_UNKNOWN;
   EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_ERROR_UNKNOWN);
   BlockList quiet;
-  ordering.poll(&quiet);
+  ordering.poll(false, &quiet);
   EXPECT_TRUE(quiet.empty());
   EXPECT_EQ(block.state.load(), BlockState::retired);
   for (auto& event : gpu.complete) event.second = true;
-  ordering.poll(&quiet);
+  ordering.poll(false, &quiet);
   EXPECT_EQ(quiet.count, 1u);
 }
 
@@ -114,8 +131,12 @@ TEST_F(OrderingTest, NoFenceIsRecordedDuringACapture) {  // I3
   CUstream stream = reinterpret_cast<CUstream>(0x20);
   ASSERT_EQ(ordering.begin_capture(stream, [] { return CUDA_SUCCESS; }), CUDA_SUCCESS);
   EXPECT_TRUE(ordering.captures(stream));
+  gpu.calls.clear();
   Block block;
-  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_SUCCESS);
+  retire(ordering, block);
+  EXPECT_EQ(ordering.close_if_full({1, 1}), CUDA_SUCCESS);
+  BlockList quiet;
+  EXPECT_EQ(ordering.poll(true, &quiet), CUDA_SUCCESS);
   EXPECT_TRUE(gpu.calls.empty());
   EXPECT_EQ(block.state.load(), BlockState::retired);
   // The end of the capture that the driver refuses does not end it.
@@ -125,7 +146,27 @@ TEST_F(OrderingTest, NoFenceIsRecordedDuringACapture) {  // I3
   ordering.end_capture(
       stream, [] { return CUDA_SUCCESS; }, [] { return false; });
   EXPECT_EQ(ordering.wait_for_all(), CUDA_SUCCESS);
+  EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "wait"}));
   EXPECT_EQ(quiet_count(ordering), 1u);
+}
+
+TEST_F(OrderingTest, AWaitDuringACaptureUsesTheDriversFreeAsABarrier) {  // I3
+  Ordering ordering(driver_, kContext, stats_);
+  CUstream stream = reinterpret_cast<CUstream>(0x20);
+  ordering.begin_capture(stream, [] { return CUDA_SUCCESS; });
+  Block block;
+  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_SUCCESS);
+  EXPECT_EQ(gpu.calls, (std::vector<std::string>{"alloc", "free", "alloc"}));
+  EXPECT_EQ(block.state.load(), BlockState::quiet);
+  // A full device does not take the barrier away: it is kept from before.
+  gpu.alloc_result = CUDA_ERROR_OUT_OF_MEMORY;
+  Block second;
+  EXPECT_EQ(ordering.wait(retire(ordering, second)), CUDA_SUCCESS);
+  EXPECT_EQ(second.state.load(), BlockState::quiet);
+  // Without memory for the next one nothing is quiet, and that is no error.
+  Block other;
+  EXPECT_EQ(ordering.wait(retire(ordering, other)), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(other.state.load(), BlockState::retired);
 }
 
 TEST_F(OrderingTest, ACaptureThatDidNotBeginHoldsNothingUp) {
@@ -174,6 +215,77 @@ TEST_F(OrderingTest, AnEventThatTheDriverRefusesIsReplacedByASynchronisation) {
   EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_SUCCESS);
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "synchronize"}));
   EXPECT_EQ(quiet_count(ordering), 1u);
+}
+
+TEST_F(OrderingTest, AnEpochIsClosedWhenItHoldsABatch) {
+  Ordering ordering(driver_, kContext, stats_);
+  std::array<Block, 3> blocks;
+  const Ordering::Batch batch{3, 1 << 20};
+  for (Block& block : blocks) {
+    EXPECT_TRUE(gpu.calls.empty()) << "one fence for the batch, not one for each free";
+    retire(ordering, block);
+    EXPECT_EQ(ordering.close_if_full(batch), CUDA_SUCCESS);
+  }
+  EXPECT_EQ(gpu.calls, std::vector<std::string>{"record"});
+  EXPECT_EQ(ordering.pending_bytes(), 3u * 512);
+  EXPECT_EQ(stats_.value(stats::Counter::frees_unwaited_busy_total), 3u);
+}
+
+TEST_F(OrderingTest, ABatchIsAlsoFullByBytes) {
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  retire(ordering, block);
+  EXPECT_EQ(ordering.close_if_full({16, 512}), CUDA_SUCCESS);
+  EXPECT_EQ(gpu.calls, std::vector<std::string>{"record"});
+}
+
+TEST_F(OrderingTest, PollingMayCloseTheOpenEpochAndNeverWaits) {
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  retire(ordering, block);
+  BlockList quiet;
+  EXPECT_EQ(ordering.poll(false, &quiet), CUDA_SUCCESS);
+  EXPECT_TRUE(gpu.calls.empty());
+  EXPECT_EQ(ordering.poll(true, &quiet), CUDA_SUCCESS);
+  EXPECT_EQ(gpu.calls, std::vector<std::string>{"record"});
+  EXPECT_TRUE(quiet.empty()) << "the GPU is not done yet";
+  gpu.complete.begin()->second = true;
+  EXPECT_EQ(ordering.poll(true, &quiet), CUDA_SUCCESS);
+  EXPECT_EQ(quiet.count, 1u);
+  EXPECT_EQ(ordering.pending_bytes(), 0u);
+}
+
+TEST_F(OrderingTest, TheOldestEpochIsWaitedForFirst) {
+  Ordering ordering(driver_, kContext, stats_);
+  Block first;
+  Block second;
+  retire(ordering, first);
+  ordering.close_if_full({1, 1});
+  retire(ordering, second);
+  ordering.close_if_full({1, 1});
+  bool waited = false;
+  EXPECT_EQ(ordering.wait_for_oldest(&waited), CUDA_SUCCESS);
+  EXPECT_TRUE(waited);
+  EXPECT_EQ(first.state.load(), BlockState::quiet);
+  EXPECT_EQ(second.state.load(), BlockState::retired);
+}
+
+TEST_F(OrderingTest, AWaitThatIsBoundedGivesUp) {
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  retire(ordering, block);
+  EXPECT_EQ(ordering.wait_for_all(nullptr, 1'000'000), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(block.state.load(), BlockState::retired);
+}
+
+TEST_F(OrderingTest, APollThatFindsAStickyErrorSaysSo) {  // I7
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  retire(ordering, block);
+  gpu.query_result = CUDA_ERROR_ILLEGAL_ADDRESS;
+  BlockList quiet;
+  EXPECT_EQ(ordering.poll(true, &quiet), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_TRUE(quiet.empty());
 }
 
 TEST_F(OrderingTest, AStickyErrorIsReportedAndNothingBecomesQuiet) {  // I7

@@ -33,6 +33,9 @@ inline stats::DeviceSnapshot fixed_device() {
   device[Counter::free_bytes_total] = static_cast<std::uint64_t>(899'999 * mib);
   device[Counter::free_null_total] = 12;
   device[Counter::free_waits_total] = 250;
+  device[Counter::free_waits_host_copy_total] = 200;
+  device[Counter::free_waits_pending_limit_total] = 50;
+  device[Counter::frees_unwaited_busy_total] = 700000;
   device[Counter::free_wait_ns_total] = 1'250'000'000;
   device[Counter::growth_total] = 5'000;
   device[Counter::growth_bytes_total] = static_cast<std::uint64_t>(4096 * mib);

@@ -1,0 +1,30 @@
+// Which figures a block counts in: said once, for serving, freeing and losing it.
+#pragma once
+
+#include <cstdint>
+
+#include "core/block.h"
+#include "stats/device_stats.h"
+
+namespace cupool::core {
+
+inline std::int64_t signed_bytes(std::uint64_t bytes) {
+  return static_cast<std::int64_t>(bytes);
+}
+
+/// A block of ours becomes the program's (sign +1) or ceases to be (-1).
+inline void count_live(stats::DeviceStats& stats, const Block& block, std::int64_t sign) {
+  using stats::Gauge;
+  stats.gauge_add(Gauge::application_bytes, sign * signed_bytes(block.requested));
+  stats.gauge_add(Gauge::rounding_bytes, sign * signed_bytes(block.capacity - block.requested));
+  stats.gauge_add(Gauge::device_bytes, sign * signed_bytes(block.requested));
+}
+
+/// The same for a block that the driver serves.
+inline void count_passed(stats::DeviceStats& stats, const Block& block, std::int64_t sign) {
+  using stats::Gauge;
+  stats.gauge_add(Gauge::passthrough_bytes, sign * signed_bytes(block.requested));
+  stats.gauge_add(Gauge::device_bytes, sign * signed_bytes(block.requested));
+}
+
+}  // namespace cupool::core

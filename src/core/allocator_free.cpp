@@ -1,0 +1,165 @@
+// Freeing: a block is taken from the program and retired; whether the host waits is decided here.
+// Read with docs/compatibility.md, which promises what each mode does.
+#include "core/accounting.h"
+#include "core/allocator.h"
+#include "cuda/errors.h"
+#include "util/clock.h"
+#include "util/log.h"
+#include "util/mutation.h"
+
+namespace cupool::core {
+
+using stats::Counter;
+using stats::DeviceStats;
+using stats::Gauge;
+
+namespace {
+
+// Frees that share a fence: enough that its 0.2 us do not count, few enough that blocks come back
+// soon (docs/measurements); large blocks close an epoch earlier, so that CUPOOL_MAX_PENDING can be
+// kept by waiting for the oldest of several.
+constexpr std::size_t kBatchBlocks = 16;
+constexpr std::uint64_t kBatchShare = 16;
+
+}  // namespace
+
+std::optional<CUresult> Allocator::try_free(CUdeviceptr address) {
+  const std::uint64_t start = util::now_ns();
+  Block* block = nullptr;
+  if (const auto answer = take_from_program(address, &block)) return answer;
+  if (block == nullptr) return std::nullopt;
+  Context& context = *block->context;
+  const CUresult result = finish_free(context, retire(*block));
+  context.stats().free_time().record(util::now_ns() - start);
+  return result;
+}
+
+std::optional<CUresult> Allocator::try_free_in_stream(CUdeviceptr address) {
+  const std::uint64_t start = util::now_ns();
+  Block* block = nullptr;
+  if (const auto answer = take_from_program(address, &block)) return answer;
+  if (block == nullptr) return std::nullopt;
+  Context& context = *block->context;
+  retire(*block);
+  context.stats().free_time().record(util::now_ns() - start);
+  return CUDA_SUCCESS;
+}
+
+// The part that all frees share. On return either the answer is known, or `*block` is the block
+// that this thread has to retire; neither: not ours.
+std::optional<CUresult> Allocator::take_from_program(CUdeviceptr address, Block** block) {
+  Block* found = nullptr;
+  const PointerMap::Claim claim = blocks_.claim(address, &found);
+  if (claim == PointerMap::Claim::missing) return std::nullopt;
+  DeviceStats& stats = found->context->stats();
+  stats.add(Counter::free_calls_total);
+  if (claim == PointerMap::Claim::unusable) {
+    // I7: after a sticky error the driver answers; it does not free anything any more.
+    return driver_.cuMemFree_v2(address);
+  }
+  if (claim == PointerMap::Claim::not_live) {
+    stats.add(Counter::free_rejected_total);
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  stats.add(Counter::free_bytes_total, found->requested);
+  *block = found;
+  return std::nullopt;
+}
+
+bool Allocator::is_live(CUdeviceptr address) {
+  const Block* block = blocks_.find(address);
+  return block != nullptr && block->source != BlockSource::passed_through &&
+         block->state.load(std::memory_order_acquire) == BlockState::live &&
+         block->context->usable();
+}
+
+EpochNumber Allocator::retire(Block& block) {
+  Context& context = *block.context;
+  count_live(context.stats(), block, -1);
+  context.stats().gauge_add(Gauge::retired_bytes, signed_bytes(block.capacity));
+  return context.ordering().retire(&block);
+}
+
+// What a free does after its block is retired: nothing, unless the mode or the program's host
+// memory asks for a wait, or too much is pending.
+CUresult Allocator::finish_free(Context& context, EpochNumber epoch) {
+  if (!serving_.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+  if (CUPOOL_MUTATED("obvious-mapping")) keep_quiet(context);
+  CUresult result = CUDA_SUCCESS;
+  if (settings_.free_mode == config::FreeMode::sync) {
+    result = wait_for_context(context, epoch, Counter::free_waits_sync_total);
+  } else {
+    if (settings_.free_mode == config::FreeMode::automatic) {
+      // Any kernel may touch such memory, so only the whole context's work will do.
+      if (host_reachable_.any(HostReachable::Kind::managed)) {
+        result = wait_for_context(context, epoch, Counter::free_waits_managed_total);
+      } else if (host_reachable_.any(HostReachable::Kind::zero_copy)) {
+        result = wait_for_context(context, epoch, Counter::free_waits_zero_copy_total);
+      } else if (context.host_work().needs_context()) {
+        result = wait_for_context(context, epoch, Counter::free_waits_host_copy_total);
+      } else if (context.host_work().maybe_pending() && !CUPOOL_MUTATED("no-host-wait")) {
+        result = wait_for_host_work(context);
+      }
+    }
+    if (result == CUDA_SUCCESS) result = bound_pending(context);
+  }
+  return answer_of_free(context, result);
+}
+
+CUresult Allocator::wait_for_context(Context& context, EpochNumber epoch, Counter reason) {
+  const std::uint64_t start = util::now_ns();
+  const std::uint64_t host_work = context.host_work().begin_context_wait();
+  bool waited = false;
+  const CUresult result = context.ordering().wait(epoch, &waited);
+  if (waited) count_wait(context.stats(), reason, start);
+  if (result == CUDA_SUCCESS) context.host_work().end_context_wait(host_work);
+  keep_quiet(context);
+  return result;
+}
+
+CUresult Allocator::wait_for_host_work(Context& context) {
+  const std::uint64_t start = util::now_ns();
+  bool waited = false;
+  const CUresult result = context.host_work().wait(&waited);
+  if (waited) count_wait(context.stats(), Counter::free_waits_host_copy_total, start);
+  return result;
+}
+
+// Bounded run-ahead: this free waits for the oldest epochs, with which the GPU is done soonest.
+CUresult Allocator::bound_pending(Context& context) {
+  const std::uint64_t limit = context.device().limits().max_pending;
+  Ordering& ordering = context.ordering();
+  const Ordering::Batch batch{kBatchBlocks, limit / kBatchShare};
+  CUresult result = ordering.close_if_full(batch);
+  if (result != CUDA_SUCCESS || ordering.pending_bytes() <= limit) return result;
+  const std::uint64_t start = util::now_ns();
+  bool waited = false;
+  for (std::uint64_t before = 0; ordering.pending_bytes() > limit;) {
+    before = ordering.pending_bytes();
+    result = ordering.wait_for_oldest(&waited);
+    if (result != CUDA_SUCCESS || ordering.pending_bytes() >= before) break;
+  }
+  if (waited) count_wait(context.stats(), Counter::free_waits_pending_limit_total, start);
+  keep_quiet(context);
+  return result;
+}
+
+void Allocator::count_wait(DeviceStats& stats, Counter reason, std::uint64_t start_ns) {
+  stats.add(Counter::free_waits_total);
+  stats.add(reason);
+  stats.add(Counter::free_wait_ns_total, util::now_ns() - start_ns);
+}
+
+CUresult Allocator::answer_of_free(Context& context, CUresult result) {
+  if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) return CUDA_SUCCESS;
+  note_failure(context, result);
+  if (cuda::is_sticky(result) || result == CUDA_ERROR_DEINITIALIZED) return result;
+  // Our trouble, not the program's: the block stays retired and is not served again.
+  CUPOOL_WARN_ONCE(
+      "waiting for the GPU in a free failed with error %d; the block is kept aside. "
+      "CUPOOL_ENABLE=0 turns cupool off",
+      static_cast<int>(result));
+  return CUDA_SUCCESS;
+}
+
+}  // namespace cupool::core

@@ -1,0 +1,187 @@
+// What is not served here but has to be known: calls that pass through, questions of the program
+// about its memory, contexts that end, and the figures for the report.
+#include "core/accounting.h"
+#include "core/allocator.h"
+#include "util/clock.h"
+
+namespace cupool::core {
+
+using stats::Counter;
+using stats::DeviceStats;
+using stats::Gauge;
+
+void Allocator::note_passed_allocation(Context* context, std::uint64_t bytes,
+                                       const CUdeviceptr* address, CUresult result,
+                                       std::uint64_t start_ns) {
+  DeviceStats& stats = context == nullptr ? stats::device(-1) : context->stats();
+  stats.add(Counter::malloc_calls_total);
+  stats.malloc_time().record(util::now_ns() - start_ns);
+  if (result != CUDA_SUCCESS || address == nullptr) {
+    stats.add(Counter::malloc_failed_total);
+    return;
+  }
+  stats.add(Counter::malloc_requested_bytes_total, bytes);
+  stats.add(Counter::served_passthrough_total);
+  Block* block = context == nullptr ? nullptr : new_block();
+  if (block == nullptr) return;
+  block->address = *address;
+  block->capacity = bytes;
+  block->requested = bytes;
+  block->context = context;
+  block->source = BlockSource::passed_through;
+  block->state.store(BlockState::live, std::memory_order_relaxed);
+  count_passed(stats, *block, +1);
+  Block* stale = blocks_.insert(block);
+  if (stale != nullptr && stale->source == BlockSource::passed_through) {
+    count_passed(stale->context->stats(), *stale, -1);
+    delete_block(stale);
+  }
+}
+
+// Takes the record out before the real free, so that a thread that is given the same address
+// meanwhile adds its own.
+Block* Allocator::take_passed(CUdeviceptr address) {
+  Block* block = blocks_.find(address);
+  if (block == nullptr || block->source != BlockSource::passed_through) return nullptr;
+  return blocks_.erase(block) ? block : nullptr;
+}
+
+void Allocator::note_passed_free(Block* passed, CUresult result, std::uint64_t start_ns) {
+  Context* context = passed != nullptr ? passed->context : registry_.current();
+  DeviceStats& stats = context == nullptr ? stats::device(-1) : context->stats();
+  stats.add(Counter::free_calls_total);
+  stats.free_time().record(util::now_ns() - start_ns);
+  if (passed == nullptr) {
+    stats.add(result == CUDA_SUCCESS ? Counter::free_foreign_total : Counter::free_rejected_total);
+    return;
+  }
+  if (result != CUDA_SUCCESS) {  // the driver did not free it
+    Block* stale = blocks_.insert(passed);
+    if (stale != nullptr) delete_block(stale);
+    return;
+  }
+  stats.add(Counter::free_bytes_total, passed->requested);
+  count_passed(stats, *passed, -1);
+  delete_block(passed);
+}
+
+std::uint64_t Allocator::known_pitch(std::uint64_t width) {
+  Context* context = registry_.current();
+  if (context == nullptr || width == 0) return 0;
+  const auto index = static_cast<std::size_t>(context->device().ordinal());
+  const std::uint64_t unit = pitch_units_[index].load(std::memory_order_relaxed);
+  return unit <= 1 ? 0 : (width + unit - 1) / unit * unit;
+}
+
+// The driver does not say how it pads rows. Its answers have been multiples of kAlignment; a device
+// on which the first one is not is left to the driver for good (unit 1).
+void Allocator::learn_pitch(std::uint64_t width, std::uint64_t pitch) {
+  Context* context = registry_.current();
+  if (context == nullptr || width == 0) return;
+  const bool as_expected = pitch == (width + kAlignment - 1) / kAlignment * kAlignment;
+  std::atomic<std::uint64_t>& unit =
+      pitch_units_[static_cast<std::size_t>(context->device().ordinal())];
+  std::uint64_t unknown = 0;
+  if (!as_expected) {
+    unit.store(1, std::memory_order_relaxed);
+  } else {
+    unit.compare_exchange_strong(unknown, kAlignment, std::memory_order_relaxed);
+  }
+}
+
+void Allocator::count_null_free() {
+  count_in_current_device(Counter::free_calls_total);
+  count_in_current_device(Counter::free_null_total);
+}
+
+void Allocator::count_in_current_device(Counter counter) {
+  Context* context = registry_.current();
+  (context == nullptr ? stats::device(-1) : context->stats()).add(counter);
+}
+
+bool Allocator::holds(CUdeviceptr address) const {
+  const Block* block = blocks_.find(address);
+  return block != nullptr && block->source != BlockSource::passed_through;
+}
+
+std::uint64_t Allocator::idle_bytes() {
+  Context* context = registry_.current();
+  if (context == nullptr) return 0;
+  const DeviceStats& stats = context->stats();
+  std::int64_t idle =
+      stats.value(Gauge::cached_bytes).current + stats.value(Gauge::retired_bytes).current;
+  const stats::PoolFigures figures = context->device().backend().figures();
+  if (figures.valid && figures.reserved_current > figures.used_current) {
+    idle += signed_bytes(figures.reserved_current - figures.used_current);
+  }
+  return idle > 0 ? static_cast<std::uint64_t>(idle) : 0;
+}
+
+const Block* Allocator::live_block(CUdeviceptr base) {
+  const Block* block = blocks_.find(base);
+  const bool live = block != nullptr && block->source != BlockSource::passed_through &&
+                    block->state.load(std::memory_order_acquire) == BlockState::live;
+  return live ? block : nullptr;
+}
+
+bool Allocator::is_freed_block(CUdeviceptr base) {
+  const Block* block = blocks_.find(base);
+  return block != nullptr && block->state.load(std::memory_order_acquire) != BlockState::live;
+}
+
+void Allocator::mark_shared_outside(CUdeviceptr address) {
+  CUdeviceptr base = 0;
+  if (driver_.cuMemGetAddressRange_v2(&base, nullptr, address) != CUDA_SUCCESS) base = address;
+  Block* block = blocks_.find(base);
+  if (block != nullptr) block->shared_outside.store(true, std::memory_order_relaxed);
+}
+
+void Allocator::context_gone(Context& context) {
+  context.set_gone();
+  registry_.forget_found();
+  DeviceStats& stats = context.stats();
+  std::vector<CUdeviceptr> orphans;
+  for (Block* block :
+       blocks_.extract([&](const Block& candidate) { return candidate.context == &context; })) {
+    if (block->source == BlockSource::passed_through) {
+      stats.add(Counter::context_lost_bytes_total, block->requested);
+      count_passed(stats, *block, -1);
+      delete_block(block);
+      continue;
+    }
+    const BlockState state = block->state.load(std::memory_order_relaxed);
+    if (state == BlockState::live) {
+      stats.add(Counter::context_lost_bytes_total, block->requested);
+      count_live(stats, *block, -1);
+    } else {
+      stats.gauge_add(state == BlockState::retired ? Gauge::retired_bytes : Gauge::cached_bytes,
+                      -signed_bytes(block->capacity));
+    }
+    stats.gauge_add(Gauge::held_bytes, -signed_bytes(block->capacity));
+    if (block->source == BlockSource::pool) orphans.push_back(block->address);
+    delete_block(block);
+  }
+  context.device().add_orphans(orphans);
+  // Managed and mapped memory goes with the last context.
+  if (registry_.all_gone()) host_reachable_.clear();
+}
+
+void Allocator::refresh_figures() {
+  if (cuda::shut_down()) return;
+  std::array<std::int64_t, stats::kMaxDevices> live_blocks{};
+  std::array<std::int64_t, stats::kMaxDevices> live_bytes{};
+  blocks_.for_each([&](const Block& block) {
+    if (block.state.load(std::memory_order_relaxed) != BlockState::live) return;
+    const auto index = static_cast<std::size_t>(block.context->device().ordinal());
+    ++live_blocks[index];
+    live_bytes[index] += signed_bytes(block.requested);
+  });
+  for (Device* device : registry_.devices()) {
+    const auto index = static_cast<std::size_t>(device->ordinal());
+    device->stats().gauge_set(Gauge::leaked_blocks, live_blocks[index]);
+    device->stats().gauge_set(Gauge::leaked_bytes, live_bytes[index]);
+    device->stats().set_pool_figures(device->backend().figures());
+  }
+}
+
+}  // namespace cupool::core

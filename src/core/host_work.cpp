@@ -1,0 +1,133 @@
+// Events behind copies and callbacks, one for each stream that has carried any.
+#include "core/host_work.h"
+
+#include <algorithm>
+
+#include "cuda/scopes.h"
+
+namespace cupool::core {
+namespace {
+
+std::atomic<std::uint64_t> threads_seen{0};
+thread_local std::uint64_t own_id;
+
+// Not the address of something thread-local: that of an ended thread may be used again while its
+// copies are still pending.
+std::uint64_t this_thread() {
+  if (own_id == 0) own_id = threads_seen.fetch_add(1, std::memory_order_relaxed) + 1;
+  return own_id;
+}
+
+}  // namespace
+
+void HostWork::submitted(CUstream stream) {
+  const std::uint64_t thread = stream == CU_STREAM_PER_THREAD ? this_thread() : 0;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Entry* entry = entry_for_locked(stream, thread);
+  if (entry->event == nullptr && create_event(&entry->event) != CUDA_SUCCESS) {
+    submitted_unseen();
+    return;
+  }
+  // A later record on the same stream covers the earlier ones.
+  if (driver_.cuEventRecord(entry->event, stream) != CUDA_SUCCESS) {
+    submitted_unseen();
+    return;
+  }
+  entry->sequence = next_sequence_++;
+  if (!entry->pending) {
+    entry->first = entry->sequence;
+    entry->pending = true;
+    pending_.fetch_add(1, std::memory_order_acq_rel);
+  }
+}
+
+void HostWork::stream_destroyed(CUstream stream) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (Entry& entry : entries_) {
+    if (entry.stream == stream) entry.stream = nullptr;
+  }
+}
+
+void HostWork::end_context_wait(std::uint64_t seen) {
+  std::uint64_t covered = covered_.load(std::memory_order_relaxed);
+  while (covered < seen &&
+         !covered_.compare_exchange_weak(covered, seen, std::memory_order_acq_rel)) {
+  }
+}
+
+CUresult HostWork::wait(bool* waited) {
+  *waited = false;
+  std::unique_lock<std::mutex> lock(mutex_);
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  const std::uint64_t newest = next_sequence_;
+  for (std::size_t index = 0; index < entries_.size(); ++index) {
+    // Entries are never erased, so indices hold while the lock is given up.
+    if (!entries_[index].pending || entries_[index].first >= newest) continue;
+    const CUevent event = entries_[index].event;
+    const std::uint64_t sequence = entries_[index].sequence;
+    CUresult result = driver_.cuEventQuery(event);
+    if (result == CUDA_ERROR_NOT_READY) {
+      *waited = true;
+      lock.unlock();
+      result = driver_.cuEventSynchronize(event);
+      lock.lock();
+    }
+    if (result != CUDA_SUCCESS) return result;
+    Entry& entry = entries_[index];
+    if (entry.pending && entry.sequence == sequence) {
+      entry.pending = false;
+      pending_.fetch_sub(1, std::memory_order_acq_rel);
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+void HostWork::abandon() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (Entry& entry : entries_) entry = Entry{};
+  pending_.store(0, std::memory_order_release);
+  end_context_wait(begin_context_wait());
+}
+
+HostWork::Entry* HostWork::entry_for_locked(CUstream stream, std::uint64_t thread) {
+  Entry* spare = nullptr;
+  for (Entry& entry : entries_) {
+    if (entry.stream == stream && entry.thread == thread) return &entry;
+    // Threads end unseen: what is not pending of a per-thread stream may be taken over.
+    if (!entry.pending && (entry.stream == nullptr || entry.thread != 0)) spare = &entry;
+  }
+  if (spare == nullptr) spare = &entries_.emplace_back();
+  spare->stream = stream;
+  spare->thread = thread;
+  return spare;
+}
+
+CUresult HostWork::create_event(CUevent* event) {
+  const cuda::ContextScope scope(driver_, context_);
+  if (!scope.ok()) return CUDA_ERROR_INVALID_CONTEXT;
+  return driver_.cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
+}
+
+void HostReachable::add(Kind kind, std::uintptr_t address) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  auto& addresses = addresses_[static_cast<int>(kind)];
+  if (std::find(addresses.begin(), addresses.end(), address) != addresses.end()) return;
+  addresses.push_back(address);
+  counts_[static_cast<int>(kind)].store(addresses.size(), std::memory_order_relaxed);
+}
+
+void HostReachable::clear() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& addresses : addresses_) addresses.clear();
+  for (auto& count : counts_) count.store(0, std::memory_order_relaxed);
+}
+
+void HostReachable::remove(Kind kind, std::uintptr_t address) {
+  if (!any(kind)) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  auto& addresses = addresses_[static_cast<int>(kind)];
+  addresses.erase(std::remove(addresses.begin(), addresses.end(), address), addresses.end());
+  counts_[static_cast<int>(kind)].store(addresses.size(), std::memory_order_relaxed);
+}
+
+}  // namespace cupool::core
