@@ -55,22 +55,17 @@ CUresult destroy_context(CUcontext handle, const Call& call) {
   return result;
 }
 
-// The context that a stream belongs to, as far as it is served.
-Context* context_of(Allocator& allocator, const cupool::cuda::Driver& real, CUstream stream) {
-  CUcontext handle = nullptr;
-  if (real.cuStreamGetCtx != nullptr && stream != nullptr &&
-      real.cuStreamGetCtx(stream, &handle) == CUDA_SUCCESS) {
-    if (Context* context = allocator.registry().find(handle)) return context;
-  }
-  return allocator.registry().current();
+// What handle 0 means to the functions of per-thread default streams.
+CUstream per_thread(CUstream stream) {
+  return stream == nullptr ? CU_STREAM_PER_THREAD : stream;
 }
 
 // I3: no fence is recorded while a capture begins, and none until it has ended.
 template <typename Call>
-CUresult begin_capture(const cupool::cuda::Driver& real, CUstream stream, const Call& call) {
+CUresult begin_capture(CUstream stream, const Call& call) {
   Allocator* allocator = started_engine();
   if (allocator == nullptr) return call();
-  Context* context = context_of(*allocator, real, stream);
+  Context* context = allocator->registry().context_of(stream);
   return context == nullptr ? call() : context->ordering().begin_capture(stream, call);
 }
 
@@ -92,12 +87,17 @@ CUresult end_capture(CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus*),
 template <typename Call>
 CUresult destroy_stream(CUstream stream, const Call& call) {
   Allocator* allocator = engine();
-  Context* context =
-      allocator == nullptr ? nullptr : allocator->registry().capturing_context(stream);
-  if (context == nullptr) return call();
+  if (allocator == nullptr) return call();
+  Context* owner = allocator->registry().context_of(stream);
+  Context* capturing = allocator->registry().capturing_context(stream);
   CUresult result = CUDA_SUCCESS;
-  context->ordering().end_capture(
-      stream, [&] { return result = call(); }, [&] { return result != CUDA_SUCCESS; });
+  if (capturing == nullptr) {
+    result = call();
+  } else {
+    capturing->ordering().end_capture(
+        stream, [&] { return result = call(); }, [&] { return result != CUDA_SUCCESS; });
+  }
+  if (result == CUDA_SUCCESS && owner != nullptr) owner->host_work().stream_destroyed(stream);
   return result;
 }
 
@@ -153,24 +153,32 @@ CUresult cupool_hook_cuDevicePrimaryCtxReset_v2(CUdevice device) {
   return end_primary(real, device, [&] { return real.cuDevicePrimaryCtxReset_v2(device); });
 }
 
+CUresult cupool_hook_cuGreenCtxCreate(void** green, void* resources, CUdevice device,
+                                      unsigned int flags) {
+  CUPOOL_REAL_OR_RETURN(cuGreenCtxCreate);
+  // Before the call: no work of a green context may be there when a block is handed out again.
+  if (Allocator* allocator = started_engine()) allocator->stop_serving();
+  return real.cuGreenCtxCreate(green, resources, device, flags);
+}
+
 CUresult cupool_hook_cuStreamBeginCapture(CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuStreamBeginCapture);
-  return begin_capture(real, stream, [&] { return real.cuStreamBeginCapture(stream); });
+  return begin_capture(stream, [&] { return real.cuStreamBeginCapture(stream); });
 }
 
 CUresult cupool_hook_cuStreamBeginCapture_ptsz(CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuStreamBeginCapture_ptsz);
-  return begin_capture(real, stream, [&] { return real.cuStreamBeginCapture_ptsz(stream); });
+  return begin_capture(per_thread(stream), [&] { return real.cuStreamBeginCapture_ptsz(stream); });
 }
 
 CUresult cupool_hook_cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
   CUPOOL_REAL_OR_RETURN(cuStreamBeginCapture_v2);
-  return begin_capture(real, stream, [&] { return real.cuStreamBeginCapture_v2(stream, mode); });
+  return begin_capture(stream, [&] { return real.cuStreamBeginCapture_v2(stream, mode); });
 }
 
 CUresult cupool_hook_cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
   CUPOOL_REAL_OR_RETURN(cuStreamBeginCapture_v2_ptsz);
-  return begin_capture(real, stream,
+  return begin_capture(per_thread(stream),
                        [&] { return real.cuStreamBeginCapture_v2_ptsz(stream, mode); });
 }
 
@@ -178,7 +186,7 @@ CUresult cupool_hook_cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
                                                  const CUgraphNode* dependencies, const void* edges,
                                                  size_t count, CUstreamCaptureMode mode) {
   CUPOOL_REAL_OR_RETURN(cuStreamBeginCaptureToGraph);
-  return begin_capture(real, stream, [&] {
+  return begin_capture(stream, [&] {
     return real.cuStreamBeginCaptureToGraph(stream, graph, dependencies, edges, count, mode);
   });
 }
@@ -188,7 +196,7 @@ CUresult cupool_hook_cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph g
                                                       const void* edges, size_t count,
                                                       CUstreamCaptureMode mode) {
   CUPOOL_REAL_OR_RETURN(cuStreamBeginCaptureToGraph_ptsz);
-  return begin_capture(real, stream, [&] {
+  return begin_capture(per_thread(stream), [&] {
     return real.cuStreamBeginCaptureToGraph_ptsz(stream, graph, dependencies, edges, count, mode);
   });
 }
@@ -201,7 +209,7 @@ CUresult cupool_hook_cuStreamEndCapture(CUstream stream, CUgraph* graph) {
 
 CUresult cupool_hook_cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
   CUPOOL_REAL_OR_RETURN(cuStreamEndCapture_ptsz);
-  return end_capture(real.cuStreamIsCapturing_ptsz, stream,
+  return end_capture(real.cuStreamIsCapturing_ptsz, per_thread(stream),
                      [&] { return real.cuStreamEndCapture_ptsz(stream, graph); });
 }
 

@@ -1,5 +1,5 @@
-// Driver hooks of the program's own stream-ordered, managed and host memory: untouched and counted
-// (contract 12), but that a stream-ordered free may be given a block of ours.
+// Driver hooks of the program's own stream-ordered, managed and host memory, and of its code:
+// untouched and counted (contract 12), but that a stream-ordered free may be given a block of ours.
 #include <optional>
 
 #include "entry/forward.h"
@@ -41,9 +41,37 @@ std::optional<CUresult> free_ours(CUresult (*is_capturing)(CUstream, CUstreamCap
   return allocator->try_free_in_stream(address);
 }
 
+// Code of the program needs device memory as well (contract 4).
+template <typename Call>
+CUresult load(const Call& call) {
+  Allocator* allocator = engine();
+  return allocator == nullptr ? call() : allocator->rescue(call);
+}
+
 }  // namespace
 
 extern "C" {
+
+CUresult cupool_hook_cuModuleLoad(CUmodule* module, const char* file) {
+  CUPOOL_REAL_OR_RETURN(cuModuleLoad);
+  return load([&] { return real.cuModuleLoad(module, file); });
+}
+
+CUresult cupool_hook_cuModuleLoadData(CUmodule* module, const void* image) {
+  CUPOOL_REAL_OR_RETURN(cuModuleLoadData);
+  return load([&] { return real.cuModuleLoadData(module, image); });
+}
+
+CUresult cupool_hook_cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int count,
+                                        void* options, void** values) {
+  CUPOOL_REAL_OR_RETURN(cuModuleLoadDataEx);
+  return load([&] { return real.cuModuleLoadDataEx(module, image, count, options, values); });
+}
+
+CUresult cupool_hook_cuModuleLoadFatBinary(CUmodule* module, const void* image) {
+  CUPOOL_REAL_OR_RETURN(cuModuleLoadFatBinary);
+  return load([&] { return real.cuModuleLoadFatBinary(module, image); });
+}
 
 CUresult cupool_hook_cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocAsync);
@@ -90,8 +118,14 @@ CUresult cupool_hook_cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
 
 CUresult cupool_hook_cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flags) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocManaged);
-  return allocate_own(Counter::managed_malloc_calls_total,
-                      [&] { return real.cuMemAllocManaged(address, bytes, flags); });
+  const CUresult result = allocate_own(Counter::managed_malloc_calls_total, [&] {
+    return real.cuMemAllocManaged(address, bytes, flags);
+  });
+  Allocator* allocator = engine();
+  if (allocator != nullptr && result == CUDA_SUCCESS) {
+    allocator->host_reachable().add(cupool::core::HostReachable::Kind::managed, *address);
+  }
+  return result;
 }
 
 CUresult cupool_hook_cuMemHostAlloc(void** address, size_t bytes, unsigned int flags) {

@@ -1,4 +1,5 @@
 // Driver hooks of allocations, frees and questions about memory.
+#include <algorithm>
 #include <cstdint>
 
 #include "entry/forward.h"
@@ -103,7 +104,13 @@ CUresult cupool_hook_cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
   const CUresult result = real.cuMemGetInfo_v2(free_bytes, total_bytes);
   // Contract 5: what lies idle with us is free for the program.
   if (allocator != nullptr && result == CUDA_SUCCESS && free_bytes != nullptr) {
+    // Other threads may free between the two questions: never more than there is.
+    size_t total = 0;
+    size_t ignored = 0;
     *free_bytes += allocator->idle_bytes();
+    if (real.cuMemGetInfo_v2(&ignored, &total) == CUDA_SUCCESS) {
+      *free_bytes = std::min(*free_bytes, total);
+    }
   }
   return result;
 }

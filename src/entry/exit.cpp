@@ -29,8 +29,8 @@ __attribute__((constructor)) void find_real_exit() {
 
 extern "C" {
 
-CUPOOL_EXPORT [[noreturn]] void cupool_hook__exit(int status) __asm__("_exit");
-CUPOOL_EXPORT [[noreturn]] void cupool_hook__Exit(int status) __asm__("_Exit");
+[[noreturn]] CUPOOL_EXPORT void cupool_hook__exit(int status) __asm__("_exit");
+[[noreturn]] CUPOOL_EXPORT void cupool_hook__Exit(int status) __asm__("_Exit");
 
 void cupool_hook__exit(int status) {
   leave(status);
