@@ -137,7 +137,13 @@ void add_calls(Page& page, const DeviceSnapshot& device) {
   share("    passed through (cuMemAlloc)", Counter::served_passthrough_total, mallocs, true);
   share("    failed", Counter::malloc_failed_total, mallocs, false);
   page.row("  free", {format_count(frees), "", format_bytes(device[Counter::free_bytes_total])});
+  share("    did not wait for a busy GPU", Counter::frees_unwaited_busy_total, frees, true);
   share("    waited for the GPU", Counter::free_waits_total, frees, true);
+  share("      by CUPOOL_FREE_MODE=sync", Counter::free_waits_sync_total, frees, false);
+  share("      for copies to or from the host", Counter::free_waits_host_copy_total, frees, false);
+  share("      for managed memory", Counter::free_waits_managed_total, frees, false);
+  share("      for zero-copy memory", Counter::free_waits_zero_copy_total, frees, false);
+  share("      beyond CUPOOL_MAX_PENDING", Counter::free_waits_pending_limit_total, frees, false);
   share("    of a null pointer", Counter::free_null_total, frees, false);
   share("    not from cupool", Counter::free_foreign_total, frees, false);
   share("    refused (double or interior)", Counter::free_rejected_total, frees, false);
