@@ -31,6 +31,9 @@ SIM_CONTROL int cupoolSimSet(const char* name, const char* value) {
   }
   if (std::strcmp(name, "judge") == 0) return parse_judge(value, &w.settings.judge) ? 0 : -1;
   if (std::strcmp(name, "polls") == 0) return w.settings.polls = std::atoi(value), 0;
+  if (std::strcmp(name, "context_event_forgets") == 0) {
+    return parse_forgets(value, &w.settings.context_event_forgets) ? 0 : -1;
+  }
   return -1;
 }
 

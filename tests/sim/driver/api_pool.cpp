@@ -205,6 +205,8 @@ CUresult release_legacy(const Allocation& found, Stream& stream) {
   OpSpec spec;
   spec.name = "legacy free in stream order";
   spec.effect = [owner, base, bytes] {
+    // What came before has executed, though the host need not know: the next owner is after it.
+    world().judge.forget(base, bytes);
     owner->heap.release(*owner->device, base, bytes);
     return CUDA_SUCCESS;
   };

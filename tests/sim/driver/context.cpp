@@ -19,10 +19,12 @@ void add(std::vector<OpRef>& ops, const OpRef& op) {
   if (op != nullptr && !op->done()) ops.push_back(op);
 }
 
+// What is done and known to the host; until then a synchronisation has it to tell.
 void drop_done(std::vector<OpRef>& ops, Clock& clock) {
   auto done = [&](const OpRef& op) {
-    if (op->done()) join(clock, op->clock);
-    return op->done();
+    if (!op->done() || !covers(world().engine.host_clock(), op->at)) return false;
+    join(clock, op->clock);
+    return true;
   };
   ops.erase(std::remove_if(ops.begin(), ops.end(), done), ops.end());
 }
@@ -101,12 +103,22 @@ OpRef submit(Stream& stream, OpSpec spec, const std::vector<OpRef>& also_after) 
 }
 
 OpRef submit_after_everything(Context& context, OpSpec spec) {
-  std::vector<OpRef> before = tails(context);
-  Clock clock = context.orphan_clock;
-  join(clock, context.barrier_clock);
+  const Forgets forgets = world().settings.context_event_forgets;
+  std::vector<OpRef> before;
+  drop_done(context.barriers, context.barrier_clock);
+  Clock clock = context.barrier_clock;
   each_stream(context, [&](Stream& stream) {
-    if (stream.last != nullptr) join(clock, stream.last->clock);
+    const bool forgotten =
+        (forgets == Forgets::non_blocking && stream.kind == Stream::Kind::non_blocking) ||
+        (forgets == Forgets::per_thread && stream.kind == Stream::Kind::per_thread);
+    if (stream.last != nullptr && !forgotten) before.push_back(stream.last);
   });
+  for (const OpRef& op : context.barriers) before.push_back(op);
+  if (forgets != Forgets::destroyed) {
+    drop_done(context.orphans, context.orphan_clock);
+    for (const OpRef& op : context.orphans) before.push_back(op);
+    join(clock, context.orphan_clock);
+  }
   for (const OpRef& op : before) join(clock, op->clock);
   return world().engine.submit(context, std::move(spec), before, std::move(clock), Instant{});
 }

@@ -121,6 +121,19 @@ void Referee::pool_freed(uintptr_t base, size_t bytes, const Clock& clock, Insta
   if (at.timeline != 0) remember({base, bytes, true, true, 0, at, "free"});
 }
 
+void Referee::forget(uintptr_t base, size_t bytes) {
+  if (off()) return;
+  const auto inside = [&](const Past& past) {
+    return past.base < base + bytes && base < past.base + past.bytes;
+  };
+  for (auto it = unseen_.begin(); it != unseen_.end();) {
+    std::vector<Past>& list = it->second;
+    list.erase(std::remove_if(list.begin(), list.end(), inside), list.end());
+    it = list.empty() ? unseen_.erase(it) : std::next(it);
+  }
+  set_owner(base, bytes, 0);
+}
+
 void Referee::host_access(uintptr_t base, size_t bytes, bool write) {
   if (off()) return;
   const Clock& host = engine_.host_clock();

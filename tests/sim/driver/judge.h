@@ -30,6 +30,8 @@ class Referee {
   void pool_allocated(uintptr_t base, size_t bytes, Instant at);
   /// The block goes back to a pool, ordered as `clock` says; what is pending must be covered.
   void pool_freed(uintptr_t base, size_t bytes, const Clock& clock, Instant at);
+  /// The memory went back in stream order: what is known of it means nothing to the next owner.
+  void forget(uintptr_t base, size_t bytes);
   void host_access(uintptr_t base, size_t bytes, bool write);
 
   unsigned long long complaints() const { return complaints_; }

@@ -41,7 +41,8 @@ Pool::Reuse Pool::reuse(const Hole& hole, const Stream& stream, const Clock& clo
   const OpRef& freed_by = hole.freed_by;
   if (freed_by == nullptr || freed_by->at.timeline == stream.timeline) return Reuse::yes;
   if (follow_event_dependencies_ != 0 && covers(clock, freed_by->at)) return Reuse::yes;
-  if (allow_opportunistic_ != 0 && world().engine.finished({freed_by})) return Reuse::yes;
+  // The driver has seen the free complete, whoever else has not: the allocation comes after it.
+  if (allow_opportunistic_ != 0 && world().engine.finished({freed_by})) return Reuse::after;
   if (allow_internal_dependencies_ != 0 && last_resort) return Reuse::after;
   return Reuse::no;
 }

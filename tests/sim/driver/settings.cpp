@@ -48,6 +48,14 @@ bool parse_judge(const char* text, Judge* judge) {
   return false;
 }
 
+bool parse_forgets(const char* text, Forgets* forgets) {
+  if (*text == '\0') return *forgets = Forgets::nothing, true;
+  if (std::strcmp(text, "non_blocking") == 0) return *forgets = Forgets::non_blocking, true;
+  if (std::strcmp(text, "per_thread") == 0) return *forgets = Forgets::per_thread, true;
+  if (std::strcmp(text, "destroyed") == 0) return *forgets = Forgets::destroyed, true;
+  return false;
+}
+
 size_t parse_bytes(const char* text) {
   char* end = nullptr;
   const double number = std::strtod(text, &end);

@@ -18,6 +18,10 @@ enum class Mode {
 /// What happens when the judge finds an unordered access.
 enum class Judge { off, report, abort };
 
+/// Which streams cuCtxRecordEvent leaves out: a driver made wrong on purpose, to see that it is
+/// noticed.
+enum class Forgets { nothing, non_blocking, per_thread, destroyed };
+
 struct Settings {
   Mode mode = Mode::late;
   Judge judge = Judge::off;
@@ -31,12 +35,14 @@ struct Settings {
   uint64_t patience_ms = 0;          ///< late mode: 0 = wait for ever for a reason to run
   std::string calls_file;            ///< "" = none; %p is the process id
   std::string fail;                  ///< fault injection rules
+  Forgets context_event_forgets = Forgets::nothing;
 };
 
 Settings read_settings();
 
 bool parse_mode(const char* text, Mode* mode);
 bool parse_judge(const char* text, Judge* judge);
+bool parse_forgets(const char* text, Forgets* forgets);
 
 /// "64M", "1G", "4096": bytes; 0 when it is not a size.
 size_t parse_bytes(const char* text);

@@ -16,8 +16,9 @@ unsigned long long cupoolSimCalls(const char* symbol);
 /// Replaces the fault injection rules (same syntax as CUPOOL_SIM_FAIL; "" removes them all).
 void cupoolSimFail(const char* rules);
 
-/// Changes one setting while running: "mode" (late, early, timed), "polls", "judge" (0, 1, report).
-/// Returns 0, or -1 for an unknown name or value.
+/// Changes one setting while running: "mode" (late, early, timed), "polls", "judge" (0, 1, report),
+/// "context_event_forgets" (non_blocking, per_thread, destroyed, or "" for none: cuCtxRecordEvent
+/// made wrong on purpose). Returns 0, or -1 for an unknown name or value.
 int cupoolSimSet(const char* name, const char* value);
 
 /// Tells the judge that [ptr, ptr+size) belongs to `owner` from now on (any non-zero number), or

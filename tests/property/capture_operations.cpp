@@ -1,0 +1,169 @@
+// Captures and graphs. What the real driver would refuse during a capture is mostly left out: a
+// capture that is whole up to its end is what shows a harm done by others (contract 9, I3).
+#include <algorithm>
+
+#include "machine.h"
+
+namespace cupool::property {
+
+Capture* Machine::capture_of(Slots& slots, const StreamRef& where) {
+  for (Capture& capture : slots.captures) {
+    if (!capture.active) continue;
+    for (const StreamRef& member : capture.members) {
+      if (member.number == where.number) return &capture;
+    }
+  }
+  return nullptr;
+}
+
+bool Machine::captures_in(int context) {
+  for (const Slots& slots : slots_) {
+    for (const Capture& capture : slots.captures) {
+      if (capture.active && capture.members.front().context == context) return true;
+    }
+  }
+  return false;
+}
+
+// cuda.h, cuThreadExchangeStreamCaptureMode. Running freely, no capture is in global mode.
+bool Machine::unsafe_allowed(unsigned thread) {
+  if (modes_[thread] == CU_STREAM_CAPTURE_MODE_RELAXED) return true;
+  const Slots& slots = slots_[concurrent_ ? thread : 0];
+  for (const Capture& capture : slots.captures) {
+    if (!capture.active) continue;
+    if (capture.thread == thread && capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED) return false;
+    if (modes_[thread] == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+        capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Running freely, only non-blocking streams capture.
+bool Machine::legacy_allowed(int context) {
+  if (concurrent_) return true;
+  for (const Capture& capture : slots_[0].captures) {
+    if (!capture.active) continue;
+    for (const StreamRef& member : capture.members) {
+      if (member.context == context && !member.non_blocking) return false;
+    }
+  }
+  return true;
+}
+
+void Machine::capture_begin(const Operation& op) {
+  Slots& slots = slots_of(op);
+  Capture& capture = slots.captures[op.a % kGraphs];
+  const StreamRef where = stream(op, op.b, slots.streams[op.b % kStreams].context);
+  if (capture.active || where.none() || where.legacy || syncing_thread_ >= 0) return;
+  if (concurrent_ && !where.non_blocking) return;
+  if (capture_of(slots, where) != nullptr || !enter(where.context)) return;
+  auto mode = static_cast<CUstreamCaptureMode>(op.c % 3);
+  if (concurrent_ && mode == CU_STREAM_CAPTURE_MODE_GLOBAL) {
+    mode = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+  }
+  if (!expect(cuStreamBeginCapture(where.handle, mode), "cuStreamBeginCapture")) return;
+  capture = Capture{};
+  capture.active = true;
+  capture.mode = mode;
+  capture.thread = op.thread;
+  capture.members.push_back(where);
+}
+
+// Another stream joins by an event.
+void Machine::capture_fork(const Operation& op) {
+  Slots& slots = slots_of(op);
+  Capture& capture = slots.captures[op.a % kGraphs];
+  if (!capture.active || capture.thread != op.thread) return;
+  const StreamRef origin = capture.members.front();
+  const StreamRef joining = stream(op, op.b, origin.context);
+  if (joining.none() || joining.legacy || capture_of(slots, joining) != nullptr) return;
+  if ((concurrent_ && !joining.non_blocking) || !enter(origin.context)) return;
+  CUevent fork = nullptr;
+  if (!expect(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING), "cuEventCreate")) return;
+  if (expect(cuEventRecord(fork, origin.handle), "cuEventRecord") &&
+      expect(cuStreamWaitEvent(joining.handle, fork, 0), "cuStreamWaitEvent")) {
+    capture.members.push_back(joining);
+  }
+  cuEventDestroy(fork);
+}
+
+void Machine::capture_end(const Operation& op) {
+  Slots& slots = slots_of(op);
+  Capture& capture = slots.captures[op.a % kGraphs];
+  if (!capture.active || capture.thread != op.thread) return;
+  if (!enter(capture.members.front().context)) return;
+  end_capture(slots, op.a % kGraphs, op.c == 0);
+}
+
+// On the thread that began it. `join`: forked streams come back first, as they have to.
+void Machine::end_capture(Slots& slots, unsigned index, bool join) {
+  Capture capture = slots.captures[index];
+  slots.captures[index] = Capture{};
+  const StreamRef origin = capture.members.front();
+  for (std::size_t i = 1; join && i < capture.members.size(); ++i) {
+    CUevent back = nullptr;
+    if (!expect(cuEventCreate(&back, CU_EVENT_DISABLE_TIMING), "cuEventCreate")) continue;
+    expect(cuEventRecord(back, capture.members[i].handle), "cuEventRecord");
+    expect(cuStreamWaitEvent(origin.handle, back, 0), "cuStreamWaitEvent");
+    cuEventDestroy(back);
+  }
+  const bool whole = join && !capture.harmed && !(concurrent_ && refused_);
+  CUgraph graph = nullptr;
+  const CUresult result = cuStreamEndCapture(origin.handle, &graph);
+  if (result != CUDA_SUCCESS) {
+    if (whole) fail("a capture that nothing harmed could not be ended (contract 9)");
+    return;
+  }
+  Graph& slot = slots.graphs[index];
+  graph_destroy(slot);
+  CUgraphExec exec = nullptr;
+  const bool usable =
+      unsafe_allowed(capture.thread) && cuGraphInstantiate(&exec, graph, 0) == CUDA_SUCCESS;
+  if (!usable) {
+    cuGraphDestroy(graph);
+    return;
+  }
+  slot.graph = graph;
+  slot.exec = exec;
+  slot.made_by = std::move(capture);
+}
+
+// Only while everything that it uses is still what it was.
+void Machine::graph_launch(const Operation& op) {
+  Slots& slots = slots_of(op);
+  Graph& graph = slots.graphs[op.a % kGraphs];
+  if (graph.exec == nullptr) return;
+  const int context = graph.made_by.members.front().context;
+  const StreamRef where = stream(op, op.b, context);
+  if (where.none() || capture_of(slots, where) != nullptr || !enter(context)) return;
+  if (where.legacy && !legacy_allowed(context)) return;
+  for (const auto& used : graph.made_by.blocks) {
+    const Block& block = slots.blocks[used.first];
+    if (block.address == 0 || block.owner != used.second) return;
+  }
+  for (const auto& used : graph.made_by.buffers) {
+    if (slots.buffers[used.first].host != used.second) return;
+  }
+  for (const auto& used : graph.made_by.blocks) {
+    if (!use(slots, used.first, where)) return;
+  }
+  for (const auto& used : graph.made_by.blocks) slots.blocks[used.first].racy = true;
+  for (const auto& used : graph.made_by.buffers) use_buffer(slots, used.first, where);
+  expect(cuGraphLaunch(graph.exec, where.handle), "cuGraphLaunch");
+}
+
+void Machine::graph_destroy(Graph& graph) {
+  if (graph.exec != nullptr) cuGraphExecDestroy(graph.exec);
+  if (graph.graph != nullptr) cuGraphDestroy(graph.graph);
+  graph = Graph{};
+}
+
+void Machine::thread_mode(const Operation& op) {
+  auto mode = static_cast<CUstreamCaptureMode>(op.a % 3);
+  modes_[op.thread] = mode;
+  expect(cuThreadExchangeStreamCaptureMode(&mode), "cuThreadExchangeStreamCaptureMode");
+}
+
+}  // namespace cupool::property

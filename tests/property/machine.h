@@ -1,0 +1,207 @@
+// Runs a program against the driver and holds what it sees against the contract (docs/design.md,
+// section 2). The device's judge watches foreign accesses (contract 2, I1, I2) and the host's side
+// of free; this side watches results, addresses, contents and captures (contract 1, 3, 4, 6, 9).
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "crew.h"
+#include "program.h"
+
+// Named as the driver exports them, whatever versions cuda.h prefers.
+extern "C" {
+CUresult CUDAAPI cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device);
+CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext context);
+}
+
+namespace cupool::property {
+
+/// A stream as an operation of some thread meets it. Numbers of streams are never used twice.
+struct StreamRef {
+  CUstream handle = nullptr;
+  std::uint64_t number = 0;
+  int context = 0;
+  std::uint64_t thread = 0;  ///< number of the thread that names it
+  bool per_thread = false;   ///< and for which alone the handle means this stream
+  bool non_blocking = false;
+  bool legacy = false;
+
+  bool none() const { return number == 0; }
+};
+
+struct Block {
+  CUdeviceptr address = 0;
+  std::uint64_t size = 0;
+  int context = 0;
+  std::uint64_t owner = 0;   ///< what the judge calls it; never used twice
+  std::uint64_t offset = 0;  ///< the words that its kernels use
+  std::uint64_t words = 0;
+  StreamRef last;        ///< last used there; later uses are ordered after it
+  bool racy = false;     ///< used in more than one order since the last synchronisation
+  bool checked = false;  ///< since then
+  bool known = false;    ///< holds `value`
+  std::uint32_t value = 0;
+
+  CUdeviceptr was = 0;  ///< address of the last block in this slot, freed by then
+  int was_context = 0;
+};
+
+struct Buffer {
+  enum Type { pinned, mapped, managed };
+  void* host = nullptr;
+  CUdeviceptr device = 0;  ///< 0: kernels may not
+  Type type = pinned;
+  int context = 0;
+  std::vector<std::uint64_t> pending;  ///< streams that may still use it
+};
+
+struct Event {
+  CUevent handle = nullptr;
+  int context = 0;
+};
+
+struct Capture {
+  bool active = false;
+  bool harmed = false;  ///< by the program itself
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  unsigned thread = 0;
+  std::vector<StreamRef> members;                          ///< the first one is the origin
+  std::vector<std::pair<unsigned, std::uint64_t>> blocks;  ///< slot and owner
+  std::vector<std::pair<unsigned, void*>> buffers;
+};
+
+struct Graph {
+  CUgraph graph = nullptr;
+  CUgraphExec exec = nullptr;
+  Capture made_by;
+};
+
+/// Everything that a program names. All threads share one, or each has its own.
+struct Slots {
+  Block blocks[kBlocks];
+  StreamRef streams[kStreams];
+  Event events[kEvents];
+  Buffer buffers[kBuffers];
+  Capture captures[kGraphs];
+  Graph graphs[kGraphs];
+};
+
+enum class FreeMode { automatic, ordered, sync };
+
+class Machine {
+ public:
+  /// `aligns_large`: large blocks begin at multiples of 2 MiB.
+  Machine(FreeMode free_mode, bool aligns_large);
+
+  /// Empty: nothing was wrong.
+  std::string run(const Program& program);
+
+  std::uint64_t device_bytes() const { return device_bytes_; }
+
+ private:
+  struct ContextState {
+    CUcontext handle = nullptr;
+    CUfunction stamp = nullptr, check = nullptr, copy = nullptr;
+    std::uint64_t* mismatches = nullptr;
+  };
+
+  // machine.cpp: the run, the contexts, and what is found
+  void open_primary();
+  void load_kernels(ContextState& context);
+  void step(const Operation& op);
+  void run_on_this_thread(const Operation& op);
+  void finish_program();
+  void finish_slots(Slots& slots);
+  void look_for_harm();
+  void fail(const std::string& what);
+  bool expect(CUresult result, const char* call);
+  bool failed() const { return failed_.load(); }
+  Slots& slots_of(const Operation& op) { return slots_[concurrent_ ? op.thread : 0]; }
+  bool alive(int context) const { return contexts_[context].handle != nullptr; }
+  bool enter(int context);
+  void forget_context(int context);
+  void context_create();
+  void context_destroy();
+  void primary_reset();
+  void thread_restart(const Operation& op);
+
+  // memory_operations.cpp
+  void allocate(const Operation& op);
+  void release(const Operation& op);
+  void release_block(Block& block, unsigned thread, int current);
+  void release_again(const Operation& op);
+  void release_in_stream(const Operation& op);
+  void disown(const Block& block);
+  void own_again(const Block& block);
+  void host_is_safe(Slots& slots, int context);
+  void memory_info();
+  void buffer_create(const Operation& op);
+  void buffer_destroy(const Operation& op);
+  void host_touch(const Operation& op);
+
+  // work_operations.cpp
+  StreamRef stream(const Operation& op, unsigned slot, int context);
+  bool use(Slots& slots, unsigned slot, const StreamRef& stream);
+  void use_buffer(Slots& slots, unsigned slot, const StreamRef& stream);
+  CUresult launch(CUfunction function, const StreamRef& stream, void** arguments);
+  void stamp(const Operation& op);
+  void check(const Operation& op);
+  void copy_blocks(const Operation& op);
+  void copy_buffer(const Operation& op, bool to_device);
+  void kernel_on_buffer(const Operation& op);
+  void callback(const Operation& op);
+  void stream_create(const Operation& op);
+  void stream_destroy(const Operation& op);
+  void stream_synchronize(const Operation& op);
+  void settled(Slots& slots, int context);
+  void context_synchronize(const Operation& op);
+  void slow_synchronize(const Operation& op);
+  void open_gate();
+  void event(const Operation& op);
+
+  // capture_operations.cpp
+  Capture* capture_of(Slots& slots, const StreamRef& stream);
+  bool captures_in(int context);
+  /// Whether the driver would refuse a potentially unsafe call of this thread.
+  bool unsafe_allowed(unsigned thread);
+  bool legacy_allowed(int context);
+  void capture_begin(const Operation& op);
+  void capture_fork(const Operation& op);
+  void capture_end(const Operation& op);
+  void end_capture(Slots& slots, unsigned index, bool join);
+  void graph_launch(const Operation& op);
+  void graph_destroy(Graph& graph);
+  void thread_mode(const Operation& op);
+
+  const FreeMode free_mode_;
+  const bool aligns_large_;
+  std::uint64_t device_bytes_ = 0;
+  Crew crew_;
+  ContextState contexts_[2];
+  Slots slots_[kThreads];
+  bool concurrent_ = false;
+  bool late_ = false;
+  bool captures_ = false;  ///< the program has any
+  CUstreamCaptureMode modes_[kThreads] = {};
+  std::uint64_t thread_numbers_[kThreads] = {};
+  std::atomic<std::uint64_t> last_number_{1000};
+  std::atomic<bool> failed_{false};
+  std::atomic<bool> refused_{false};  ///< a call of the program was, because of a capture
+  std::mutex mutex_;                  ///< of the two below
+  std::string failure_;
+  std::map<CUdeviceptr, std::uint64_t> live_;  ///< end by begin
+  unsigned long long invalidated_ = 0;
+  unsigned long long complaints_ = 0;
+  int syncing_thread_ = -1;  ///< in slow_synchronize()
+};
+
+}  // namespace cupool::property

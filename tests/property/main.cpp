@@ -1,0 +1,116 @@
+// property_programs: random programs against the engine on the simulated device. Without --work and
+// --replay it is the supervisor, which starts itself with the library preloaded.
+#include <cupool_sim.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+
+#include "machine.h"
+#include "supervisor.h"
+
+namespace cupool::property {
+namespace {
+
+bool aligns_large() {
+  const char* pool = std::getenv("CUPOOL_POOL");
+  return pool == nullptr || std::strcmp(pool, "default") != 0;
+}
+
+FreeMode free_mode() {
+  const char* text = std::getenv("CUPOOL_FREE_MODE");
+  if (text == nullptr || std::strcmp(text, "auto") == 0) return FreeMode::automatic;
+  return std::strcmp(text, "sync") == 0 ? FreeMode::sync : FreeMode::ordered;
+}
+
+bool ran_well(Machine& machine, const Program& program) {
+  // Written at once: after a crash it says where.
+  std::printf("at %llu\n", static_cast<unsigned long long>(program.seed));
+  std::fflush(stdout);
+  const std::string failure = machine.run(program);
+  if (!failure.empty()) std::printf("failed: %s\n", failure.c_str());
+  std::fflush(stdout);
+  return failure.empty();
+}
+
+int usage() {
+  std::fprintf(
+      stderr,
+      "property_programs [--library FILE] [--sanitizer-runtime FILE] [--first SEED|random]\n"
+      "  [--count N] [--jobs N] [--free-mode auto|ordered|sync] [--mutation NAME]\n"
+      "  [--forgets non_blocking|per_thread|destroyed] [--expect-fault WORDS]\n"
+      "  [--no-shrink]\n");
+  return 2;
+}
+
+}  // namespace
+
+int work_through(std::uint64_t first, std::uint64_t count, const std::string& forgets) {
+  Machine machine(free_mode(), aligns_large());
+  cupoolSimSet("context_event_forgets", forgets.c_str());
+  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+    if (!ran_well(machine, generate(seed, machine.device_bytes()))) return 1;
+  }
+  return 0;
+}
+
+int replay(const std::string& path, const std::string& forgets) {
+  const Program program = load(path);
+  Machine machine(free_mode(), aligns_large());
+  cupoolSimSet("context_event_forgets", forgets.c_str());
+  return ran_well(machine, program) ? 0 : 1;
+}
+
+int run(int argc, char** argv) {
+  Options options;
+  std::string program;
+  std::uint64_t work_first = 0;
+  std::uint64_t work_count = 0;
+  const auto number = [](const char* text) { return std::strtoull(text, nullptr, 10); };
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    const char* value = i + 1 < argc ? argv[i + 1] : "";
+    if (name == "--no-shrink") {
+      options.shrink = false;
+      continue;
+    }
+    ++i;
+    if (name == "--library")
+      options.library = value;
+    else if (name == "--sanitizer-runtime")
+      options.sanitizer_runtime = value;
+    else if (name == "--count")
+      options.count = number(value);
+    else if (name == "--jobs")
+      options.jobs = static_cast<unsigned>(number(value));
+    else if (name == "--free-mode")
+      options.free_mode = value;
+    else if (name == "--mutation")
+      options.mutation = value;
+    else if (name == "--forgets")
+      options.forgets = value;
+    else if (name == "--expect-fault")
+      options.expect_fault = value;
+    else if (name == "--replay")
+      program = value;
+    else if (name == "--first") {
+      const bool random = std::strcmp(value, "random") == 0;
+      options.first = random ? std::random_device{}() : number(value);
+    } else if (name == "--work" && i + 1 < argc) {
+      work_first = number(value);
+      work_count = number(argv[++i]);
+    } else {
+      return usage();
+    }
+  }
+  if (!program.empty()) return replay(program, options.forgets);
+  if (work_count != 0) return work_through(work_first, work_count, options.forgets);
+  return supervise(options);
+}
+
+}  // namespace cupool::property
+
+int main(int argc, char** argv) {
+  return cupool::property::run(argc, argv);
+}

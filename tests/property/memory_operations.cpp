@@ -1,0 +1,188 @@
+// Allocations, frees, and the host's buffers. After a free that legacy would have waited in, the
+// host touches what copies and kernels used (contract 2); the judge says whether it may.
+#include <cupool_sim.h>
+
+#include <algorithm>
+#include <string>
+
+#include "machine.h"
+
+namespace cupool::property {
+namespace {
+
+constexpr std::uint64_t kBufferBytes = 4096;
+constexpr std::uint64_t kMostWords = 64;
+constexpr std::uint64_t kLargeBlock = 2u << 20;
+
+void* pointer(CUdeviceptr address) {
+  return reinterpret_cast<void*>(address);
+}
+
+}  // namespace
+
+void Machine::allocate(const Operation& op) {
+  Slots& slots = slots_of(op);
+  Block& block = slots.blocks[op.a % kBlocks];
+  const int context = alive(static_cast<int>(op.c)) ? static_cast<int>(op.c) : 0;
+  if (block.address != 0 || op.size == 0 || !enter(context)) return;
+  CUdeviceptr address = 0;
+  const CUresult result = cuMemAlloc(&address, op.size);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) return;
+  if (!expect(result, "cuMemAlloc")) return;
+  // The device's default pool does not align large blocks (core/allocator.cpp, adopt()).
+  const std::uint64_t alignment = op.size >= kLargeBlock && aligns_large_ ? kLargeBlock : 512;
+  if (address % alignment != 0) return fail("a block is not aligned (contract 1, 6)");
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto next = live_.lower_bound(address);
+    const bool collides = (next != live_.end() && next->first < address + op.size) ||
+                          (next != live_.begin() && std::prev(next)->second > address);
+    live_[address] = address + op.size;
+    if (collides && failure_.empty()) {
+      failure_ = "a block overlaps a live one (contract 1)";
+      failed_ = true;
+    }
+  }
+  const CUdeviceptr was = block.was;
+  block = Block{};
+  block.was = was == address ? 0 : was;
+  block.address = address;
+  block.size = op.size;
+  block.context = context;
+  block.owner = ++last_number_;
+  block.words = std::min(op.size / 4, kMostWords);
+  if (op.size <= 4096) block.words = op.size / 4;
+  // Mostly the first words, where a later owner's are as well; sometimes the last.
+  if (op.thread % 2 == 1 && block.owner % 4 == 0) {
+    block.offset = (op.size / 4 - block.words) * 4;
+  }
+  cupoolSimOwner(pointer(address), op.size, block.owner);
+}
+
+// A refused free has freed nothing.
+void Machine::own_again(const Block& block) {
+  cupoolSimOwner(pointer(block.address), block.size, block.owner);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  live_[block.address] = block.address + block.size;
+}
+
+void Machine::disown(const Block& block) {
+  cupoolSimOwner(pointer(block.address), block.size, 0);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  live_.erase(block.address);
+}
+
+void Machine::release(const Operation& op) {
+  Block& block = slots_of(op).blocks[op.a % kBlocks];
+  const int other = static_cast<int>(op.c);
+  if (block.address == 0) return;
+  release_block(block, op.thread, alive(other) ? other : block.context);
+}
+
+// `current`: the context that is current while the block, perhaps of another, is freed.
+void Machine::release_block(Block& block, unsigned thread, int current) {
+  if (!enter(current)) return;
+  const bool legacy_would_wait = unsafe_allowed(thread);
+  const CUdeviceptr address = block.address;
+  const int context = block.context;
+  disown(block);
+  if (!expect(cuMemFree(address), "cuMemFree")) return own_again(block);
+  block = Block{};
+  block.was = address;
+  block.was_context = context;
+  if (free_mode_ == FreeMode::ordered || !legacy_would_wait) return;
+  if (!concurrent_) return host_is_safe(slots_[0], context);
+  host_is_safe(slots_[thread], context);
+}
+
+// Contract 2: legacy free waits for all work of the context, so the host may touch any buffer now.
+void Machine::host_is_safe(Slots& slots, int context) {
+  for (Buffer& buffer : slots.buffers) {
+    if (buffer.context == context) buffer.pending.clear();
+  }
+}
+
+// Contract 3. What the address is now must be nobody's: another block may begin there.
+void Machine::release_again(const Operation& op) {
+  Block& block = slots_of(op).blocks[op.a % kBlocks];
+  if (block.was == 0 || concurrent_ || !enter(block.was_context)) return;
+  for (const Slots& slots : slots_) {
+    for (const Block& live : slots.blocks) {
+      if (live.address == block.was) return;
+    }
+    for (const Buffer& managed : slots.buffers) {
+      if (managed.device == block.was) return;
+    }
+  }
+  const CUresult result = cuMemFree(block.was);
+  if (result == CUDA_SUCCESS) return fail("a double free succeeded (contract 3)");
+  if (result != CUDA_ERROR_INVALID_VALUE) expect(result, "a double free");
+}
+
+// The driver orders a free of legacy memory in a stream, and the program its work before it.
+void Machine::release_in_stream(const Operation& op) {
+  Slots& slots = slots_of(op);
+  Block& block = slots.blocks[op.a % kBlocks];
+  if (block.address == 0 || !enter(block.context)) return;
+  const StreamRef where = stream(op, op.b, block.context);
+  if (where.none() || capture_of(slots, where) != nullptr || !unsafe_allowed(op.thread)) return;
+  if (where.legacy && !legacy_allowed(block.context)) return;
+  if (block.racy || (!block.last.none() && block.last.number != where.number)) return;
+  const CUdeviceptr address = block.address;
+  disown(block);
+  if (!expect(cuMemFreeAsync(address, where.handle), "cuMemFreeAsync")) return own_again(block);
+  block = Block{};
+}
+
+void Machine::memory_info() {
+  size_t free_bytes = 0;
+  size_t total = 0;
+  if (!enter(0) || !expect(cuMemGetInfo(&free_bytes, &total), "cuMemGetInfo")) return;
+  if (total != device_bytes_ || free_bytes > total) fail("cuMemGetInfo is wrong (contract 5)");
+}
+
+void Machine::buffer_create(const Operation& op) {
+  Buffer& buffer = slots_of(op).buffers[op.a % kBuffers];
+  if (buffer.host != nullptr || !unsafe_allowed(op.thread) || !enter(0)) return;
+  buffer = Buffer{};
+  buffer.type = static_cast<Buffer::Type>(op.c % 3);
+  if (buffer.type == Buffer::managed) {
+    if (cuMemAllocManaged(&buffer.device, kBufferBytes, CU_MEM_ATTACH_GLOBAL) != CUDA_SUCCESS) {
+      buffer.device = 0;
+    }
+    buffer.host = pointer(buffer.device);
+    return;
+  }
+  if (!expect(cuMemHostAlloc(&buffer.host, kBufferBytes, 0), "cuMemHostAlloc")) return;
+  if (buffer.type == Buffer::mapped) {
+    expect(cuMemHostGetDevicePointer(&buffer.device, buffer.host, 0), "cuMemHostGetDevicePointer");
+  }
+}
+
+// Both frees wait for the context as the driver does; nothing of it is cupool's.
+void Machine::buffer_destroy(const Operation& op) {
+  Slots& slots = slots_of(op);
+  Buffer& buffer = slots.buffers[op.a % kBuffers];
+  if (buffer.host == nullptr || !unsafe_allowed(op.thread) || !enter(buffer.context)) return;
+  for (Graph& graph : slots.graphs) {
+    for (const auto& used : graph.made_by.buffers) {
+      if (used.second == buffer.host && graph.exec != nullptr) return;
+    }
+  }
+  for (const Capture& capture : slots.captures) {
+    for (const auto& used : capture.buffers) {
+      if (used.second == buffer.host && capture.active) return;
+    }
+  }
+  const CUresult result =
+      buffer.type == Buffer::managed ? cuMemFree(buffer.device) : cuMemFreeHost(buffer.host);
+  if (expect(result, "freeing a buffer")) buffer = Buffer{};
+}
+
+void Machine::host_touch(const Operation& op) {
+  Buffer& buffer = slots_of(op).buffers[op.a % kBuffers];
+  if (buffer.host == nullptr || !buffer.pending.empty()) return;
+  cupoolSimHostAccess(buffer.host, kBufferBytes, op.c == 1 ? 1 : 0);
+}
+
+}  // namespace cupool::property

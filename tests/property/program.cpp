@@ -1,0 +1,295 @@
+// Generation with a bias: a few sizes a program, so that blocks are reused; runs of operations on
+// one thread; often what a wrong engine would stumble over, work, free, allocate, work.
+#include "program.h"
+
+#include <fstream>
+#include <random>
+#include <stdexcept>
+
+namespace cupool::property {
+namespace {
+
+struct Row {
+  const char* name;
+  unsigned weight;
+  const char* text;
+};
+constexpr Row kRows[] = {
+#define OPERATION(name, weight, text) {#name, weight, text},
+#include "operations.def"
+};
+constexpr std::size_t kKinds = sizeof(kRows) / sizeof(kRows[0]);
+
+class Generator {
+ public:
+  Generator(std::uint64_t seed, std::uint64_t device_bytes)
+      : random_(seed * 0x9e3779b97f4a7c15u + 1), device_bytes_(device_bytes) {}
+
+  Program make(std::uint64_t seed) {
+    Program program;
+    program.seed = seed;
+    program.concurrent = chance(20);
+    program.device_mode = chance(70) ? "late" : "early";
+    constexpr unsigned kPolls[] = {0, 1, 3, 40};
+    program.polls = kPolls[below(4)];
+    threads_ = program.concurrent ? 2 + below(3) : 1 + below(kThreads);
+    for (std::uint64_t& size : sizes_) size = some_size();
+    // Most programs leave most of the rare things alone: else every one of them has everything.
+    captures_ = chance(40);
+    contexts_ = !program.concurrent && chance(15);
+    buffers_ = chance(50);
+    special_buffers_ = chance(10);
+    for (unsigned i = kFirstCreated; i < kStreams; ++i) {
+      program.operations.push_back({Kind::stream_create, i % threads_, i, below(2), 0, 0});
+    }
+    for (unsigned i = 0; buffers_ && i < kBuffers; ++i) {
+      const unsigned type = special_buffers_ ? below(3) : 0;
+      program.operations.push_back({Kind::buffer_create, i % threads_, i, 0, type, 0});
+    }
+    const unsigned length = chance(10) ? 150 : 15 + below(60);
+    while (program.operations.size() < length) next(program.operations);
+    return program;
+  }
+
+ private:
+  unsigned below(unsigned end) { return static_cast<unsigned>(random_() % end); }
+  bool chance(unsigned percent) { return below(100) < percent; }
+
+  std::uint64_t some_size() {
+    const unsigned kind = below(100);
+    if (kind < 40) return 1 + below(4096);
+    if (kind < 60) return 1 + below(1u << 20);
+    if (kind < 85) return (1ull << 20) + below(6u << 20);
+    if (kind < 95) return device_bytes_ / 16 + random_() % (device_bytes_ / 8);
+    return device_bytes_ / 4 + random_() % (device_bytes_ / 2);
+  }
+
+  Kind some_kind() {
+    static const unsigned total = [] {
+      unsigned sum = 0;
+      for (const Row& row : kRows) sum += row.weight;
+      return sum;
+    }();
+    unsigned left = below(total);
+    for (std::size_t i = 0; i < kKinds; ++i) {
+      if (left < kRows[i].weight) return static_cast<Kind>(i);
+      left -= kRows[i].weight;
+    }
+    return Kind::memory_info;
+  }
+
+  bool wanted(Kind kind) const {
+    switch (kind) {
+      case Kind::copy_in:
+      case Kind::copy_out:
+      case Kind::kernel_on_buffer:
+      case Kind::host_touch:
+      case Kind::buffer_create:
+      case Kind::buffer_destroy:
+        return buffers_;
+      case Kind::capture_begin:
+      case Kind::capture_fork:
+      case Kind::capture_end:
+      case Kind::graph_launch:
+      case Kind::graph_destroy:
+      case Kind::thread_mode:
+        return captures_;
+      case Kind::context_create:
+      case Kind::context_destroy:
+      case Kind::primary_reset:
+        return contexts_;
+      default:
+        return true;
+    }
+  }
+
+  void next(std::vector<Operation>& operations) {
+    if (!chance(70)) thread_ = below(threads_);
+    if (chance(25)) return churn(operations);
+    Kind kind = some_kind();
+    while (!wanted(kind)) kind = some_kind();
+    operations.push_back(some_operation(kind));
+  }
+
+  Operation some_operation(Kind kind) {
+    Operation op;
+    op.kind = kind;
+    op.thread = thread_;
+    op.a = below(slots(kind));
+    op.b = below(kStreams);
+    switch (kind) {
+      case Kind::allocate:
+        op.size = sizes_[below(4)];
+        op.c = contexts_ ? below(2) : 0;
+        break;
+      case Kind::release:
+        op.c = contexts_ ? below(2) : 0;
+        break;
+      case Kind::copy_blocks:
+        op.c = below(kBlocks);
+        break;
+      case Kind::copy_in:
+      case Kind::copy_out:
+        op.c = below(kBuffers);
+        break;
+      case Kind::host_touch:
+        op.c = below(2);
+        break;
+      case Kind::buffer_create:
+        op.c = special_buffers_ ? below(3) : 0;
+        break;
+      case Kind::stream_create:
+        op.a = kFirstCreated + below(kStreams - kFirstCreated);
+        op.b = below(2);
+        op.c = contexts_ ? below(2) : 0;
+        break;
+      case Kind::stream_destroy:
+        op.a = kFirstCreated + below(kStreams - kFirstCreated);
+        op.c = chance(4) ? 1 : 0;
+        break;
+      case Kind::context_synchronize:
+        op.b = below(2);
+        op.c = chance(3) ? 1 : 0;
+        break;
+      case Kind::stream_synchronize:
+      case Kind::event_query:
+      case Kind::event_synchronize:
+        op.c = chance(3) ? 1 : 0;
+        break;
+      case Kind::capture_begin:
+        op.c = below(3);
+        break;
+      case Kind::capture_end:
+        op.c = chance(8) ? 1 : 0;
+        break;
+      default:
+        break;
+    }
+    return op;
+  }
+
+  static unsigned slots(Kind kind) {
+    switch (kind) {
+      case Kind::kernel_on_buffer:
+      case Kind::host_touch:
+      case Kind::buffer_create:
+      case Kind::buffer_destroy:
+        return kBuffers;
+      case Kind::stream_synchronize:
+        return kStreams;
+      case Kind::context_synchronize:
+        return 2;
+      case Kind::event_record:
+      case Kind::event_wait:
+      case Kind::event_query:
+      case Kind::event_synchronize:
+        return kEvents;
+      case Kind::capture_begin:
+      case Kind::capture_fork:
+      case Kind::capture_end:
+      case Kind::graph_launch:
+      case Kind::graph_destroy:
+        return kGraphs;
+      case Kind::thread_mode:
+        return 3;
+      default:
+        return kBlocks;
+    }
+  }
+
+  // Blocks used, freed and asked for again at once: the pattern that the product is about.
+  void churn(std::vector<Operation>& operations) {
+    const unsigned block = below(kBlocks);
+    const std::uint64_t size = sizes_[below(4)];
+    if (threads_ > 1 && chance(4)) {  // while another thread synchronises
+      const unsigned other = (thread_ + 1) % threads_;
+      operations.push_back({Kind::slow_synchronize, other, 0, below(kStreams), 0, 0});
+    }
+    for (unsigned i = 0, count = 1 + below(4); i < count; ++i) {
+      const unsigned stream = below(kStreams);
+      operations.push_back({Kind::allocate, thread_, block, 0, 0, size});
+      operations.push_back({Kind::stamp, thread_, block, stream, 0, 0});
+      if (buffers_ && chance(30)) {
+        const unsigned buffer = below(kBuffers);
+        operations.push_back(
+            {chance(50) ? Kind::copy_in : Kind::copy_out, thread_, block, stream, buffer, 0});
+        operations.push_back({Kind::release, thread_, block, 0, 0, 0});
+        operations.push_back({Kind::host_touch, thread_, buffer, 0, below(2), 0});
+      } else if (chance(15)) {
+        const unsigned doomed = kFirstCreated + below(kStreams - kFirstCreated);
+        operations.push_back({Kind::stamp, thread_, block, doomed, 0, 0});
+        operations.push_back({Kind::stream_destroy, thread_, doomed, 0, 0, 0});
+        operations.push_back({Kind::release, thread_, block, 0, 0, 0});
+      } else {
+        operations.push_back({Kind::release, thread_, block, 0, 0, 0});
+      }
+    }
+  }
+
+  std::mt19937_64 random_;
+  const std::uint64_t device_bytes_;
+  std::uint64_t sizes_[4] = {};
+  unsigned threads_ = 1;
+  unsigned thread_ = 0;
+  bool captures_ = false;
+  bool contexts_ = false;
+  bool buffers_ = false;
+  bool special_buffers_ = false;
+};
+
+std::string filled(const Operation& op) {
+  std::string text = kRows[static_cast<std::size_t>(op.kind)].text;
+  const auto put = [&](const char* name, std::uint64_t value) {
+    const std::size_t at = text.find(name);
+    if (at != std::string::npos) text.replace(at, std::string(name).size(), std::to_string(value));
+  };
+  put("{a}", op.a);
+  put("{b}", op.b);
+  put("{c}", op.c);
+  put("{size}", op.size);
+  return text;
+}
+
+}  // namespace
+
+Program generate(std::uint64_t seed, std::uint64_t device_bytes) {
+  return Generator(seed, device_bytes).make(seed);
+}
+
+std::string readable(const Program& program) {
+  std::string text = "program of seed " + std::to_string(program.seed) + ", " +
+                     (program.concurrent ? "threads running freely" : "one operation at a time") +
+                     ", device " + program.device_mode + ", polls " +
+                     std::to_string(program.polls) + " (stream 0: legacy, 1: per-thread default)\n";
+  for (const Operation& op : program.operations) {
+    text += "  thread " + std::to_string(op.thread) + ": " + filled(op) + "\n";
+  }
+  return text;
+}
+
+void save(const Program& program, const std::string& path) {
+  std::ofstream file(path);
+  file << program.seed << ' ' << program.concurrent << ' ' << program.device_mode << ' '
+       << program.polls << ' ' << program.operations.size() << '\n';
+  for (const Operation& op : program.operations) {
+    file << static_cast<unsigned>(op.kind) << ' ' << op.thread << ' ' << op.a << ' ' << op.b << ' '
+         << op.c << ' ' << op.size << '\n';
+  }
+}
+
+Program load(const std::string& path) {
+  std::ifstream file(path);
+  Program program;
+  std::size_t count = 0;
+  file >> program.seed >> program.concurrent >> program.device_mode >> program.polls >> count;
+  program.operations.resize(count);
+  for (Operation& op : program.operations) {
+    unsigned kind = 0;
+    file >> kind >> op.thread >> op.a >> op.b >> op.c >> op.size;
+    op.kind = static_cast<Kind>(kind);
+  }
+  if (!file) throw std::runtime_error("cannot read the program in " + path);
+  return program;
+}
+
+}  // namespace cupool::property
