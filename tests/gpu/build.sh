@@ -32,6 +32,9 @@ build semantics "$nvcc" "${flags[@]}" -cudart static \
 build thrust_loop "$nvcc" "${flags[@]}" -cudart static \
   -Xlinker --wrap=cudaMalloc -Xlinker --wrap=cudaFree \
   "$here/thrust_loop.cu" -o "$out/thrust_loop"
+for program in ordered_stress kernel_then_free host_reliance overlap; do
+  build "$program" "$nvcc" "${flags[@]}" -cudart static "$here/$program.cu" -o "$out/$program"
+done
 build inference_loop "$nvcc" "${flags[@]}" -cudart static \
   tests/demo/inference_loop.cpp -o "$out/inference_loop"
 
@@ -40,4 +43,13 @@ if [ -e build/release/libcupool.so ]; then
 else
   echo "build/release/libcupool.so is not there yet: run cmake --build --preset release, then this again"
 fi
+# The engine that tests make wrong on purpose (run_ordered.sh): never the shipped library.
+for preset in release dev; do
+  mutable=build/$preset/tests/libcupool_mutable.so
+  if [ -e "$mutable" ]; then
+    cp "$mutable" "$out/libcupool_mutable.so"
+    break
+  fi
+done
+[ -e "$out/libcupool_mutable.so" ] || echo "libcupool_mutable.so is not there yet: cmake --build --preset release"
 du -sh "$out"

@@ -2,6 +2,9 @@
 
 Element-wise operations, reductions, sort and scan only: libraries such as cuBLAS would allocate on
 their own, and the number of allocations that this program counts has to be exact.
+
+cupy_loop.py [steps] [pool|plain]: "pool" keeps CuPy's own pool, which cupool is measured against;
+"plain" turns it off without the counting, which is Python and takes time.
 """
 import gc
 import sys
@@ -10,6 +13,8 @@ import time
 import cupy
 
 STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+POOL = "pool" in sys.argv[2:]
+PLAIN = "plain" in sys.argv
 ITEMS = 1 << 20
 mallocs = 0
 
@@ -35,7 +40,10 @@ def step(seed):
 
 
 def main():
-    cupy.cuda.set_allocator(counting_allocator)
+    if PLAIN:
+        cupy.cuda.set_allocator(None)
+    elif not POOL:
+        cupy.cuda.set_allocator(counting_allocator)
     checksum = 0
     times = []
     for i in range(STEPS + 20):
@@ -51,7 +59,8 @@ def main():
     gc.collect()
     times = sorted(times[20:])
     print(f"result checksum={checksum}")
-    print(f"counts mallocs={mallocs}")
+    if not POOL and not PLAIN:
+        print(f"counts mallocs={mallocs}")
     print(f"time us_per_step={times[len(times) // 2] * 1e6:.3f}")
 
 

@@ -153,6 +153,62 @@ void captures(CUcontext context) {
   }
 }
 
+// Whether the driver's own free, in relaxed mode, waits for all work while a stream captures: then
+// it is a barrier that harms no capture.
+void free_as_barrier(CUcontext context) {
+  CUmodule module = nullptr;
+  CUfunction spin = nullptr;
+  const char* file = std::getenv("CUPOOL_TEST_MODULE");
+  if (file == nullptr) return;
+  MUST(cuModuleLoad(&module, file));
+  MUST(cuModuleGetFunction(&spin, module, "spin_ns"));
+  unsigned long long ns = 20'000'000;
+  void* parameters[] = {&ns};
+  const CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
+                                       CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+                                       CU_STREAM_CAPTURE_MODE_RELAXED};
+  const char* const names[] = {"global", "thread-local", "relaxed"};
+  const char* const kinds[] = {"non-blocking", "blocking", "destroyed non-blocking"};
+  for (int m = 0; m < 3; ++m) {
+    for (int kind = 0; kind < 3; ++kind) {
+      MUST(cuCtxSynchronize());
+      CUdeviceptr small = 0;
+      MUST(cuMemAlloc(&small, 512));
+      CUstream busy = nullptr;
+      CUstream capturing = nullptr;
+      MUST(cuStreamCreate(&busy, kind == 1 ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING));
+      MUST(cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING));
+      MUST(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, busy, parameters, nullptr));
+      CUevent all = nullptr;
+      MUST(cuEventCreate(&all, CU_EVENT_DISABLE_TIMING));
+      MUST(cuCtxRecordEvent(context, all));
+      if (kind == 2) MUST(cuStreamDestroy(busy));
+      MUST(cuStreamBeginCapture(capturing, modes[m]));
+      CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+      MUST(cuThreadExchangeStreamCaptureMode(&mode));
+      const double begin = now_us();
+      CUdeviceptr barrier = 0;
+      const CUresult allocated = cuMemAlloc(&barrier, 512);
+      const double between = now_us();
+      const CUresult freed = cuMemFree(barrier);
+      const double end = now_us();
+      const CUresult after = cuEventQuery(all);
+      MUST(cuThreadExchangeStreamCaptureMode(&mode));
+      std::printf(
+          "capture %s, 20 ms of work on a %s stream: alloc answers %d in %.0f us, free %d in "
+          "%.0f us, event of all work then %d, capture %s\n",
+          names[m], kinds[kind], static_cast<int>(allocated), between - begin,
+          static_cast<int>(freed), end - between, static_cast<int>(after),
+          survived(capturing) ? "survives" : "is broken");
+      MUST(cuStreamDestroy(capturing));
+      if (kind != 2) MUST(cuStreamDestroy(busy));
+      MUST(cuEventDestroy(all));
+      MUST(cuMemFree(small));
+    }
+  }
+  MUST(cuModuleUnload(module));
+}
+
 std::uint64_t reserved(CUmemoryPool pool) {
   cuuint64_t bytes = 0;
   MUST(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes));
@@ -209,6 +265,7 @@ int main() {
   fences(context);
   copies();
   captures(context);
+  free_as_barrier(context);
   pools();
   return 0;
 }
