@@ -285,6 +285,13 @@ void Machine::forget_context(int context) {
 
 void Machine::context_create() {
   if (concurrent_ || alive(1) || captures_in(0)) return;
+  // The steps in which driver pools grow, one in each of two pools, may be all that is left, and
+  // then the code of another context has no room: a limit that docs/compatibility.md states.
+  constexpr std::size_t kPoolSteps = std::size_t{64} << 20;
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  expect(cuMemGetInfo(&free_bytes, &total_bytes), "cuMemGetInfo");
+  if (free_bytes < kPoolSteps) return;
   const CUresult result = cuCtxCreate_v2(&contexts_[1].handle, 0, 0);
   if (!expect(result, "cuCtxCreate")) return;
   load_kernels(contexts_[1]);
