@@ -10,7 +10,8 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 // An unloaded libcudart leaves its state behind, which nothing points to any more.
-extern "C" const char* __asan_default_options() {
+// Visible: the sanitizer's library looks it up.
+extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() {
   return "detect_leaks=0";
 }
 #endif
