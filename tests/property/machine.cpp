@@ -285,8 +285,8 @@ void Machine::forget_context(int context) {
 
 void Machine::context_create() {
   if (concurrent_ || alive(1) || captures_in(0)) return;
-  // The steps in which driver pools grow, one in each of two pools, may be all that is left, and
-  // then the code of another context has no room: a limit that docs/compatibility.md states.
+  // Live blocks may lie in all steps of driver pools that are left; the code of another context has
+  // no room then: a limit that docs/compatibility.md states, and contract 4 not yet kept.
   constexpr std::size_t kPoolSteps = std::size_t{64} << 20;
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
