@@ -67,8 +67,9 @@ CUresult may_access(Context& context, uintptr_t address, size_t bytes) {
     return reachable ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
   }
   if (!owner->arena.backed(address, bytes)) return CUDA_ERROR_ILLEGAL_ADDRESS;
-  if (owner == context.device) return CUDA_SUCCESS;
   const Allocation* a = w.addresses.find(address);
+  const bool imported = a != nullptr && a->pool != nullptr && a->pool->imported();
+  if (owner == context.device && !imported) return CUDA_SUCCESS;
   if (a == nullptr) return CUDA_ERROR_ILLEGAL_ADDRESS;
   if (a->origin == Origin::managed) return CUDA_SUCCESS;
   if (a->pool != nullptr) {

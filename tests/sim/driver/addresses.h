@@ -12,6 +12,7 @@
 namespace cupool::sim {
 
 class Pool;
+struct ForeignUse;
 
 enum class Origin {
   legacy,      ///< cuMemAlloc
@@ -35,8 +36,9 @@ struct Allocation {
   unsigned host_flags = 0;
   unsigned long long id = 0;
   bool sync_memops = false;
-  uintptr_t mapped_at = 0;  ///< imported: where the mapping starts
-  unsigned references = 0;  ///< imported: how often it was opened
+  uintptr_t mapped_at = 0;    ///< imported: where the mapping starts
+  unsigned references = 0;    ///< imported: how often it was opened
+  ForeignUse* use = nullptr;  ///< imported: its entry in the exporter's table
 
   bool on_host() const { return origin == Origin::host || origin == Origin::registered; }
 };

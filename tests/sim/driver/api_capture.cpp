@@ -10,15 +10,27 @@ Graph* known_graph(CUgraph handle) {
   return handle != nullptr && world().graphs.known(graph) ? graph : nullptr;
 }
 
-CUresult begin(Entry& in, CUstream handle, CUgraph into, const CUgraphNode* after, size_t count,
-               CUstreamCaptureMode mode) {
+CUresult begin(Entry& in, CUstream handle, CUstreamCaptureMode mode) {
+  Stream* stream = nullptr;
+  const CUresult result = in.stream(handle, &stream);
+  return result == CUDA_SUCCESS ? world().captures.begin(*stream, mode, nullptr, {}) : result;
+}
+
+// The program's graph outlives the capture, even one that is invalidated; what was captured until
+// then stays in it.
+CUresult begin_into(Entry& in, CUstream handle, CUgraph into, const CUgraphNode* after,
+                    size_t count, CUstreamCaptureMode mode) {
   Stream* stream = nullptr;
   const CUresult result = in.stream(handle, &stream);
   if (result != CUDA_SUCCESS) return result;
-  Graph* const graph = into == nullptr ? nullptr : known_graph(into);
-  if (into != nullptr && graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Graph* const graph = known_graph(into);
+  if (graph == nullptr || (count != 0 && after == nullptr)) return CUDA_ERROR_INVALID_VALUE;
   std::vector<GraphNode*> nodes;
-  for (size_t i = 0; i < count; ++i) nodes.push_back(reinterpret_cast<GraphNode*>(after[i]));
+  for (size_t i = 0; i < count; ++i) {
+    GraphNode* const node = graph->node(after[i]);
+    if (node == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    nodes.push_back(node);
+  }
   return world().captures.begin(*stream, mode, graph, std::move(nodes));
 }
 
@@ -85,7 +97,7 @@ CUresult graph_create(Entry& in, CUgraph* handle, unsigned flags) {
 
 CUresult graph_destroy(CUgraph handle) {
   Graph* const graph = known_graph(handle);
-  if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (graph == nullptr || world().captures.into(*graph)) return CUDA_ERROR_INVALID_VALUE;
   world().graphs.destroy(graph);
   return CUDA_SUCCESS;
 }
@@ -113,6 +125,9 @@ CUresult make_ready(Entry& in, CUgraphExec* handle, CUgraph graph_handle) {
   if (handle == nullptr || graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
   result = w.captures.refuse_unsafe();
   if (result != CUDA_SUCCESS) return result;
+  // cuda.h, cuStreamBeginCaptureToGraph: "not instantiable until the user calls
+  // cuStreamEndCapture".
+  if (w.captures.into(*graph)) return CUDA_ERROR_INVALID_VALUE;
   std::unique_ptr<GraphExec> exec = instantiate(*graph);
   exec->memory = context->device->take(kChunkBytes);
   if (exec->memory == 0) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -145,7 +160,7 @@ CUresult graph_launch(Entry& in, CUgraphExec handle, CUstream stream_handle) {
   if (result == CUDA_SUCCESS && exec == nullptr) result = CUDA_ERROR_INVALID_VALUE;
   if (result == CUDA_SUCCESS) result = world().captures.refuse_on(*stream);
   if (result != CUDA_SUCCESS) return result;
-  launch(*exec, *stream);
+  replay(exec->steps, *stream, "graph launch");
   in.costs(5000);
   return stream->context->sticky;
 }
@@ -153,13 +168,13 @@ CUresult graph_launch(Entry& in, CUgraphExec handle, CUstream stream_handle) {
 }  // namespace
 
 SIM_TWINS(cuStreamBeginCapture, cuStreamBeginCapture_ptsz, (CUstream stream),
-          begin(in, stream, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_GLOBAL))
+          begin(in, stream, CU_STREAM_CAPTURE_MODE_GLOBAL))
 SIM_TWINS(cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz,
-          (CUstream stream, CUstreamCaptureMode mode), begin(in, stream, nullptr, nullptr, 0, mode))
+          (CUstream stream, CUstreamCaptureMode mode), begin(in, stream, mode))
 SIM_TWINS(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz,
           (CUstream stream, CUgraph graph, const CUgraphNode* after, const CUgraphEdgeData*,
            size_t count, CUstreamCaptureMode mode),
-          begin(in, stream, graph, after, count, mode))
+          begin_into(in, stream, graph, after, count, mode))
 SIM_TWINS(cuStreamEndCapture, cuStreamEndCapture_ptsz, (CUstream stream, CUgraph* graph),
           end(in, stream, graph))
 SIM_TWINS(cuStreamIsCapturing, cuStreamIsCapturing_ptsz,

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "driver/calls.h"
-#include "driver/world.h"
+#include "driver/entry.h"
 
 #define SIM_CONTROL extern "C" __attribute__((visibility("default")))
 
@@ -31,6 +31,9 @@ SIM_CONTROL int cupoolSimSet(const char* name, const char* value) {
   }
   if (std::strcmp(name, "judge") == 0) return parse_judge(value, &w.settings.judge) ? 0 : -1;
   if (std::strcmp(name, "polls") == 0) return w.settings.polls = std::atoi(value), 0;
+  if (std::strcmp(name, "deadlock_ms") == 0) {
+    return parse_milliseconds(value, &w.settings.deadlock_ms) ? 0 : -1;
+  }
   if (std::strcmp(name, "context_event_forgets") == 0) {
     return parse_forgets(value, &w.settings.context_event_forgets) ? 0 : -1;
   }
@@ -59,6 +62,14 @@ SIM_CONTROL const char* cupoolSimLastComplaint(void) {
   World& w = world();
   Lock lock(w.mutex);
   return w.judge.last_complaint();
+}
+
+SIM_CONTROL int cupoolSimSticky(void* handle) {
+  World& w = world();
+  Lock lock(w.mutex);
+  const Context* const context =
+      handle == nullptr ? current_context() : w.known_context(static_cast<CUcontext>(handle));
+  return context == nullptr ? -1 : static_cast<int>(context->sticky);
 }
 
 SIM_CONTROL unsigned long long cupoolSimPending(void) {

@@ -1,6 +1,5 @@
 // Exported: the copy family. The synchronous forms run on the default stream, which is where a
 // capture of a blocking stream refuses them; other captures let them pass (measured).
-#include "driver/array.h"
 #include "driver/copy.h"
 
 namespace cupool::sim {
@@ -28,43 +27,6 @@ CUresult sync(Entry& in, uintptr_t to, uintptr_t from, size_t bytes) {
 
 CUresult async(Entry& in, CUstream stream, uintptr_t to, uintptr_t from, size_t bytes) {
   return linear(in, stream, Towards::host_goes_on, to, from, bytes);
-}
-
-/// One side of a copy as the caller described it.
-struct Side {
-  CUmemorytype type;
-  const void* host;
-  CUdeviceptr device;
-  CUarray array;
-  size_t pitch;
-  size_t height;
-  size_t x, y, z;
-};
-
-bool resolve(const Side& side, const Extent& extent, Box* box) {
-  box->pitch = side.pitch != 0 ? side.pitch : extent.width;
-  box->height = side.height != 0 ? side.height : extent.rows;
-  switch (side.type) {
-    case CU_MEMORYTYPE_HOST:
-      box->base = address_of(side.host);
-      break;
-    case CU_MEMORYTYPE_DEVICE:
-    case CU_MEMORYTYPE_UNIFIED:
-      box->base = side.device;
-      break;
-    case CU_MEMORYTYPE_ARRAY: {
-      const Array* const array = known_array(side.array);
-      if (array == nullptr) return false;
-      box->base = array->memory;
-      box->pitch = array->pitch;
-      box->height = array->descriptor.Height != 0 ? array->descriptor.Height : 1;
-      break;
-    }
-    default:
-      return false;
-  }
-  box->base += (side.z * box->height + side.y) * box->pitch + side.x;
-  return extent.width <= box->pitch;
 }
 
 CUresult boxed(Entry& in, CUstream handle, Towards towards, const Box& to, const Box& from,

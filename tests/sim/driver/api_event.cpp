@@ -64,7 +64,9 @@ CUresult query(Entry& in, CUevent handle) {
     if (w.settings.mode != Mode::late || ++event->polls <= w.settings.polls) {
       return CUDA_ERROR_NOT_READY;
     }
-    return wait_for(in, context, ops);
+    if (!w.engine.hasten(in.lock(), ops)) {
+      return context.sticky != CUDA_SUCCESS ? context.sticky : CUDA_ERROR_NOT_READY;
+    }
   }
   w.engine.observe(ops);
   return context.sticky;

@@ -123,7 +123,9 @@ int attribute_of(CUdevice_attribute attribute) {
     case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
       return settings.pools ? 1 : 0;
     case CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES:
-      return settings.pools ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0;
+      return settings.pools && settings.pool_ipc != PoolIpc::no
+                 ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+                 : 0;
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
       return 1;
     case CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD:

@@ -28,6 +28,9 @@ CUresult create(Entry& in, CUmemoryPool* handle, const CUmemPoolProps* props) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (in.device(props->location.id, &device) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_VALUE;
+  if (props->handleTypes != CU_MEM_HANDLE_TYPE_NONE && w.settings.pool_ipc == PoolIpc::no) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
   const CUresult result = w.captures.refuse_unsafe();
   if (result != CUDA_SUCCESS) return result;
   auto* const pool = new Pool(*device, *props);

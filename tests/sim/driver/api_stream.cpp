@@ -40,7 +40,10 @@ CUresult query(Entry& in, CUstream handle) {
     if (w.settings.mode != Mode::late || ++stream->polls <= w.settings.polls) {
       return CUDA_ERROR_NOT_READY;
     }
-    return wait_for(in, *stream->context, ops);
+    if (!w.engine.hasten(in.lock(), ops)) {
+      const CUresult sticky = stream->context->sticky;
+      return sticky != CUDA_SUCCESS ? sticky : CUDA_ERROR_NOT_READY;
+    }
   }
   stream->polls = 0;
   w.engine.observe(ops);
@@ -135,6 +138,7 @@ CUresult host_function(Entry& in, CUstream handle, CUhostFn function, void* data
   OpSpec spec;
   spec.name = "host function";
   spec.host = [function, data] { function(data); };
+  spec.host_code = reinterpret_cast<const void*>(function);
   return perform(*stream, CU_GRAPH_NODE_TYPE_HOST, std::move(spec));
 }
 
@@ -149,6 +153,7 @@ CUresult callback(Entry& in, CUstream handle, CUstreamCallback function, void* d
   OpSpec spec;
   spec.name = "stream callback";
   spec.host = [function, data, handle] { function(handle, CUDA_SUCCESS, data); };
+  spec.host_code = reinterpret_cast<const void*>(function);
   return perform(*stream, CU_GRAPH_NODE_TYPE_HOST, std::move(spec));
 }
 

@@ -35,6 +35,7 @@ struct Fault {
   long nth;      // 0: every call
   bool onwards;  // from the nth call on
   CUresult code;
+  bool stays;
   unsigned group;  // base name rules count calls of all their symbols together
 };
 
@@ -92,16 +93,16 @@ void write_calls(const std::string& path) {
   std::fclose(file);
 }
 
-CUresult injected_fault(Call call) {
-  if (!any_fault.load(std::memory_order_acquire)) return CUDA_SUCCESS;
+InjectedFault injected_fault(Call call) {
+  if (!any_fault.load(std::memory_order_acquire)) return {};
   Faults& f = faults();
   std::lock_guard<std::mutex> lock(f.mutex);
-  CUresult result = CUDA_SUCCESS;
+  InjectedFault result;
   for (const Fault& rule : f.rules) {
     if (rule.call != call) continue;
     const long n = ++f.seen[rule.group];
     const bool hit = rule.nth == 0 || n == rule.nth || (rule.onwards && n > rule.nth);
-    if (hit && result == CUDA_SUCCESS) result = rule.code;
+    if (hit && result.code == CUDA_SUCCESS) result = {rule.code, rule.stays};
   }
   return result;
 }
@@ -128,6 +129,7 @@ bool set_faults(const char* rules) {
     fault.nth = which == "*" ? 0 : std::atol(which.c_str());
     fault.onwards = !which.empty() && which.back() == '+';
     fault.code = static_cast<CUresult>(std::atoi(rule.c_str() + equals + 1));
+    fault.stays = rule.back() == '!';
     fault.group = static_cast<unsigned>(f.seen.size());
     bool known = false;
     for (unsigned i = 0; i < kCalls; ++i) {

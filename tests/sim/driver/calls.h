@@ -26,9 +26,14 @@ void forget_calls();
 /// Writes "symbol count" lines for every function that was called.
 void write_calls(const std::string& path);
 
-/// The fault to report for this call, CUDA_SUCCESS for none. Rules: "name:n=code,..." where name
-/// is the exported or the base name, n the number of the call, "n+" from then on, or "*" always.
-CUresult injected_fault(Call call);
+/// The fault to report for this call; code is CUDA_SUCCESS for none. Rules: "name:n=code,..." where
+/// name is the exported or the base name, n the number of the call, "n+" from then on, or "*"
+/// always; "code!" is an error that is there to stay.
+struct InjectedFault {
+  CUresult code = CUDA_SUCCESS;
+  bool stays = false;
+};
+InjectedFault injected_fault(Call call);
 bool set_faults(const char* rules);
 
 }  // namespace cupool::sim

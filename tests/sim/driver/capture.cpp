@@ -79,6 +79,13 @@ CUresult Captures::end(Stream& stream, CUgraph* graph) {
   return result;
 }
 
+bool Captures::into(const Graph& graph) const {
+  for (const auto& entry : active_) {
+    if (entry.second->graph == &graph) return true;
+  }
+  return false;
+}
+
 void Captures::invalidate(Capture& capture) {
   if (capture.valid) ++invalidated_;
   capture.valid = false;

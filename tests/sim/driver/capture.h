@@ -34,6 +34,8 @@ class Captures {
   CUresult begin(Stream& stream, CUstreamCaptureMode mode, Graph* into,
                  std::vector<GraphNode*> after);
   CUresult end(Stream& stream, CUgraph* graph);
+  /// Whether a capture that has not ended puts its nodes into this graph.
+  bool into(const Graph& graph) const;
 
   /// A call that is potentially unsafe: refused by the thread's mode and the captures' modes.
   CUresult refuse_unsafe();

@@ -146,6 +146,13 @@ std::vector<OpRef> tails(Context& context) {
   return ops;
 }
 
+std::vector<Instant> latest(Context& context) {
+  std::vector<Instant> instants;
+  each_stream(context, [&](Stream& s) { instants.push_back({s.timeline, s.number}); });
+  for (const OpRef& op : context.orphans) instants.push_back(op->at);
+  return instants;
+}
+
 Stream& per_thread_stream(Context& context) {
   std::unique_ptr<Stream>& slot = context.per_thread[this_thread()];
   if (slot == nullptr) {
@@ -198,9 +205,7 @@ void empty(Lock& lock, Context& context) {
   World& w = world();
   context.alive = false;
   w.captures.abandon(context);
-  const std::vector<OpRef> all = tails(context);
-  if (context.sticky == CUDA_SUCCESS) w.engine.complete(lock, all);
-  w.engine.observe(all);
+  if (context.sticky == CUDA_SUCCESS) w.engine.complete(lock, tails(context));
   w.engine.cancel(context);
   for (auto& entry : context.streams) w.streams.erase(entry.first);
   for (auto& entry : context.events) w.events.erase(entry.first);

@@ -93,6 +93,9 @@ std::vector<OpRef> tails(Stream& stream);
 /// What a synchronisation of the context waits for: all streams, destroyed ones included.
 std::vector<OpRef> tails(Context& context);
 
+/// How far the context's streams have come, destroyed ones included.
+std::vector<Instant> latest(Context& context);
+
 /// The clock of everything that is ordered before the next operation of this stream.
 Clock clock_of(Stream& stream);
 

@@ -4,8 +4,11 @@
 #include "driver/copy.h"
 
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <vector>
+
+#include "driver/array.h"
 
 namespace cupool::sim {
 
@@ -74,7 +77,83 @@ uint64_t duration(size_t bytes) {
          static_cast<uint64_t>(static_cast<double>(bytes) / world().settings.gigabytes_per_second);
 }
 
+/// What a copy does when it runs; a staged source was read before.
+std::function<CUresult()> movement(const Box& to, const Box& from, const Extent& extent,
+                                   std::shared_ptr<std::vector<unsigned char>> staged) {
+  return [=]() -> CUresult {
+    if (!still_mapped(to.base, span(to, extent)) || !still_mapped(from.base, span(from, extent))) {
+      return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
+    if (crosses_without_access(to.base, from.base)) return CUDA_SUCCESS;
+    const uintptr_t source =
+        staged != nullptr ? reinterpret_cast<uintptr_t>(staged->data()) : from.base;
+    move_rows(to.base, to, source, from, extent);
+    return CUDA_SUCCESS;
+  };
+}
+
+std::shared_ptr<std::vector<unsigned char>> stage(uintptr_t from, size_t bytes) {
+  const auto* const source = reinterpret_cast<const unsigned char*>(from);
+  return std::make_shared<std::vector<unsigned char>>(source, source + bytes);
+}
+
+/// The judge's view of a source that is read at any time after the call, whatever the stream does.
+void read_out_of_order(Stream& stream, uintptr_t from, size_t bytes) {
+  World& w = world();
+  OpSpec read;
+  read.name = "copy in any order";
+  read.accesses.push_back({from, bytes, false});
+  w.judge.before_submit(read, w.engine.host_clock(), Instant{stream.timeline, ++stream.number});
+}
+
+OpSpec batched(Stream& stream, const BatchedCopy& c) {
+  World& w = world();
+  const size_t from_bytes = span(c.from, c.extent);
+  OpSpec spec;
+  spec.name = "batched copy";
+  spec.duration_ns = duration(c.extent.width * c.extent.rows * c.extent.slices);
+  spec.accesses.push_back({c.to.base, span(c.to, c.extent), true});
+  std::shared_ptr<std::vector<unsigned char>> staged;
+  if (c.order == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL) {
+    w.judge.host_access(c.from.base, from_bytes, false);
+    staged = stage(c.from.base, from_bytes);
+  } else if (c.order == CU_MEMCPY_SRC_ACCESS_ORDER_ANY) {
+    read_out_of_order(stream, c.from.base, from_bytes);
+    if (w.settings.mode == Mode::early) staged = stage(c.from.base, from_bytes);
+  } else {
+    spec.accesses.push_back({c.from.base, from_bytes, false});
+  }
+  spec.effect = movement(c.to, c.from, c.extent, std::move(staged));
+  return spec;
+}
+
 }  // namespace
+
+bool resolve(const Side& side, const Extent& extent, Box* box) {
+  box->pitch = side.pitch != 0 ? side.pitch : extent.width;
+  box->height = side.height != 0 ? side.height : extent.rows;
+  switch (side.type) {
+    case CU_MEMORYTYPE_HOST:
+      box->base = reinterpret_cast<uintptr_t>(side.host);
+      break;
+    case CU_MEMORYTYPE_DEVICE:
+    case CU_MEMORYTYPE_UNIFIED:
+      box->base = side.device;
+      break;
+    case CU_MEMORYTYPE_ARRAY: {
+      const Array* const array = known_array(side.array);
+      if (array == nullptr) return false;
+      box->base = array->memory;
+      box->pitch = array->pitch;
+      box->height = array->descriptor.Height != 0 ? array->descriptor.Height : 1;
+      break;
+    }
+    default:
+      return false;
+  }
+  box->base += (side.z * box->height + side.y) * box->pitch + side.x;
+  return extent.width <= box->pitch;
+}
 
 CUresult copy(Entry& in, Stream& stream, Towards towards, const Box& to, const Box& from,
               const Extent& extent) {
@@ -101,21 +180,11 @@ CUresult copy(Entry& in, Stream& stream, Towards towards, const Box& to, const B
   std::shared_ptr<std::vector<unsigned char>> staged;
   if (from_place == Place::pageable && !capturing) {
     // Staged: the caller may change the buffer as soon as the call returns.
-    const auto* const bytes = reinterpret_cast<const unsigned char*>(from.base);
-    staged = std::make_shared<std::vector<unsigned char>>(bytes, bytes + from_bytes);
+    staged = stage(from.base, from_bytes);
   } else {
     spec.accesses.push_back({from.base, from_bytes, false});
   }
-  spec.effect = [=]() -> CUresult {
-    if (!still_mapped(to.base, to_bytes) || !still_mapped(from.base, from_bytes)) {
-      return CUDA_ERROR_ILLEGAL_ADDRESS;
-    }
-    if (crosses_without_access(to.base, from.base)) return CUDA_SUCCESS;
-    const uintptr_t source =
-        staged != nullptr ? reinterpret_cast<uintptr_t>(staged->data()) : from.base;
-    move_rows(to.base, to, source, from, extent);
-    return CUDA_SUCCESS;
-  };
+  spec.effect = movement(to, from, extent, std::move(staged));
   const CUresult result = perform(stream, CU_GRAPH_NODE_TYPE_MEMCPY, std::move(spec));
   if (result != CUDA_SUCCESS || capturing) return result;
   in.costs(2000);
@@ -125,6 +194,28 @@ CUresult copy(Entry& in, Stream& stream, Towards towards, const Box& to, const B
   const bool waits = to_place == Place::pageable || host_to_host ||
                      (towards == Towards::host_waits && host_involved);
   return waits ? wait_for(in, *stream.context, {stream.last}) : CUDA_SUCCESS;
+}
+
+CUresult copy_batch(Entry& in, Stream& stream, const std::vector<BatchedCopy>& copies,
+                    size_t* failed) {
+  // cuda.h: "Must not be legacy NULL stream"; no kind of graph node stands for a batch.
+  if (stream.kind == Stream::Kind::legacy) return CUDA_ERROR_INVALID_VALUE;
+  if (stream.capture != nullptr) return world().captures.refuse_on(stream);
+  for (size_t i = 0; i < copies.size(); ++i) {
+    const BatchedCopy& c = copies[i];
+    const size_t bytes = span(c.to, c.extent);
+    if (bytes != 0 && plausible(c.to.base, bytes) &&
+        plausible(c.from.base, span(c.from, c.extent))) {
+      continue;
+    }
+    *failed = i;
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  std::vector<GraphExec::Step> steps;
+  for (const BatchedCopy& c : copies) steps.push_back({batched(stream, c), {}});
+  replay(steps, stream, "batch of copies");
+  in.costs(2000);
+  return stream.context->sticky;
 }
 
 CUresult fill(Entry& in, Stream& stream, Towards towards, uintptr_t to, size_t pitch,

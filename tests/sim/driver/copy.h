@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "driver/entry.h"
 
@@ -22,11 +23,38 @@ struct Extent {
   size_t slices = 1;
 };
 
+/// One side of a copy as the caller described it.
+struct Side {
+  CUmemorytype type;
+  const void* host;
+  CUdeviceptr device;
+  CUarray array;
+  size_t pitch;
+  size_t height;
+  size_t x, y, z;
+};
+
+/// False when the description makes no sense.
+bool resolve(const Side& side, const Extent& extent, Box* box);
+
 /// How a copy call behaves towards its caller.
 enum class Towards { host_waits, host_goes_on };
 
 CUresult copy(Entry& in, Stream& stream, Towards towards, const Box& to, const Box& from,
               const Extent& extent);
+
+/// One copy of a batch; its source is read when `order` allows, its target in stream order.
+struct BatchedCopy {
+  Box to;
+  Box from;
+  Extent extent;
+  CUmemcpySrcAccessOrder order;
+};
+
+/// The batch is ordered in its stream, its copies are not ordered among each other. `failed` gets
+/// the index of a copy that cannot be made; then none is.
+CUresult copy_batch(Entry& in, Stream& stream, const std::vector<BatchedCopy>& copies,
+                    size_t* failed);
 
 CUresult fill(Entry& in, Stream& stream, Towards towards, uintptr_t to, size_t pitch,
               unsigned value, size_t value_bytes, size_t width, size_t rows);

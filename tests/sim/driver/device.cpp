@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "driver/foreign.h"
 #include "driver/world.h"
 
 namespace cupool::sim {
@@ -69,7 +70,10 @@ bool make_bare(uintptr_t address, size_t bytes) {
 
 Arena::Arena(size_t address_bytes) : bytes_(address_bytes) {
   file_ = memfd_create("cupool-sim-device", MFD_CLOEXEC);
-  if (file_ < 0 || ftruncate(file_, static_cast<off_t>(bytes_)) != 0) die("cupool sim: memfd");
+  const auto file_bytes = static_cast<off_t>(bytes_ + kForeignBytes);
+  if (file_ < 0 || ftruncate(file_, file_bytes) != 0) die("cupool sim: memfd");
+  foreign_uses_ = map_foreign_uses(file_);
+  if (foreign_uses_ == nullptr) die("cupool sim: table of imports");
   // One chunk more than needed, so that the base can be a multiple of the chunk size.
   void* const raw = mmap(nullptr, bytes_ + kChunkBytes, PROT_NONE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -11,6 +11,7 @@
 namespace cupool::sim {
 
 struct Context;
+struct ForeignUse;
 class Pool;
 
 constexpr size_t kChunkBytes = size_t{2} << 20;
@@ -38,11 +39,13 @@ class Arena {
   bool bare(uintptr_t address, size_t bytes) const;
   uintptr_t base() const { return base_; }
   int file() const { return file_; }
+  ForeignUse* foreign_uses() const { return foreign_uses_; }
 
  private:
   uintptr_t base_ = 0;
   size_t bytes_ = 0;
   int file_ = -1;
+  ForeignUse* foreign_uses_ = nullptr;
   std::map<uintptr_t, size_t> free_;
   std::map<uintptr_t, size_t> bare_;
 };

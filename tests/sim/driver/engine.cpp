@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "driver/context.h"
+#include "driver/foreign.h"
 
 namespace cupool::sim {
 
@@ -46,6 +47,7 @@ OpRef Engine::submit(Context& context, OpSpec spec, const std::vector<OpRef>& be
   for (const OpRef& earlier : before) {
     if (earlier != nullptr && !earlier->done()) op->before.push_back(earlier);
   }
+  begin_foreign_uses(*op);
   pending_.emplace(op->id, op);
   if (op->spec.host || settings_.patience_ms != 0) need_service();
   if (settings_.mode == Mode::early && ready(*op)) {
@@ -71,6 +73,7 @@ void Engine::run(const OpRef& op) {
 void Engine::finish(const OpRef& op) {
   if (op->done()) return;
   op->state = Op::State::done;
+  end_foreign_uses(*op);
   if (op->finish_known) {
     due_.erase({op->finish_ns, op->id});
   } else {
@@ -105,7 +108,23 @@ void Engine::run_ready() {
   }
 }
 
-void Engine::force(Lock& lock, const OpRef& wanted) {
+template <typename Ready>
+void Engine::wait_for_host_function(Lock& lock, const Op& op, Ready ready) {
+  if (ready()) return;
+  deadlocks_.waits(op);
+  while (!ready()) {
+    const uint64_t limit_ms = settings_.deadlock_ms;
+    if (limit_ms == 0) {
+      changed_.wait(lock);
+    } else if (changed_.wait_for(lock, std::chrono::milliseconds(limit_ms / 8 + 1)) ==
+               std::cv_status::timeout) {
+      if (!ready()) deadlocks_.look(limit_ms);
+    }
+  }
+  deadlocks_.waits_no_more();
+}
+
+bool Engine::force(Lock& lock, const OpRef& wanted, bool waits) {
   std::vector<OpRef> stack{wanted};
   while (!stack.empty()) {
     const OpRef op = stack.back();
@@ -120,11 +139,13 @@ void Engine::force(Lock& lock, const OpRef& wanted) {
     if (stack.size() != depth) continue;
     if (op->spec.host) {
       hand_to_host(op);
-      changed_.wait(lock, [&] { return op->done(); });
+      if (!waits) return false;
+      wait_for_host_function(lock, *op, [&] { return op->done(); });
     } else {
       run(op);
     }
   }
+  return true;
 }
 
 void Engine::sleep_for(Lock& lock, const OpRef& op) {
@@ -141,7 +162,7 @@ void Engine::sleep_for(Lock& lock, const OpRef& op) {
       }
       lock.lock();
     } else {
-      changed_.wait(lock);
+      wait_for_host_function(lock, *op, [&] { return op->finish_known || op->done(); });
     }
     advance();
   }
@@ -152,11 +173,11 @@ void Engine::complete(Lock& lock, const std::vector<OpRef>& ops) {
     if (op == nullptr) continue;
     switch (settings_.mode) {
       case Mode::late:
-        force(lock, op);
+        force(lock, op, true);
         break;
       case Mode::early:
         run_ready();
-        changed_.wait(lock, [&] { return op->done(); });
+        wait_for_host_function(lock, *op, [&] { return op->done(); });
         break;
       case Mode::timed:
         sleep_for(lock, op);
@@ -164,6 +185,13 @@ void Engine::complete(Lock& lock, const std::vector<OpRef>& ops) {
     }
   }
   observe(ops);
+}
+
+bool Engine::hasten(Lock& lock, const std::vector<OpRef>& ops) {
+  for (const OpRef& op : ops) {
+    if (op != nullptr && !force(lock, op, false)) return false;
+  }
+  return true;
 }
 
 bool Engine::finished(const std::vector<OpRef>& ops) {
@@ -176,8 +204,19 @@ bool Engine::finished(const std::vector<OpRef>& ops) {
 
 void Engine::observe(const std::vector<OpRef>& ops) {
   for (const OpRef& op : ops) {
-    if (op != nullptr) join(host_clock_, op->clock);
+    if (op == nullptr) continue;
+    // What was ordered before a cancelled operation may be pending still, in another context.
+    if (op->cancelled) {
+      see(op->at);
+    } else {
+      join(host_clock_, op->clock);
+    }
   }
+}
+
+void Engine::see(Instant at) {
+  if (host_clock_.size() <= at.timeline) host_clock_.resize(at.timeline + 1);
+  if (host_clock_[at.timeline] < at.number) host_clock_[at.timeline] = at.number;
 }
 
 void Engine::cancel(Context& context) {
@@ -186,10 +225,24 @@ void Engine::cancel(Context& context) {
     // A host function that is being called finishes by itself.
     if (entry.second->context == &context && entry.second->state == Op::State::pending) {
       dropped.push_back(entry.second);
+      entry.second->cancelled = true;
     }
   }
+  // Other contexts' work stays behind what the dropped work was behind.
+  for (auto& entry : pending_) {
+    std::set<OpRef> before;
+    for (const OpRef& earlier : entry.second->before) {
+      if (earlier->cancelled) {
+        before.insert(earlier->before.begin(), earlier->before.end());
+      } else {
+        before.insert(earlier);
+      }
+    }
+    entry.second->before.assign(before.begin(), before.end());
+  }
   for (const OpRef& op : dropped) finish(op);
-  observe(dropped);  // they will never touch anything
+  for (const Instant at : latest(context)) see(at);
+  if (settings_.mode == Mode::timed) schedule_held_back();
 }
 
 void Engine::change_mode(Lock& lock, Mode* mode, Mode wanted) {
@@ -215,6 +268,13 @@ bool Engine::schedule(const OpRef& op) {
   op->finish_ns = start + op->spec.duration_ns;
   due_.insert({op->finish_ns, op->id});
   return true;
+}
+
+void Engine::schedule_held_back() {
+  for (const auto& entry : pending_) {
+    const OpRef& op = entry.second;
+    if (op->state == Op::State::pending && !op->finish_known) schedule(op);
+  }
 }
 
 void Engine::advance() {
@@ -253,6 +313,7 @@ void Engine::service() {
       const OpRef op = for_host_.front();
       for_host_.pop_front();
       const bool healthy = op->context->sticky == CUDA_SUCCESS;
+      deadlocks_.runs(*op);
       lock.unlock();
       if (healthy) {
         in_host_function = true;
@@ -260,16 +321,10 @@ void Engine::service() {
         in_host_function = false;
       }
       lock.lock();
+      deadlocks_.runs_no_more();
       finish(op);
       if (settings_.mode == Mode::early) run_ready();
-      if (settings_.mode == Mode::timed) {
-        for (const auto& entry : pending_) {
-          const OpRef& held_back = entry.second;
-          if (held_back->state == Op::State::pending && !held_back->finish_known) {
-            schedule(held_back);
-          }
-        }
-      }
+      if (settings_.mode == Mode::timed) schedule_held_back();
       continue;
     }
     if (settings_.mode == Mode::timed && !due_.empty()) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "driver/deadlock.h"
 #include "driver/op.h"
 #include "driver/settings.h"
 
@@ -24,7 +25,8 @@ extern thread_local bool in_host_function;
 
 class Engine {
  public:
-  Engine(const Settings& settings, std::mutex& mutex) : settings_(settings), mutex_(mutex) {}
+  Engine(const Settings& settings, std::mutex& mutex)
+      : settings_(settings), mutex_(mutex), deadlocks_(mutex) {}
 
   /// Gives the operation its predecessors and, in early mode, runs it if they allow.
   OpRef submit(Context& context, OpSpec spec, const std::vector<OpRef>& before, Clock clock,
@@ -33,6 +35,10 @@ class Engine {
   /// The host waits: on return all of them have executed and the host knows.
   void complete(Lock& lock, const std::vector<OpRef>& ops);
 
+  /// The host asks often enough: runs what was to come before them, but does not wait for host
+  /// functions. True: all have executed.
+  bool hasten(Lock& lock, const std::vector<OpRef>& ops);
+
   /// Whether all have executed, without making anything happen (but for the passing of time).
   bool finished(const std::vector<OpRef>& ops);
 
@@ -40,6 +46,7 @@ class Engine {
   void observe(const std::vector<OpRef>& ops);
 
   /// Drops the context's pending work without running it: after a sticky error or a destruction.
+  /// Nothing that the context ever did touches memory after that, and nothing else is concluded.
   void cancel(Context& context);
 
   /// Runs all pending work the old way first: nothing is pending across a change of rules.
@@ -53,11 +60,17 @@ class Engine {
  private:
   void run(const OpRef& op);
   void finish(const OpRef& op);
+  void see(Instant at);
   void hand_to_host(const OpRef& op);
   void run_ready();
-  void force(Lock& lock, const OpRef& op);
+  /// False: a host function has been started that has to return first, and `waits` is false.
+  bool force(Lock& lock, const OpRef& op, bool waits);
   void sleep_for(Lock& lock, const OpRef& op);
+  /// Waits for the service thread, which has host functions to run before this operation.
+  template <typename Ready>
+  void wait_for_host_function(Lock& lock, const Op& op, Ready ready);
   bool schedule(const OpRef& op);
+  void schedule_held_back();
   void advance();
   void need_service();
   void service();
@@ -66,6 +79,7 @@ class Engine {
   std::mutex& mutex_;
   std::condition_variable changed_;
   std::condition_variable service_wanted_;
+  Deadlocks deadlocks_;
   std::map<uint64_t, OpRef> pending_;            // by id: always a topological order
   std::set<std::pair<uint64_t, uint64_t>> due_;  // timed mode: (finish, id)
   std::deque<OpRef> for_host_;

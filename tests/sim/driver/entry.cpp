@@ -17,12 +17,17 @@ thread_local int depth = 0;
 
 Entry::Entry(Call call, bool per_thread, Needs needs) : per_thread_(per_thread) {
   count_call(call);
+  asked = Asked{call_symbol(call), nullptr, nullptr};
   World& w = world();
   if (needs == Needs::init) {
     result_ = alive();
     if (result_ == CUDA_SUCCESS && in_host_function) result_ = CUDA_ERROR_NOT_PERMITTED;
   }
-  if (result_ == CUDA_SUCCESS) result_ = injected_fault(call);
+  if (result_ == CUDA_SUCCESS) {
+    const InjectedFault fault = injected_fault(call);
+    result_ = fault.code;
+    if (fault.stays) fail_for_good(fault.code);
+  }
   if (result_ != CUDA_SUCCESS || needs == Needs::nothing) return;
   lock_ = Lock(w.mutex);
   began_ns_ = w.settings.mode == Mode::timed ? now_ns() : 0;
@@ -52,6 +57,8 @@ CUresult Entry::current_if_any() const {
 }
 
 CUresult Entry::stream(CUstream handle, Stream** stream) {
+  asked.what = "stream";
+  asked.handle = handle;
   const bool per_thread = handle == CU_STREAM_PER_THREAD || (handle == nullptr && per_thread_);
   if (per_thread || handle == nullptr || handle == CU_STREAM_LEGACY) {
     Context* context = nullptr;
@@ -70,6 +77,8 @@ CUresult Entry::event(CUevent handle, Event** event) {
   auto* const candidate = reinterpret_cast<Event*>(handle);
   if (handle == nullptr || world().events.count(candidate) == 0) return CUDA_ERROR_INVALID_HANDLE;
   *event = candidate;
+  asked.what = "event";
+  asked.handle = handle;
   return usable(*candidate->context);
 }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "driver/device.h"
+#include "driver/foreign.h"
 #include "driver/pool.h"
 #include "driver/world.h"
 
@@ -28,6 +29,7 @@ Exported exported(const Device& device, const Allocation& allocation) {
   handle.device = device.ordinal;
   handle.offset = allocation.base - device.arena.base();
   handle.size = allocation.size;
+  handle.owner = world().judge.exported(allocation.base);
   handle.pool = allocation.pool != nullptr ? allocation.pool->id : 0;
   return handle;
 }
@@ -54,14 +56,16 @@ CUresult open_exported(const Exported& handle, Context* context, Pool* pool, CUd
   if (file < 0) return CUDA_ERROR_INVALID_VALUE;
   const uintptr_t at = device.arena.reserve(end - first);  // the memory is theirs
   const bool mapped = at != 0 && device.arena.back_by(at, end - first, file, first);
+  ForeignUse* const table = mapped ? map_foreign_uses(file) : nullptr;
   close(file);
-  if (!mapped) return CUDA_ERROR_MAP_FAILED;
+  if (table == nullptr) return CUDA_ERROR_MAP_FAILED;
   Allocation allocation;
   allocation.base = at + (handle.offset - first);
   allocation.size = handle.size;
   allocation.held = end - first;
   allocation.mapped_at = at;
   allocation.references = 1;
+  allocation.use = claim_foreign_use(table, handle.offset, handle.size, handle.owner);
   allocation.origin = Origin::imported;
   allocation.context = pool != nullptr ? nullptr : context;
   allocation.device = device.ordinal;
@@ -76,6 +80,7 @@ CUresult close_exported(Allocation& allocation) {
   World& w = world();
   if (--allocation.references > 0) return CUDA_SUCCESS;
   const uintptr_t base = allocation.base;
+  release_foreign_use(allocation.use);
   Arena& arena = w.devices[static_cast<size_t>(allocation.device)]->arena;
   arena.unback(allocation.mapped_at, allocation.held);
   arena.unreserve(allocation.mapped_at, allocation.held);

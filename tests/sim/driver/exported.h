@@ -22,7 +22,8 @@ struct Exported {
   int32_t unused = 0;
   uint64_t offset = 0;  ///< of the block in the file
   uint64_t size = 0;
-  uint64_t pool = 0;  ///< number of the exporter's pool, 0 for legacy memory
+  uint64_t pool = 0;   ///< number of the exporter's pool, 0 for legacy memory
+  uint64_t owner = 0;  ///< as the exporter's test said
 };
 static_assert(sizeof(Exported) <= CU_IPC_HANDLE_SIZE, "handles are 64 bytes");
 

@@ -1,5 +1,5 @@
-// A launch replays the recorded operations between two markers in the stream, so that whatever is
-// ordered after the launch is ordered after all of them.
+// Replays recorded operations between two markers in the stream, so that whatever is ordered after
+// the launch is ordered after all of them. Batches of copies go the same way.
 #include "driver/graph.h"
 
 #include <unordered_map>
@@ -18,6 +18,13 @@ GraphNode& Graph::add(CUgraphNodeType type, OpSpec spec, std::vector<GraphNode*>
   node->after = std::move(after);
   nodes.push_back(std::move(node));
   return *nodes.back();
+}
+
+GraphNode* Graph::node(CUgraphNode handle) const {
+  for (const auto& node : nodes) {
+    if (node->handle() == handle) return node.get();
+  }
+  return nullptr;
 }
 
 GraphMemory::~GraphMemory() {
@@ -45,13 +52,13 @@ std::unique_ptr<GraphExec> instantiate(const Graph& graph) {
   return exec;
 }
 
-void launch(const GraphExec& exec, Stream& stream) {
+void replay(const std::vector<GraphExec::Step>& steps, Stream& stream, const char* name) {
   World& w = world();
   OpSpec marker;
-  marker.name = "graph launch";
+  marker.name = name;
   const OpRef start = submit(stream, marker);
   std::vector<OpRef> ops;
-  for (const GraphExec::Step& step : exec.steps) {
+  for (const GraphExec::Step& step : steps) {
     std::vector<OpRef> before{start};
     Clock clock = start->clock;
     for (const size_t i : step.after) {

@@ -36,6 +36,8 @@ struct Graph {
   std::vector<std::unique_ptr<GraphNode>> nodes;  ///< a topological order
 
   CUgraph handle() { return reinterpret_cast<CUgraph>(this); }
+  /// Null when the handle names no node of this graph.
+  GraphNode* node(CUgraphNode handle) const;
   GraphNode& add(CUgraphNodeType type, OpSpec spec, std::vector<GraphNode*> after);
 };
 
@@ -52,6 +54,7 @@ struct GraphExec {
 };
 
 std::unique_ptr<GraphExec> instantiate(const Graph& graph);
-void launch(const GraphExec& exec, Stream& stream);
+/// Submits the steps between two markers, so that the stream's order is that of all of them.
+void replay(const std::vector<GraphExec::Step>& steps, Stream& stream, const char* name);
 
 }  // namespace cupool::sim

@@ -8,6 +8,8 @@
 #include <cstdlib>
 
 #include "driver/engine.h"
+#include "driver/foreign.h"
+#include "driver/world.h"
 
 namespace cupool::sim {
 
@@ -71,6 +73,41 @@ void Referee::set_owner(uintptr_t base, size_t bytes, unsigned long long owner) 
   }
   while (it != owners_.end() && it->first < base + bytes) it = owners_.erase(it);
   if (owner != 0) owners_[base] = Range{bytes, owner};
+  each_import(base, bytes,
+              [&](ForeignUse& use) { use.revoked = use.owner != 0 && use.owner != owner; });
+}
+
+unsigned long long Referee::exported(uintptr_t base) {
+  any_exported_ = true;
+  return owner_of(base);
+}
+
+template <typename Visit>
+void Referee::each_import(uintptr_t base, size_t bytes, Visit visit) const {
+  const Device* const device = any_exported_ ? world().device_at(base) : nullptr;
+  if (device == nullptr) return;
+  each_foreign_use(device->arena.foreign_uses(), base - device->arena.base(), bytes, visit);
+}
+
+// An importer's operation that has not executed is ordered before nothing here.
+void Referee::against_importers(const Access& access, const char* name, unsigned long long owner) {
+  each_import(access.base, access.bytes, [&](const ForeignUse& use) {
+    const bool conflict = use.writes != 0 || (access.write && use.reads != 0);
+    if (use.owner == owner || !conflict || !lives(use)) return;
+    complain("foreign access", name, owner, importer(access.base, use));
+  });
+}
+
+void Referee::against_the_exporter(const Access& access, const char* name) {
+  const Allocation* const found = world().addresses.find(access.base);
+  if (found == nullptr || found->use == nullptr || found->use->revoked == 0) return;
+  Past past{access.base, access.bytes, true, false, 0, Instant{}, "the exporter's new owner"};
+  complain("memory of another process that has another owner by now", name, found->use->owner,
+           past);
+}
+
+Referee::Past Referee::importer(uintptr_t base, const ForeignUse& use) {
+  return {base, use.bytes, use.writes != 0, false, use.owner, Instant{}, "work of an importer"};
 }
 
 void Referee::complain(const char* what, const char* name, unsigned long long owner,
@@ -103,6 +140,8 @@ void Referee::before_submit(const OpSpec& spec, const Clock& clock, Instant at) 
   }
   for (const Access& access : spec.accesses) {
     const unsigned long long owner = owner_of(access.base);
+    against_importers(access, spec.name, owner);
+    against_the_exporter(access, spec.name);
     remember({access.base, access.bytes, access.write, false, owner, at, spec.name});
   }
 }
@@ -117,6 +156,10 @@ void Referee::pool_freed(uintptr_t base, size_t bytes, const Clock& clock, Insta
     // A block allocated in one stream and freed in another without order is a fault as well:
     // cuda.h, cuMemFreeAsync, wants the allocation ordered before the free.
     if (!covers(clock, past.at)) complain("freed to the pool while in use", "free", 0, past);
+  });
+  each_import(base, bytes, [&](const ForeignUse& use) {
+    if ((use.reads == 0 && use.writes == 0) || !lives(use)) return;
+    complain("freed to the pool while in use", "free", 0, importer(base, use));
   });
   if (at.timeline != 0) remember({base, bytes, true, true, 0, at, "free"});
 }

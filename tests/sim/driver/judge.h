@@ -16,12 +16,16 @@
 namespace cupool::sim {
 
 class Engine;
+struct ForeignUse;
 
 class Referee {
  public:
   Referee(const Settings& settings, const Engine& engine) : settings_(settings), engine_(engine) {}
 
   void set_owner(uintptr_t base, size_t bytes, unsigned long long owner);
+
+  /// The block is shared with other processes from now on; returns its owner.
+  unsigned long long exported(uintptr_t base);
 
   /// Called for every operation that reads or writes memory, graph replays included.
   void before_submit(const OpSpec& spec, const Clock& clock, Instant at);
@@ -47,6 +51,7 @@ class Referee {
     Instant at;
     const char* name;
   };
+  static Past importer(uintptr_t base, const ForeignUse& use);
   struct Range {
     size_t bytes;
     unsigned long long owner;
@@ -59,6 +64,11 @@ class Referee {
   template <typename Visit>
   void each_overlapping(uintptr_t base, size_t bytes, Visit visit);
   unsigned long long owner_of(uintptr_t base) const;
+  /// Visits what importers do with memory of this process.
+  template <typename Visit>
+  void each_import(uintptr_t base, size_t bytes, Visit visit) const;
+  void against_importers(const Access& access, const char* name, unsigned long long owner);
+  void against_the_exporter(const Access& access, const char* name);
   void complain(const char* what, const char* name, unsigned long long owner, const Past& past);
 
   const Settings& settings_;
@@ -67,6 +77,7 @@ class Referee {
   size_t longest_ = 0;                             // of all ranges that were ever in there
   size_t remembered_ = 0;                          // since the last prune
   std::map<uintptr_t, Range> owners_;
+  bool any_exported_ = false;
   unsigned long long complaints_ = 0;
   std::string last_;
 };

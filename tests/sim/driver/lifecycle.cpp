@@ -92,4 +92,11 @@ CUresult initialise(unsigned flags) {
   return CUDA_SUCCESS;
 }
 
+void fail_for_good(CUresult code) {
+  if (code == CUDA_ERROR_DEINITIALIZED) return tear_down();
+  World& w = world();
+  const std::lock_guard<std::mutex> lock(w.mutex);
+  for (const auto& context : w.contexts) context->sticky = code;
+}
+
 }  // namespace cupool::sim

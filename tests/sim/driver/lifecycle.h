@@ -12,4 +12,8 @@ CUresult alive();
 /// Why even functions that need no cuInit cannot serve; they can almost always.
 CUresult initialise(unsigned flags);
 
+/// An error after which the driver answers nothing else: CUDA_ERROR_DEINITIALIZED, or a sticky
+/// error of every context. Takes the world's lock.
+void fail_for_good(CUresult code);
+
 }  // namespace cupool::sim

@@ -5,6 +5,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -49,6 +50,7 @@ struct OpSpec {
   const char* name = "";
   std::function<CUresult()> effect;  ///< runs under the world's lock; an error becomes sticky
   std::function<void()> host;        ///< runs without the lock on the service thread
+  const void* host_code = nullptr;   ///< the program's function that `host` calls
   std::vector<Access> accesses;
   uint64_t duration_ns = 0;  ///< timed mode
 };
@@ -63,8 +65,10 @@ struct Op {
   std::vector<OpRef> before;  ///< only what had not executed when this was submitted
   Clock clock;
   Instant at;
-  bool finish_known = false;  ///< timed mode
-  uint64_t finish_ns = 0;     ///< timed mode: when it will finish; otherwise when it did
+  std::vector<std::atomic<uint32_t>*> pending_elsewhere;  ///< counters of other processes
+  bool cancelled = false;                                 ///< done without having been run
+  bool finish_known = false;                              ///< timed mode
+  uint64_t finish_ns = 0;  ///< timed mode: when it will finish; otherwise when it did
 
   bool done() const { return state == State::done; }
 };

@@ -178,6 +178,8 @@ void Pool::settle() {
 
 size_t Pool::trim(size_t keep) {
   size_t given = 0;
+  const bool sharable = props_.handleTypes != CU_MEM_HANDLE_TYPE_NONE;
+  if (sharable && world().settings.pool_ipc == PoolIpc::keeps) return 0;
   for (auto chunk = chunks_.begin(); chunk != chunks_.end();) {
     const uintptr_t at = chunk->first;
     const size_t bytes = chunk->second;
@@ -210,6 +212,7 @@ bool Pool::reachable_from(int device_ordinal) const {
 CUmemAccess_flags Pool::access(int device_ordinal) const {
   const auto it = access_.find(device_ordinal);
   if (it != access_.end()) return it->second;
+  if (imported()) return CU_MEM_ACCESS_FLAGS_PROT_NONE;  // the importer asks for it
   return device_ordinal == device_.ordinal ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
                                            : CU_MEM_ACCESS_FLAGS_PROT_NONE;
 }

@@ -56,6 +56,13 @@ bool parse_forgets(const char* text, Forgets* forgets) {
   return false;
 }
 
+bool parse_milliseconds(const char* text, uint64_t* out) {
+  long n = 0;
+  if (!parse_count(text, &n)) return false;
+  *out = static_cast<uint64_t>(n);
+  return true;
+}
+
 size_t parse_bytes(const char* text) {
   char* end = nullptr;
   const double number = std::strtod(text, &end);
@@ -102,6 +109,11 @@ Settings read_settings() {
     s.pools = s.pools && n != 0;
     return true;
   });
+  read("CUPOOL_SIM_POOL_IPC", [&](const char* v) {
+    if (std::strcmp(v, "1") == 0) return s.pool_ipc = PoolIpc::yes, true;
+    if (std::strcmp(v, "0") == 0) return s.pool_ipc = PoolIpc::no, true;
+    return s.pool_ipc = PoolIpc::keeps, std::strcmp(v, "keeps") == 0;
+  });
   read("CUPOOL_SIM_RECLAIM", [&](const char* v) {
     if (!parse_count(v, &n)) return false;
     s.reclaim = n != 0;
@@ -119,11 +131,10 @@ Settings read_settings() {
     s.polls = static_cast<int>(n);
     return true;
   });
-  read("CUPOOL_SIM_PATIENCE_MS", [&](const char* v) {
-    if (!parse_count(v, &n)) return false;
-    s.patience_ms = static_cast<uint64_t>(n);
-    return true;
-  });
+  read("CUPOOL_SIM_PATIENCE_MS",
+       [&](const char* v) { return parse_milliseconds(v, &s.patience_ms); });
+  read("CUPOOL_SIM_DEADLOCK_MS",
+       [&](const char* v) { return parse_milliseconds(v, &s.deadlock_ms); });
   read("CUPOOL_SIM_CALLS", [&](const char* v) { return s.calls_file = v, true; });
   read("CUPOOL_SIM_FAIL", [&](const char* v) { return s.fail = v, true; });
   return s;

@@ -22,17 +22,23 @@ enum class Judge { off, report, abort };
 /// noticed.
 enum class Forgets { nothing, non_blocking, per_thread, destroyed };
 
+/// What pools with handles for other processes are: there, not there, or there and never giving
+/// memory back (as older drivers are documented).
+enum class PoolIpc { yes, no, keeps };
+
 struct Settings {
   Mode mode = Mode::late;
   Judge judge = Judge::off;
   int devices = 1;
   size_t memory_bytes = size_t{4} << 30;  ///< per device
   bool pools = true;
+  PoolIpc pool_ipc = PoolIpc::yes;
   bool reclaim = false;  ///< take idle pool memory back before reporting out of memory
   int driver_version = 13000;
   double gigabytes_per_second = 20;  ///< timed mode: copies and fills
   int polls = 3;                     ///< queries answered "not ready" before one forces completion
   uint64_t patience_ms = 0;          ///< late mode: 0 = wait for ever for a reason to run
+  uint64_t deadlock_ms = 10000;      ///< how long a deadlock must last to be reported; 0 = never
   std::string calls_file;            ///< "" = none; %p is the process id
   std::string fail;                  ///< fault injection rules
   Forgets context_event_forgets = Forgets::nothing;
@@ -43,6 +49,7 @@ Settings read_settings();
 bool parse_mode(const char* text, Mode* mode);
 bool parse_judge(const char* text, Judge* judge);
 bool parse_forgets(const char* text, Forgets* forgets);
+bool parse_milliseconds(const char* text, uint64_t* out);
 
 /// "64M", "1G", "4096": bytes; 0 when it is not a size.
 size_t parse_bytes(const char* text);

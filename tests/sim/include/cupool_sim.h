@@ -17,8 +17,9 @@ unsigned long long cupoolSimCalls(const char* symbol);
 void cupoolSimFail(const char* rules);
 
 /// Changes one setting while running: "mode" (late, early, timed), "polls", "judge" (0, 1, report),
-/// "context_event_forgets" (non_blocking, per_thread, destroyed, or "" for none: cuCtxRecordEvent
-/// made wrong on purpose). Returns 0, or -1 for an unknown name or value.
+/// "deadlock_ms" (0 = never), "context_event_forgets" (non_blocking, per_thread, destroyed, or ""
+/// for none: cuCtxRecordEvent made wrong on purpose). Returns 0, or -1 for an unknown name or
+/// value.
 int cupoolSimSet(const char* name, const char* value);
 
 /// Tells the judge that [ptr, ptr+size) belongs to `owner` from now on (any non-zero number), or
@@ -34,6 +35,11 @@ unsigned long long cupoolSimComplaints(void);
 
 /// The text of the latest complaint, "" if there was none. Valid until the next complaint.
 const char* cupoolSimLastComplaint(void);
+
+/// The sticky error of a context (a CUcontext; null: the calling thread's current one), 0 while it
+/// is healthy, -1 if there is none. It stays until the context is reset or destroyed: a call that
+/// began while it was set must answer it, one that ended while it was not must not.
+int cupoolSimSticky(void* context);
 
 /// Number of operations submitted to the device and not yet executed.
 unsigned long long cupoolSimPending(void);

@@ -42,6 +42,14 @@ TEST_F(Faults, AnInjectedErrorIsNotSticky) {
   EXPECT_EQ(cuMemAlloc(&p, 4), CUDA_SUCCESS);
 }
 
+TEST_F(Faults, AnInjectedErrorStaysWhereTheRuleSaysSo) {
+  CUdeviceptr p = 0;
+  cupoolSimFail("cuMemAlloc:1=719!");
+  EXPECT_EQ(cuMemAlloc(&p, 4), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_EQ(cuMemAlloc(&p, 4), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_EQ(cuStreamQuery(nullptr), CUDA_ERROR_LAUNCH_FAILED);
+}
+
 TEST_F(Faults, CallsAreCountedBySymbol) {
   const unsigned long long before = cupoolSimCalls("cuMemAlloc_v2");
   alloc(4);
