@@ -4,7 +4,8 @@ target_include_directories(cupool_options INTERFACE ${PROJECT_SOURCE_DIR}/src ${
 target_include_directories(cupool_options SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
 target_compile_options(cupool_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
                                                 -fvisibility=hidden -fno-omit-frame-pointer
-                                                -ffunction-sections -fdata-sections)
+                                                -ffunction-sections -fdata-sections
+                                                -ftls-model=initial-exec)
 target_compile_definitions(cupool_options INTERFACE CUPOOL_VERSION="${PROJECT_VERSION}")
 if(CUPOOL_WERROR)
   target_compile_options(cupool_options INTERFACE -Werror)

@@ -73,6 +73,11 @@ struct StatsFormats {
   constexpr bool off() const noexcept { return bits == 0; }
 };
 
+/// A signal by its number; 0 is none.
+struct SignalNumber {
+  int value = 0;
+};
+
 using Count = std::uint64_t;
 using Milliseconds = std::chrono::milliseconds;
 using Path = std::string;

@@ -2,9 +2,24 @@
 // whatever does not fit 64 bits is refused, not wrapped.
 #include "config/value.h"
 
+#include <signal.h>
+
 namespace cupool::config {
 
 namespace {
+
+// Signals that a program or its operator sends. Not those of faults, which a handler that returns
+// would raise again and again, nor those that change what job control does.
+struct SignalName {
+  const char* name;
+  int number;
+};
+constexpr SignalName kSignals[] = {
+    {"hup", SIGHUP},     {"int", SIGINT},   {"quit", SIGQUIT},     {"usr1", SIGUSR1},
+    {"usr2", SIGUSR2},   {"alrm", SIGALRM}, {"term", SIGTERM},     {"urg", SIGURG},
+    {"winch", SIGWINCH}, {"io", SIGIO},     {"vtalrm", SIGVTALRM}, {"prof", SIGPROF},
+    {"pwr", SIGPWR},
+};
 
 bool within(const Range& range, std::uint64_t value) {
   return value >= range.lowest && value <= range.highest;
@@ -106,6 +121,24 @@ bool parse_value(std::string_view text, const Range& range, StatsFormats* out) {
   }
   *out = formats;
   return true;
+}
+
+bool parse_value(std::string_view text, const Range&, SignalNumber* out) {
+  std::string name = util::to_lower(text);
+  if (name == "none") return *out = SignalNumber{}, true;
+  if (name.compare(0, 3, "sig") == 0) name.erase(0, 3);
+  std::uint64_t number = 0;
+  const bool numeric = util::parse_uint64(text, &number);
+  for (const SignalName& signal : kSignals) {
+    if (numeric ? number == static_cast<std::uint64_t>(signal.number) : name == signal.name) {
+      return *out = SignalNumber{signal.number}, true;
+    }
+  }
+  if (!numeric || number < static_cast<std::uint64_t>(SIGRTMIN) ||
+      number > static_cast<std::uint64_t>(SIGRTMAX)) {
+    return false;
+  }
+  return *out = SignalNumber{static_cast<int>(number)}, true;
 }
 
 bool parse_value(std::string_view text, const Range&, Path* out) {

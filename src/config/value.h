@@ -23,6 +23,9 @@ bool parse_value(std::string_view text, const Range& range, Count* out);
 bool parse_value(std::string_view text, const Range& range, Milliseconds* out);
 /// Names separated by commas; `off` stands alone.
 bool parse_value(std::string_view text, const Range& range, StatsFormats* out);
+/// A name with or without SIG in any case, a number, or `none`. Signals that cannot be caught, that
+/// a fault raises, or that nptl keeps for itself are refused.
+bool parse_value(std::string_view text, const Range& range, SignalNumber* out);
 /// Any text, the empty one too.
 bool parse_value(std::string_view text, const Range& range, Path* out);
 
@@ -81,6 +84,11 @@ template <>
 struct TypeText<StatsFormats> {
   static constexpr const char* name = "list";
   static std::string accepted(const Range&);
+};
+template <>
+struct TypeText<SignalNumber> {
+  static constexpr const char* name = "signal";
+  static std::string accepted(const Range&) { return "a signal (USR1, SIGUSR2, 12) or none"; }
 };
 template <>
 struct TypeText<Path> {

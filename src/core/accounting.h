@@ -12,6 +12,14 @@ inline std::int64_t signed_bytes(std::uint64_t bytes) {
   return static_cast<std::int64_t>(bytes);
 }
 
+/// The hot path's time is taken of one call in so many, which then stands for all of them.
+/// Odd, so that programs that allocate and free in turn have both timed.
+inline constexpr std::uint64_t kTimedShare = 63;
+inline bool is_timed() {
+  static thread_local std::uint64_t calls = 0;
+  return calls++ % kTimedShare == 0;
+}
+
 /// A block of ours becomes the program's (sign +1) or ceases to be (-1).
 inline void count_live(stats::DeviceStats& stats, const Block& block, std::int64_t sign) {
   using stats::Gauge;

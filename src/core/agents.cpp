@@ -3,7 +3,10 @@
 
 #include <link.h>
 
+#include <atomic>
+#include <cstdint>
 #include <cstring>
+#include <mutex>
 
 namespace cupool::core {
 namespace {
@@ -21,7 +24,25 @@ int look(dl_phdr_info* object, std::size_t, void* found) {
   return 1;
 }
 
+// The first object suffices: each carries the count of all that were ever added.
+int read_additions(dl_phdr_info* object, std::size_t, void* additions) {
+  *static_cast<std::uint64_t*>(additions) = object->dlpi_adds;
+  return 1;
+}
+
+std::atomic<std::uint64_t> seen_additions{0};
+std::mutex looking;  // held while the dynamic linker's list of objects is read
+thread_local unsigned holds;
+
 }  // namespace
+
+bool libraries_were_added() {
+  const std::unique_lock<std::mutex> lock(looking, std::try_to_lock);
+  if (!lock.owns_lock()) return false;
+  std::uint64_t additions = 0;
+  dl_iterate_phdr(read_additions, &additions);
+  return seen_additions.exchange(additions, std::memory_order_relaxed) != additions;
+}
 
 bool is_agent_library(const char* path) {
   const char* slash = std::strrchr(path, '/');
@@ -34,8 +55,17 @@ bool is_agent_library(const char* path) {
 
 const char* loaded_agent_library() {
   const char* found = nullptr;
+  const std::lock_guard<std::mutex> lock(looking);
   dl_iterate_phdr(look, &found);
   return found;
+}
+
+void hold_looks_at_libraries() {
+  if (holds++ == 0) looking.lock();
+}
+
+void resume_looks_at_libraries() {
+  if (--holds == 0) looking.unlock();
 }
 
 }  // namespace cupool::core

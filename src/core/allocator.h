@@ -7,6 +7,8 @@
 
 #include "config/settings.h"
 #include "core/context_registry.h"
+#include "core/ipc_exports.h"
+#include "core/ipc_imports.h"
 #include "core/pointer_map.h"
 #include "cuda/driver.h"
 #include "util/clock.h"
@@ -34,8 +36,9 @@ class Allocator {
   /// retired, and the caller does not wait.
   std::optional<CUresult> try_free_in_stream(CUdeviceptr address);
 
-  /// Whether try_free() would answer success: a live block of ours in a context that is usable.
-  bool is_live(CUdeviceptr address);
+  /// Frees `address` if a live block of ours begins there; for the runtime's short cut. False: the
+  /// real function has to answer.
+  bool try_free_live(CUdeviceptr address);
 
   /// Makes an allocation that passes through: the real call, and once more after idle memory has
   /// been given back if it ran out of memory. `bytes()` is asked after a success for what to count;
@@ -53,12 +56,38 @@ class Allocator {
   /// given back if it ran out of memory (contract 4).
   template <typename Call>
   CUresult rescue(const Call& real) {
-    CUresult result = real();
-    if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
+    const CUresult result = real();
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? retry(real) : result;
+  }
+
+  /// The second attempt of a call that ran out of memory, if idle memory could be given back.
+  template <typename Call>
+  CUresult retry(const Call& real) {
     Context* context = registry_.current();
-    if (context == nullptr || !context->usable() || !give_back_idle(*context)) return result;
-    result = real();
-    if (result == CUDA_SUCCESS) context->stats().add(stats::Counter::oom_rescues_total);
+    if (context == nullptr || !context->usable()) return CUDA_ERROR_OUT_OF_MEMORY;
+    return retry_in(*context, real);
+  }
+
+  /// The same for a call that needs memory of device `ordinal`, whatever context is current.
+  template <typename Call>
+  CUresult retry_on(int ordinal, const Call& real) {
+    for (Context* context : registry_.contexts_of(ordinal)) {
+      if (context->usable()) return retry_in(*context, real);
+    }
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+
+  /// The same for a call that does not say which device it takes memory of (a pool's, a stream's):
+  /// on the current one first.
+  template <typename Call>
+  CUresult retry_anywhere(const Call& real) {
+    Context* context = registry_.current();
+    const Device* first = context == nullptr ? nullptr : &context->device();
+    CUresult result = retry(real);
+    for (const Device* device : registry_.devices()) {
+      if (result != CUDA_ERROR_OUT_OF_MEMORY) break;
+      if (device != first) result = retry_on(device->ordinal(), real);
+    }
     return result;
   }
 
@@ -68,8 +97,11 @@ class Allocator {
     const std::uint64_t start = util::now_ns();
     Block* passed = take_passed(address);
     registry_.current();  // a new context gives the memory of a lost one back first
-    // The driver would free memory that outlived its context; for the program it is gone.
-    const CUresult result = registry_.is_orphan(address) ? CUDA_ERROR_INVALID_VALUE : real();
+    // The driver would free memory of ours that the program does not own, and what it has imported,
+    // which is closed and never freed.
+    const bool internal =
+        passed == nullptr && (registry_.is_internal(address) || imports_.holds(address));
+    const CUresult result = internal ? CUDA_ERROR_INVALID_VALUE : real();
     note_passed_free(passed, result, start);
     if (result == CUDA_SUCCESS) {
       host_reachable_.remove(HostReachable::Kind::managed, address);
@@ -84,6 +116,7 @@ class Allocator {
   CUresult synchronize(Context* context, bool count_failure, const Call& real) {
     if (context == nullptr) return real();
     const std::uint64_t start = util::now_ns();
+    context->drain_threads(false);
     const EpochNumber before = context->ordering().begin_synchronize();
     const std::uint64_t host_work = context->host_work().begin_context_wait();
     const CUresult result = real();
@@ -116,14 +149,32 @@ class Allocator {
   /// Bytes that lie idle on the current device and that the program may count as free.
   std::uint64_t idle_bytes();
 
+  /// Where the block of ours begins that `address` lies in; where it lies in none, what the driver
+  /// says of it, or itself.
+  CUdeviceptr base_of(CUdeviceptr address) const;
+
   /// The live block of ours that begins at `base`, or null.
   const Block* live_block(CUdeviceptr base);
   /// Whether `base` is a block that the program has freed already.
   bool is_freed_block(CUdeviceptr base);
 
+  /// The program has allocated managed memory: kernels reach it, and it takes device memory when
+  /// they do.
+  void managed_allocated(CUdeviceptr address, std::uint64_t bytes);
+
   /// The address is known outside of CUDA's ordering (IPC, RDMA, SYNC_MEMOPS): its block is never
   /// served again. `address` may lie inside the block.
   void mark_shared_outside(CUdeviceptr address);
+
+  /// Makes an IPC handle for the block that `address` lies in, if it is a live one of a pool of
+  /// ours that can be shared.
+  std::optional<CUresult> try_export(CUdeviceptr address, CUipcMemHandle* handle);
+
+  /// Opens `handle` in the current context if cupool made it, in whatever process.
+  std::optional<CUresult> try_import(const CUipcMemHandle& handle, CUdeviceptr* address);
+
+  /// Memory of other processes that is open.
+  IpcImports& imports() { return imports_; }
 
   /// The driver has destroyed `context`, or all contexts of a device.
   void context_gone(Context& context);
@@ -138,28 +189,52 @@ class Allocator {
   /// Reads the driver's pool figures into the statistics, and counts what is still live.
   void refresh_figures();
 
+  /// Brings the statistics up to date with what threads have counted.
+  void fold_statistics();
+
   ContextRegistry& registry() { return registry_; }
 
   /// Host memory of the program that kernels can reach.
   HostReachable& host_reachable() { return host_reachable_; }
 
   /// In force: what `auto` means in this process is settled.
-  config::FreeMode free_mode() const { return settings_.free_mode; }
+  config::FreeMode free_mode() const { return free_mode_.load(std::memory_order_relaxed); }
 
  private:
+  template <typename Call>
+  CUresult retry_in(Context& context, const Call& real) {
+    if (!give_back_idle(context)) return CUDA_ERROR_OUT_OF_MEMORY;
+    const CUresult result = real();
+    if (result == CUDA_SUCCESS) context.stats().add(stats::Counter::oom_rescues_total);
+    return result;
+  }
+
+  bool can_serve(Context& context, std::uint64_t bytes) const;
+  Block* take_own(Context& context, std::uint64_t bytes);
+  std::uint64_t most_own_bytes(Context& context) const;
+  Block* take_shared(Context& context, std::uint64_t capacity);
   Block* take_quiet_block(Context& context, std::uint64_t capacity);
   Block* fresh_block(Context& context, std::uint64_t capacity);
-  Block* adopt(Context& context, std::uint64_t capacity, CUdeviceptr address);
+  CUresult allocate_fresh(Context& context, std::uint64_t capacity, CUdeviceptr* address,
+                          BlockSource* source);
+  Block* adopt(Context& context, std::uint64_t capacity, CUdeviceptr address, BlockSource source);
+  void look_for_agents();
   void make_live(Block& block, std::uint64_t bytes);
   void keep_quiet(Context& context);
+  void leave_room_for_managed(Context& context);
   void keep(Context& context, BlockList& quiet);
   void release(Context& context, BlockList& idle);
+  bool is_leased(Block& quiet);
+  bool release_ended_leases();
   std::optional<CUresult> take_from_program(CUdeviceptr address, Block** block);
   EpochNumber retire(Block& block);
-  CUresult finish_free(Context& context, EpochNumber epoch);
+  CUresult free_claimed(Block& block);
+  bool may_wait(Context& context) const;
+  CUresult finish_free(Context& context, EpochNumber epoch, std::size_t blocks = 1);
   CUresult wait_for_context(Context& context, EpochNumber epoch, stats::Counter reason);
   CUresult wait_for_host_work(Context& context);
-  CUresult bound_pending(Context& context);
+  CUresult bound_pending(Context& context, std::size_t blocks);
+  std::uint64_t batch_bytes(Context& context) const;
   void count_wait(stats::DeviceStats& stats, stats::Counter reason, std::uint64_t start_ns);
   CUresult answer_of_free(Context& context, CUresult result);
   void note_failure(Context& context, CUresult result);
@@ -172,7 +247,12 @@ class Allocator {
   const config::Settings settings_;
   ContextRegistry registry_;
   PointerMap blocks_;
+  IpcExports exports_;
+  IpcImports imports_;
   HostReachable host_reachable_;
+  std::atomic<config::FreeMode> free_mode_;
+  std::atomic<bool> agents_found_{false};
+  std::atomic<int> giving_back_{0};  ///< threads that hold idle blocks on their way to the driver
   std::atomic<bool> serving_{true};
   std::array<std::atomic<std::uint64_t>, stats::kMaxDevices> pitch_units_{};
 };

@@ -1,8 +1,11 @@
 // Freeing: a block is taken from the program and retired; whether the host waits is decided here.
 // Read with docs/compatibility.md, which promises what each mode does.
+#include <algorithm>
+
 #include "core/accounting.h"
 #include "core/allocator.h"
 #include "cuda/errors.h"
+#include "cuda/scopes.h"
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/mutation.h"
@@ -18,20 +21,93 @@ namespace {
 // Frees that share a fence: enough that its 0.2 us do not count, few enough that blocks come back
 // soon (docs/measurements); large blocks close an epoch earlier, so that CUPOOL_MAX_PENDING can be
 // kept by waiting for the oldest of several.
-constexpr std::size_t kBatchBlocks = 16;
+constexpr std::size_t kBatchBlocks = 64;
 constexpr std::uint64_t kBatchShare = 16;
+constexpr std::uint64_t kLargestBatchBytes = 8ull << 20;
 
 }  // namespace
 
 std::optional<CUresult> Allocator::try_free(CUdeviceptr address) {
-  const std::uint64_t start = util::now_ns();
   Block* block = nullptr;
   if (const auto answer = take_from_program(address, &block)) return answer;
   if (block == nullptr) return std::nullopt;
-  Context& context = *block->context;
-  const CUresult result = finish_free(context, retire(*block));
-  context.stats().free_time().record(util::now_ns() - start);
+  return free_claimed(*block);
+}
+
+bool Allocator::try_free_live(CUdeviceptr address) {
+  Block* block = nullptr;
+  return blocks_.claim(address, &block) == PointerMap::Claim::claimed &&
+         free_claimed(*block) == CUDA_SUCCESS;
+}
+
+// Nothing but to keep the block with the thread, unless the mode or the program's host memory asks
+// for a wait, or a fence is due.
+CUresult Allocator::free_claimed(Block& block) {
+  Context& context = *block.context;
+  DeviceStats& stats = context.stats();
+  ThreadCache* cache = may_wait(context) ? nullptr : thread_cache(context);
+  if (cache == nullptr) {
+    const std::uint64_t start = util::now_ns();
+    stats.add(Counter::free_calls_total);
+    stats.add(Counter::free_bytes_total, block.requested);
+    const CUresult result = finish_free(context, retire(block));
+    stats.free_time().record(util::now_ns() - start);
+    return result;
+  }
+  const bool timed = is_timed();
+  const std::uint64_t start = timed ? util::now_ns() : 0;
+  const std::uint64_t most = batch_bytes(context);
+  bool due = false;
+  {
+    const ThreadCache::Guard guard(*cache);
+    Tally& tally = cache->tally;
+    ++tally.frees;
+    tally.free_bytes += block.requested;
+    tally.application -= signed_bytes(block.requested);
+    tally.rounding -= signed_bytes(block.capacity - block.requested);
+    tally.retired += signed_bytes(block.capacity);
+    due = cache->retire(&block, most);
+  }
+  if (!due) {
+    if (timed) stats.free_time().record(util::now_ns() - start, kTimedShare);
+    return CUDA_SUCCESS;
+  }
+  // What is timed anyway stands for itself alone: the longest calls are among these.
+  const std::uint64_t slow_start = timed ? start : util::now_ns();
+  std::size_t blocks = kBatchBlocks;  // that close the epoch: fewer where the thread has few
+  EpochNumber epoch = 0;
+  {
+    BlockList batch;
+    {
+      const ThreadCache::Guard guard(*cache);
+      if (cache->is_full()) blocks = cache->target();
+      batch = cache->take_batch();
+      cache->tally.fold(stats);
+    }
+    if (!batch.empty()) epoch = context.ordering().retire(batch);
+  }
+  const CUresult result = finish_free(context, epoch, blocks);
+  stats.free_time().record(util::now_ns() - slow_start);
   return result;
+}
+
+// Whether a free in this context may have to wait for more than the pending bound.
+bool Allocator::may_wait(Context& context) const {
+  const config::FreeMode mode = free_mode();
+  if (mode == config::FreeMode::ordered) return false;
+  return mode == config::FreeMode::sync || host_reachable_.any(HostReachable::Kind::managed) ||
+         host_reachable_.any(HostReachable::Kind::zero_copy) ||
+         context.host_work().needs_context() || context.host_work().maybe_pending() ||
+         !serving_.load(std::memory_order_relaxed);
+}
+
+// A thread's share of what may be pending without a fence. All threads together stay below a
+// quarter of the bound, by which the bound on what has a fence is lowered.
+std::uint64_t Allocator::batch_bytes(Context& context) const {
+  const std::uint64_t threads = std::max<std::size_t>(context.thread_caches().in_use(), 1);
+  const std::uint64_t share =
+      context.device().limits().max_pending / std::max<std::uint64_t>(64, 4 * threads);
+  return std::min(share, kLargestBatchBytes);
 }
 
 std::optional<CUresult> Allocator::try_free_in_stream(CUdeviceptr address) {
@@ -40,6 +116,8 @@ std::optional<CUresult> Allocator::try_free_in_stream(CUdeviceptr address) {
   if (const auto answer = take_from_program(address, &block)) return answer;
   if (block == nullptr) return std::nullopt;
   Context& context = *block->context;
+  context.stats().add(Counter::free_calls_total);
+  context.stats().add(Counter::free_bytes_total, block->requested);
   retire(*block);
   context.stats().free_time().record(util::now_ns() - start);
   return CUDA_SUCCESS;
@@ -51,26 +129,21 @@ std::optional<CUresult> Allocator::take_from_program(CUdeviceptr address, Block*
   Block* found = nullptr;
   const PointerMap::Claim claim = blocks_.claim(address, &found);
   if (claim == PointerMap::Claim::missing) return std::nullopt;
-  DeviceStats& stats = found->context->stats();
-  stats.add(Counter::free_calls_total);
-  if (claim == PointerMap::Claim::unusable) {
-    // I7: after a sticky error the driver answers; it does not free anything any more.
-    return driver_.cuMemFree_v2(address);
-  }
-  if (claim == PointerMap::Claim::not_live) {
+  if (claim != PointerMap::Claim::claimed) {
+    DeviceStats& stats = found->context->stats();
+    stats.add(Counter::free_calls_total);
+    if (claim == PointerMap::Claim::unusable) {
+      // I7: after a sticky error the driver answers; it does not free anything any more. In the
+      // block's own context: from a healthy one it would free memory of a pool, which we give back
+      // later.
+      const cuda::ContextScope scope(driver_, found->context->handle());
+      return scope.ok() ? driver_.cuMemFree_v2(address) : CUDA_ERROR_INVALID_CONTEXT;
+    }
     stats.add(Counter::free_rejected_total);
     return CUDA_ERROR_INVALID_VALUE;
   }
-  stats.add(Counter::free_bytes_total, found->requested);
   *block = found;
   return std::nullopt;
-}
-
-bool Allocator::is_live(CUdeviceptr address) {
-  const Block* block = blocks_.find(address);
-  return block != nullptr && block->source != BlockSource::passed_through &&
-         block->state.load(std::memory_order_acquire) == BlockState::live &&
-         block->context->usable();
 }
 
 EpochNumber Allocator::retire(Block& block) {
@@ -82,14 +155,15 @@ EpochNumber Allocator::retire(Block& block) {
 
 // What a free does after its block is retired: nothing, unless the mode or the program's host
 // memory asks for a wait, or too much is pending.
-CUresult Allocator::finish_free(Context& context, EpochNumber epoch) {
+CUresult Allocator::finish_free(Context& context, EpochNumber epoch, std::size_t blocks) {
   if (!serving_.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
   if (CUPOOL_MUTATED("obvious-mapping")) keep_quiet(context);
   CUresult result = CUDA_SUCCESS;
-  if (settings_.free_mode == config::FreeMode::sync) {
+  const config::FreeMode mode = free_mode();
+  if (mode == config::FreeMode::sync) {
     result = wait_for_context(context, epoch, Counter::free_waits_sync_total);
   } else {
-    if (settings_.free_mode == config::FreeMode::automatic) {
+    if (mode == config::FreeMode::automatic) {
       // Any kernel may touch such memory, so only the whole context's work will do.
       if (host_reachable_.any(HostReachable::Kind::managed)) {
         result = wait_for_context(context, epoch, Counter::free_waits_managed_total);
@@ -99,9 +173,13 @@ CUresult Allocator::finish_free(Context& context, EpochNumber epoch) {
         result = wait_for_context(context, epoch, Counter::free_waits_host_copy_total);
       } else if (context.host_work().maybe_pending() && !CUPOOL_MUTATED("no-host-wait")) {
         result = wait_for_host_work(context);
+        // The program may lean on the wait: all of the context's work covers the copies too.
+        if (cuda::is_refusal(result)) {
+          result = wait_for_context(context, epoch, Counter::free_waits_host_copy_total);
+        }
       }
     }
-    if (result == CUDA_SUCCESS) result = bound_pending(context);
+    if (result == CUDA_SUCCESS) result = bound_pending(context, blocks);
   }
   return answer_of_free(context, result);
 }
@@ -126,10 +204,12 @@ CUresult Allocator::wait_for_host_work(Context& context) {
 }
 
 // Bounded run-ahead: this free waits for the oldest epochs, with which the GPU is done soonest.
-CUresult Allocator::bound_pending(Context& context) {
-  const std::uint64_t limit = context.device().limits().max_pending;
+CUresult Allocator::bound_pending(Context& context, std::size_t blocks) {
+  const std::uint64_t threads = context.thread_caches().in_use();
+  const std::uint64_t all = context.device().limits().max_pending;
+  const std::uint64_t limit = all - std::min(all / 4, threads * batch_bytes(context));
   Ordering& ordering = context.ordering();
-  const Ordering::Batch batch{kBatchBlocks, limit / kBatchShare};
+  const Ordering::Batch batch{std::min(kBatchBlocks, blocks), all / kBatchShare};
   CUresult result = ordering.close_if_full(batch);
   if (result != CUDA_SUCCESS || ordering.pending_bytes() <= limit) return result;
   const std::uint64_t start = util::now_ns();

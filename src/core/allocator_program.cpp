@@ -1,8 +1,11 @@
 // What is not served here but has to be known: calls that pass through, questions of the program
 // about its memory, contexts that end, and the figures for the report.
+#include <algorithm>
+
 #include "core/accounting.h"
 #include "core/allocator.h"
 #include "util/clock.h"
+#include "util/mutation.h"
 
 namespace cupool::core {
 
@@ -107,14 +110,34 @@ bool Allocator::holds(CUdeviceptr address) const {
 std::uint64_t Allocator::idle_bytes() {
   Context* context = registry_.current();
   if (context == nullptr) return 0;
+  fold_statistics();
   const DeviceStats& stats = context->stats();
   std::int64_t idle =
       stats.value(Gauge::cached_bytes).current + stats.value(Gauge::retired_bytes).current;
-  const stats::PoolFigures figures = context->device().backend().figures();
+  idle -= signed_bytes(exports_.kept_bytes(context->device()));
+  const stats::PoolFigures figures = context->device().pool_figures();
   if (figures.valid && figures.reserved_current > figures.used_current) {
     idle += signed_bytes(figures.reserved_current - figures.used_current);
   }
+  if (stats.value(Gauge::application_bytes).current > 0) {
+    idle -= signed_bytes(context->device().pinned_bytes());
+  }
   return idle > 0 ? static_cast<std::uint64_t>(idle) : 0;
+}
+
+CUdeviceptr Allocator::base_of(CUdeviceptr address) const {
+  CUdeviceptr base = 0;
+  if (holds(address)) return address;
+  const CUresult result = driver_.cuMemGetAddressRange_v2(&base, nullptr, address);
+  if (result == CUDA_SUCCESS) return base;
+  base = address;
+  // The usual answer for memory that is not the device's; any other is the driver's trouble.
+  if (result == CUDA_ERROR_NOT_FOUND) return base;
+  blocks_.for_each([&](const Block& block) {
+    const bool inside = address >= block.address && address - block.address < block.capacity;
+    if (inside && block.source != BlockSource::passed_through) base = block.address;
+  });
+  return base;
 }
 
 const Block* Allocator::live_block(CUdeviceptr base) {
@@ -129,14 +152,46 @@ bool Allocator::is_freed_block(CUdeviceptr base) {
   return block != nullptr && block->state.load(std::memory_order_acquire) != BlockState::live;
 }
 
+void Allocator::managed_allocated(CUdeviceptr address, std::uint64_t bytes) {
+  host_reachable_.add(HostReachable::Kind::managed, address, bytes);
+  Context* context = registry_.current();
+  if (context != nullptr && context->usable()) leave_room_for_managed(*context);
+}
+
+// Managed memory takes device memory when a kernel touches it; the driver could evict other managed
+// memory for it, but nothing that lies idle with us, and the kernel would fail (measured). So what
+// is idle stays below what live blocks and all managed memory leave of the device.
+void Allocator::leave_room_for_managed(Context& context) {
+  constexpr std::uint64_t kSpareShare = 16;  // for page tables, and for what takes memory unseen
+  const std::uint64_t managed = host_reachable_.bytes(HostReachable::Kind::managed);
+  if (managed == 0) return;
+  Device& device = context.device();
+  context.drain_threads(true);
+  const DeviceStats& stats = device.stats();
+  const auto now = [&](Gauge gauge) {
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(stats.value(gauge).current, 0));
+  };
+  const std::uint64_t spoken_for = now(Gauge::device_bytes) + now(Gauge::rounding_bytes) + managed +
+                                   device.total_bytes() / kSpareShare;
+  const std::uint64_t allowed =
+      device.total_bytes() > spoken_for ? device.total_bytes() - spoken_for : 0;
+  const stats::PoolFigures pool = device.pool_figures();
+  const std::uint64_t slack =
+      pool.reserved_current > pool.used_current ? pool.reserved_current - pool.used_current : 0;
+  if (now(Gauge::cached_bytes) + slack <= allowed) return;
+  BlockList idle = context.cache().evict_to(allowed);
+  release(context, idle);
+  device.trim(context);
+  stats::device(device.ordinal()).add(Counter::trims_total);
+}
+
 void Allocator::mark_shared_outside(CUdeviceptr address) {
-  CUdeviceptr base = 0;
-  if (driver_.cuMemGetAddressRange_v2(&base, nullptr, address) != CUDA_SUCCESS) base = address;
-  Block* block = blocks_.find(base);
+  Block* block = blocks_.find(base_of(address));
   if (block != nullptr) block->shared_outside.store(true, std::memory_order_relaxed);
 }
 
 void Allocator::context_gone(Context& context) {
+  if (CUPOOL_MUTATED("gone-context-serves")) return;
   context.set_gone();
   registry_.forget_found();
   DeviceStats& stats = context.stats();
@@ -158,15 +213,26 @@ void Allocator::context_gone(Context& context) {
                       -signed_bytes(block->capacity));
     }
     stats.gauge_add(Gauge::held_bytes, -signed_bytes(block->capacity));
-    if (block->source == BlockSource::pool) orphans.push_back(block->address);
+    // What another process has open goes when its leases do.
+    const bool unused =
+        !block->shared_outside.load(std::memory_order_relaxed) || exports_.end(*block, true);
+    if (block->source == BlockSource::pool && unused) orphans.push_back(block->address);
     delete_block(block);
   }
   context.device().add_orphans(orphans);
+  imports_.context_gone(context);
   // Managed and mapped memory goes with the last context.
   if (registry_.all_gone()) host_reachable_.clear();
 }
 
+void Allocator::fold_statistics() {
+  for (Device* device : registry_.devices()) {
+    for (Context* context : registry_.contexts_of(device->ordinal())) context->fold_threads();
+  }
+}
+
 void Allocator::refresh_figures() {
+  fold_statistics();
   if (cuda::shut_down()) return;
   std::array<std::int64_t, stats::kMaxDevices> live_blocks{};
   std::array<std::int64_t, stats::kMaxDevices> live_bytes{};
@@ -180,7 +246,7 @@ void Allocator::refresh_figures() {
     const auto index = static_cast<std::size_t>(device->ordinal());
     device->stats().gauge_set(Gauge::leaked_blocks, live_blocks[index]);
     device->stats().gauge_set(Gauge::leaked_bytes, live_bytes[index]);
-    device->stats().set_pool_figures(device->backend().figures());
+    device->stats().set_pool_figures(device->pool_figures());
   }
 }
 

@@ -4,9 +4,15 @@
 #include <cstdint>
 
 #include "core/block.h"
-#include "stats/device_stats.h"
 
 namespace cupool::core {
+
+/// What another process needs to import a block of a pool.
+struct SharedMemory {
+  int pool_file = -1;      ///< stands for the pool; stays the backend's
+  std::uint64_t pool = 0;  ///< number of the pool in this process
+  CUmemPoolPtrExportData pointer{};
+};
 
 /// One for each device. Thread-safe. Calls leave the thread's capture mode and current context as
 /// they were, and never break a capture.
@@ -20,12 +26,6 @@ class Backend {
   /// Gives the memory of quiet blocks back; `context` is made current for it. False if the driver
   /// refused one (the context is gone): its memory is the driver's to find.
   virtual bool release(Context& context, CUdeviceptr address) = 0;
-
-  /// Gives idle memory back to the device, as much as the driver can.
-  virtual void trim(Context& context) = 0;
-
-  /// What the driver says of the pools; not valid where there are none. Never waits.
-  virtual stats::PoolFigures figures() const = 0;
 
  protected:
   ~Backend() = default;

@@ -14,8 +14,6 @@ class MallocBackend final : public Backend {
   BlockSource source() const override { return BlockSource::malloc; }
   CUresult allocate(Context& context, std::uint64_t capacity, CUdeviceptr* address) override;
   bool release(Context& context, CUdeviceptr address) override;
-  void trim(Context&) override {}
-  stats::PoolFigures figures() const override { return {}; }
 
  private:
   const cuda::Driver& driver_;

@@ -3,24 +3,43 @@
 #pragma once
 
 #include <atomic>
+#include <bitset>
 #include <mutex>
 
 #include "core/backend.h"
 #include "core/device.h"
+#include "core/ipc_socket.h"
 #include "cuda/driver.h"
 
 namespace cupool::core {
 
 class PoolBackend final : public Backend {
  public:
-  PoolBackend(const cuda::Driver& driver, const Device& device)
-      : driver_(driver), device_(device) {}
+  PoolBackend(const cuda::Driver& driver, Device& device) : driver_(driver), device_(device) {}
 
   BlockSource source() const override { return BlockSource::pool; }
   CUresult allocate(Context& context, std::uint64_t capacity, CUdeviceptr* address) override;
   bool release(Context& context, CUdeviceptr address) override;
-  void trim(Context& context) override;
-  stats::PoolFigures figures() const override;
+
+  /// As allocate(), but the pool may take the last of the device for it.
+  CUresult allocate_last(Context& context, std::uint64_t capacity, CUdeviceptr* address);
+
+  /// Gives idle memory back to the device, as much as the driver can.
+  void trim(Context& context);
+
+  /// What the driver says of the pools. Never waits.
+  stats::PoolFigures figures() const;
+
+  /// What may be idle beside live blocks, in steps that cannot go back to the device: one of each
+  /// pool.
+  std::uint64_t pinned_bytes() const;
+
+  /// Gives another device access to the pools.
+  void admit(int peer);
+
+  /// Whether a block of `capacity` can be shared with other processes, and what they need for it.
+  bool can_share(std::uint64_t capacity) const;
+  CUresult share(std::uint64_t capacity, CUdeviceptr address, SharedMemory* memory);
 
   /// Reserves CUPOOL_PREALLOC bytes in the pool of large blocks. `context` is current.
   void preallocate(Context& context);
@@ -30,22 +49,36 @@ class PoolBackend final : public Backend {
 
  private:
   enum Kind { kSmall, kLarge, kKinds };
+  enum class Growth { leaves_some, to_the_limit };
 
-  CUresult pool_of(Kind kind, CUmemoryPool* pool);
-  CUresult create(CUmemoryPool* pool) const;
-  void configure(CUmemoryPool pool) const;
+  CUresult allocate(Context& context, std::uint64_t capacity, Growth growth, CUdeviceptr* address);
+
+  CUresult pool_of(Kind kind, CUstream stream, CUmemoryPool* pool);
+  CUresult create(Kind kind, CUstream stream, CUmemoryPool* pool);
+  CUresult create_with(CUmemAllocationHandleType handle, CUmemoryPool* pool) const;
+  bool handles_supported() const;
+  bool gives_back(CUmemoryPool pool, CUstream stream) const;
+  void configure(Kind kind, CUmemoryPool pool);
   void set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value,
                      const char* option) const;
-  void grant_peers(CUmemoryPool pool) const;
+  void grant(Kind kind, CUmemoryPool pool, int peer);
   void shed_slack(Kind kind, CUmemoryPool pool);
   std::uint64_t attribute_of(CUmemoryPool pool, CUmemPool_attribute attribute) const;
+  bool read_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, cuuint64_t* value) const;
   bool would_exceed_maximum(std::uint64_t capacity) const;
+  bool lacks_room(CUmemoryPool pool, std::uint64_t capacity, Growth growth) const;
 
   const cuda::Driver& driver_;
-  const Device& device_;
+  Device& device_;
   std::mutex create_mutex_;
   std::atomic<CUmemoryPool> pools_[kKinds] = {};
   std::atomic<std::uint64_t> last_reserved_[kKinds] = {};
+  std::bitset<stats::kMaxDevices> admitted_[kKinds];  ///< under create_mutex_
+  // Pools that other processes can import. Whether this driver's may be used is found out once.
+  enum class Exportable { unknown, yes, no } exportable_ = Exportable::unknown;
+  std::atomic<bool> shareable_[kKinds] = {};
+  ipc::Descriptor files_[kKinds];
+  std::atomic<bool> peer_refused_{false};  ///< copies to a device would write nothing
 };
 
 }  // namespace cupool::core

@@ -19,16 +19,72 @@ enum class BlockState : std::uint8_t { live, retired, quiet };
 /// own driver allocation; we only know of it, its free is the driver's.
 enum class BlockSource : std::uint8_t { pool, malloc, passed_through };
 
+/// A field that a thread may read while the record becomes another block's; what it reads is then
+/// not used, because its claim fails.
+template <typename T>
+class Relaxed {
+ public:
+  Relaxed() = default;
+  explicit Relaxed(T value) : value_(value) {}
+  T operator=(T value) {
+    value_.store(value, std::memory_order_relaxed);
+    return value;
+  }
+  operator T() const { return value_.load(std::memory_order_relaxed); }
+  T operator->() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<T> value_{};
+};
+
+/// A block's state together with the number of lives that its record has had: a claim by a thread
+/// that has looked the record up for an earlier life fails. Only claim() is for threads that do not
+/// own the block.
+class BlockStateCell {
+ public:
+  BlockState load(std::memory_order order = std::memory_order_seq_cst) const {
+    return state_of(word_.load(order));
+  }
+  void store(BlockState state, std::memory_order order = std::memory_order_seq_cst) {
+    word_.store(
+        (word_.load(std::memory_order_relaxed) & ~kStateMask) | static_cast<std::uint64_t>(state),
+        order);
+  }
+  void begin_new_life() {
+    word_.store((word_.load(std::memory_order_relaxed) & ~kStateMask) + kLife,
+                std::memory_order_release);
+  }
+
+  std::uint64_t word() const { return word_.load(std::memory_order_acquire); }
+  static BlockState state_of(std::uint64_t word) {
+    return static_cast<BlockState>(word & kStateMask);
+  }
+  /// live -> retired, if nothing has changed since `seen` was read.
+  bool claim(std::uint64_t seen) {
+    const std::uint64_t retired =
+        (seen & ~kStateMask) | static_cast<std::uint64_t>(BlockState::retired);
+    return word_.compare_exchange_strong(seen, retired, std::memory_order_acq_rel,
+                                         std::memory_order_relaxed);
+  }
+
+ private:
+  static constexpr std::uint64_t kStateMask = 3;
+  static constexpr std::uint64_t kLife = 4;
+  std::atomic<std::uint64_t> word_{0};
+};
+
 /// Host memory of a Block is never given back to the heap, only used for another Block: a thread
 /// that still looks at one while its context is destroyed reads a Block.
-struct Block {
-  CUdeviceptr address = 0;
-  std::uint64_t capacity = 0;   ///< bytes that the backend gave
-  std::uint64_t requested = 0;  ///< bytes that the program asked for
-  Context* context = nullptr;   ///< the context that was current at the allocation
+/// On a cache line of its own, and the one fetched with it: neighbours may be different threads'.
+struct alignas(128) Block {
+  Relaxed<CUdeviceptr> address;
+  std::uint64_t capacity = 0;  ///< bytes that the backend gave
+  /// Bytes that the program asked for. A report reads it while other threads allocate.
+  Relaxed<std::uint64_t> requested;
+  Relaxed<Context*> context;  ///< the context that was current at the allocation
   Block* next = nullptr;
-  std::atomic<BlockState> state{BlockState::live};
-  BlockSource source = BlockSource::pool;
+  BlockStateCell state;
+  Relaxed<BlockSource> source;
   /// Other agents may know the address (IPC, RDMA, SYNC_MEMOPS): never served again.
   std::atomic<bool> shared_outside{false};
 };

@@ -18,11 +18,32 @@ Block* BlockCache::take(std::uint64_t capacity) {
     return block;
   }
   const auto best = large_.lower_bound(capacity);
-  if (best == large_.end() || best->first > capacity + capacity / 8) return nullptr;
+  if (best == large_.end() || best->first > capacity + most_waste(capacity)) return nullptr;
   Block* block = best->second;
   large_.erase(best);
   large_bytes_ -= block->capacity;
   return block;
+}
+
+BlockList BlockCache::take_more(std::uint64_t capacity, std::size_t most) {
+  BlockList taken;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (is_large(capacity)) {
+    while (taken.count < most) {
+      const auto same = large_.find(capacity);
+      if (same == large_.end()) break;
+      evict_large(same, &taken);
+    }
+    return taken;
+  }
+  BlockList& list = small_[small_class(capacity)];
+  while (taken.count < most) {
+    Block* block = list.pop();
+    if (block == nullptr) break;
+    small_bytes_ -= block->capacity;
+    taken.push(block);
+  }
+  return taken;
 }
 
 void BlockCache::put(BlockList& quiet) {

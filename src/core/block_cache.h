@@ -19,6 +19,9 @@ class BlockCache {
   /// Large: the best fit, at most an eighth larger than needed.
   Block* take(std::uint64_t capacity);
 
+  /// Takes up to `most` further blocks of exactly `capacity` bytes.
+  BlockList take_more(std::uint64_t capacity, std::size_t most);
+
   /// Adds quiet blocks.
   void put(BlockList& quiet);
 

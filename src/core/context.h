@@ -32,10 +32,28 @@ class Context {
   HostWork& host_work() { return host_work_; }
   BlockCache& cache() { return cache_; }
   StreamStock& streams() { return streams_; }
+  ThreadCacheStock& thread_caches() { return thread_caches_; }
   stats::DeviceStats& stats() { return device_.stats(); }
   std::uint64_t incarnation() const { return incarnation_.load(std::memory_order_acquire); }
 
   CUresult thread_stream(CUstream* stream) { return core::thread_stream(driver_, *this, stream); }
+
+  /// Retires what threads have freed and not fenced yet; with `quiet_too`, their quiet blocks go to
+  /// the shared cache as well.
+  void drain_threads(bool quiet_too) {
+    thread_caches_.for_each([&](ThreadCache& cache) { drain(cache, quiet_too); });
+  }
+  /// Retires what one thread has freed and not fenced yet.
+  void fence_own(ThreadCache& cache) { drain(cache, false); }
+  /// The same, all of it, for one thread that ends or leaves the context.
+  void empty(ThreadCache& cache) { drain(cache, true); }
+  /// Tells the statistics what threads have counted.
+  void fold_threads() {
+    thread_caches_.for_each([&](ThreadCache& cache) {
+      const ThreadCache::Guard guard(cache);
+      cache.tally.fold(stats());
+    });
+  }
 
   /// False after a sticky error (I7) or the end of the context: everything passes through.
   bool usable() const { return state_.load(std::memory_order_acquire) == State::usable; }
@@ -46,6 +64,12 @@ class Context {
   void set_gone() {
     state_.store(State::gone, std::memory_order_release);
     incarnation_.fetch_add(1, std::memory_order_acq_rel);
+    thread_caches_.for_each([&](ThreadCache& cache) {
+      const ThreadCache::Guard guard(cache);
+      cache.take_batch();
+      cache.drain();
+      cache.tally.fold(stats());
+    });
     ordering_.abandon();
     host_work_.abandon();
     cache_.evict_to(0);
@@ -56,6 +80,19 @@ class Context {
  private:
   enum class State { usable, poisoned, gone };
 
+  void drain(ThreadCache& cache, bool quiet_too) {
+    BlockList batch;
+    BlockList quiet;
+    {
+      const ThreadCache::Guard guard(cache);
+      batch = cache.take_batch();
+      if (quiet_too) quiet = cache.drain();
+      cache.tally.fold(stats());
+    }
+    if (!batch.empty()) ordering_.retire(batch);
+    if (!quiet.empty()) cache_.put(quiet);
+  }
+
   const cuda::Driver& driver_;
   const CUcontext handle_;
   Device& device_;
@@ -63,6 +100,7 @@ class Context {
   HostWork host_work_;
   BlockCache cache_;
   StreamStock streams_;
+  ThreadCacheStock thread_caches_;
   std::atomic<State> state_{State::usable};
   std::atomic<std::uint64_t> incarnation_{1};
 };

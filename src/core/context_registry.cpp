@@ -1,6 +1,7 @@
 // The map of contexts, and each thread's memory of the last one it was in.
 #include "core/context_registry.h"
 
+#include "core/device_use.h"
 #include "util/log.h"
 
 namespace cupool::core {
@@ -10,20 +11,52 @@ struct LastFound {
   CUcontext handle;
   Context* context;
   std::uint64_t generation;
+  bool is_current;  ///< and nothing has changed that since, by the hooks
 };
 thread_local LastFound last_found;
 
 }  // namespace
 
+void ContextRegistry::current_may_change() {
+  last_found.is_current = false;
+}
+
 Context* ContextRegistry::current() {
+  const std::uint64_t generation = generation_.load(std::memory_order_acquire);
+  if (last_found.is_current && last_found.generation == generation) return last_found.context;
+  return look_at_current();
+}
+
+Context* ContextRegistry::ask_for_current(Context* known) {
   CUcontext handle = nullptr;
+  // Where the driver does not say, what the hooks have seen holds.
+  if (known != nullptr && driver_.cuCtxGetCurrent(&handle) != CUDA_SUCCESS) return known;
+  if (known != nullptr && handle == known->handle()) return known;
+  if (known != nullptr && trusts_hooks_.exchange(false)) {
+    CUPOOL_LOG(warn,
+               "the current context changed by a way that cupool does not see; asking the driver "
+               "each time from now on");
+  }
+  return look_at_current();
+}
+
+void ContextRegistry::distrust_hooks() {
+  trusts_hooks_.store(false, std::memory_order_relaxed);
+  forget_found();
+}
+
+Context* ContextRegistry::look_at_current() {
+  CUcontext handle = nullptr;
+  last_found.is_current = false;
+  const bool trusted = trusts_hooks_.load(std::memory_order_relaxed);
   if (driver_.cuCtxGetCurrent(&handle) != CUDA_SUCCESS || handle == nullptr) return nullptr;
   const std::uint64_t generation = generation_.load(std::memory_order_acquire);
   if (last_found.handle == handle && last_found.generation == generation) {
+    last_found.is_current = trusted;
     return last_found.context;
   }
   Context* context = find_or_create(handle);
-  if (context != nullptr) last_found = LastFound{handle, context, generation};
+  if (context != nullptr) last_found = LastFound{handle, context, generation, trusted};
   return context;
 }
 
@@ -85,6 +118,16 @@ bool ContextRegistry::all_gone() {
   return true;
 }
 
+void ContextRegistry::use_plain_memory() {
+  plain_memory_.store(true, std::memory_order_release);
+  for (Device* device : devices()) device->use_plain_memory();
+}
+
+void ContextRegistry::device_in_use(int ordinal) {
+  if (!note_device_in_use(ordinal)) return;
+  for (Device* device : devices()) device->admit(ordinal);
+}
+
 void ContextRegistry::forget_found() {
   generation_.fetch_add(1, std::memory_order_acq_rel);
 }
@@ -92,17 +135,22 @@ void ContextRegistry::forget_found() {
 // The context is current.
 Context* ContextRegistry::find_or_create(CUcontext handle) {
   CUdevice ordinal = -1;
-  if (driver_.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS) return nullptr;
+  if (driver_.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS &&
+      driver_.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS) {
+    return nullptr;
+  }
   if (ordinal < 0 || ordinal >= stats::kMaxDevices) {
     CUPOOL_WARN_ONCE("device ordinal %d is beyond what is served; its calls pass through", ordinal);
     return nullptr;
   }
+  device_in_use(ordinal);
   Context* found = nullptr;
   {
     // Driver calls under this lock only read properties.
     const std::lock_guard<std::mutex> lock(mutex_);
     Device*& device = devices_[static_cast<std::size_t>(ordinal)];
     if (device == nullptr) device = new Device(driver_, ordinal, settings_);
+    if (plain_memory_.load(std::memory_order_acquire)) device->use_plain_memory();
     Context*& context = contexts_[handle];
     if (context != nullptr && &context->device() != device) context = nullptr;  // used again
     if (context == nullptr) context = new Context(driver_, handle, *device);
@@ -113,7 +161,16 @@ Context* ContextRegistry::find_or_create(CUcontext handle) {
   return found;
 }
 
-bool ContextRegistry::is_orphan(CUdeviceptr address) {
+bool ContextRegistry::is_internal(CUdeviceptr address) {
+  std::vector<Context*> contexts;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& entry : contexts_) contexts.push_back(entry.second);
+  }
+  // Not under the registry's lock: that of the ordering is taken first where both are held.
+  for (Context* context : contexts) {
+    if (!context->gone() && context->ordering().is_barrier(address)) return true;
+  }
   const std::lock_guard<std::mutex> lock(mutex_);
   for (Device* device : devices_) {
     if (device != nullptr && device->is_orphan(address)) return true;

@@ -19,8 +19,20 @@ class ContextRegistry {
   ContextRegistry(const cuda::Driver& driver, const config::Settings& settings)
       : driver_(driver), settings_(settings) {}
 
-  /// The calling thread's current context; null if it has none, or if it cannot be served.
+  /// The calling thread's current context; null if it has none, or if it cannot be served. Known
+  /// without asking the driver as long as the hooks have seen nothing that may change it.
   Context* current();
+
+  /// The same from the driver. `known` is what current() said: if the driver says otherwise, it has
+  /// been reached by a way that the hooks do not see, and is always asked from then on.
+  Context* ask_for_current(Context* known);
+
+  /// The driver may shut down at any time from now on: it is asked each time.
+  void distrust_hooks();
+
+  /// To be called around every function of the driver that may change the calling thread's current
+  /// context, before and after.
+  static void current_may_change();
 
   /// The context with this handle if it has been seen, else null. Never creates one.
   Context* find(CUcontext handle);
@@ -35,8 +47,9 @@ class ContextRegistry {
   /// The context in which this stream is capturing, or null.
   Context* capturing_context(CUstream stream);
 
-  /// Whether memory of ours at `address` outlived its context; see Device.
-  bool is_orphan(CUdeviceptr address);
+  /// Whether the memory at `address` is cupool's and not the program's: it outlived its context
+  /// (see Device), or is kept as a barrier (see Ordering).
+  bool is_internal(CUdeviceptr address);
 
   /// Whether every context that was seen is gone.
   bool all_gone();
@@ -44,11 +57,19 @@ class ContextRegistry {
   /// Every device that serves or has served. The pointers stay valid.
   std::vector<Device*> devices();
 
+  /// New memory of every device, of those that come later too, is plain from now on.
+  void use_plain_memory();
+
+  /// The process has made a context on device `ordinal`: other devices' memory is open to it from
+  /// now on, as plain memory is.
+  void device_in_use(int ordinal);
+
   /// To be called after any context was set gone, so that threads look again.
   void forget_found();
 
  private:
   Context* find_or_create(CUcontext handle);
+  Context* look_at_current();
 
   const cuda::Driver& driver_;
   const config::Settings& settings_;
@@ -56,6 +77,8 @@ class ContextRegistry {
   std::map<CUcontext, Context*> contexts_;
   std::array<Device*, stats::kMaxDevices> devices_{};
   std::atomic<std::uint64_t> generation_{1};
+  std::atomic<bool> plain_memory_{false};
+  std::atomic<bool> trusts_hooks_{true};
 };
 
 }  // namespace cupool::core

@@ -3,16 +3,18 @@
 
 #include <algorithm>
 
-#include "core/backend_malloc.h"
 #include "core/backend_pool.h"
 #include "util/log.h"
 
 namespace cupool::core {
 
 Device::Device(const cuda::Driver& driver, int ordinal, const config::Settings& settings)
-    : driver_(driver), ordinal_(ordinal), stats_(stats::device(ordinal)) {
+    : driver_(driver), ordinal_(ordinal), stats_(stats::device(ordinal)), plain_(driver) {
   size_t total = 0;
-  driver_.cuDeviceTotalMem_v2(&total, ordinal_);
+  if (driver_.cuDeviceTotalMem_v2(&total, ordinal_) != CUDA_SUCCESS) {
+    CUPOOL_WARN_ONCE("the size of device %d is not to be had; its memory comes from cuMemAlloc",
+                     ordinal_);
+  }
   total_bytes_ = total;
   char name[128] = {};
   driver_.cuDeviceGetName(name, sizeof(name) - 1, ordinal_);
@@ -25,6 +27,7 @@ Device::Device(const cuda::Driver& driver, int ordinal, const config::Settings& 
   limits_.max_size = settings.max_size.resolve(total_bytes_);
   limits_.prealloc = settings.prealloc.resolve(total_bytes_);
   limits_.use_default_pool = settings.pool == config::Pool::device_default;
+  limits_.ipc = settings.ipc;
   limits_.reuse_follow_event_dependencies = settings.reuse_follow_event_dependencies;
   limits_.reuse_allow_opportunistic = settings.reuse_allow_opportunistic;
   limits_.reuse_allow_internal_dependencies = settings.reuse_allow_internal_dependencies;
@@ -35,7 +38,8 @@ Device::Device(const cuda::Driver& driver, int ordinal, const config::Settings& 
 
 void Device::find_peers() {
   int count = 0;
-  driver_.cuDeviceGetCount(&count);
+  // Devices that are not known cannot be admitted either.
+  if (driver_.cuDeviceGetCount(&count) != CUDA_SUCCESS) every_device_is_peer_ = false;
   for (int other = 0; other < count; ++other) {
     if (other == ordinal_) continue;
     int can = 0;
@@ -57,11 +61,46 @@ void Device::choose_backend(config::Backend wanted) {
   bool use_pool = supported && wanted != config::Backend::malloc;
   // Copies between devices that cannot be peers would write nothing into pool memory.
   if (use_pool && !every_device_is_peer_ && wanted == config::Backend::automatic) use_pool = false;
+  if (!use_pool) return;
   // Never destroyed: blocks and exit handlers may still need them.
-  if (use_pool) {
-    backend_ = new PoolBackend(driver_, *this);
-  } else {
-    backend_ = new MallocBackend(driver_);
+  pools_ = new PoolBackend(driver_, *this);
+  backend_.store(pools_, std::memory_order_release);
+}
+
+CUresult Device::allocate_last(Context& context, std::uint64_t capacity, CUdeviceptr* address) {
+  if (&backend() == &plain_) return CUDA_ERROR_OUT_OF_MEMORY;
+  return pools_->allocate_last(context, capacity, address);
+}
+
+Backend& Device::backend_of(BlockSource source) {
+  if (source == BlockSource::pool) return *pools_;
+  return plain_;
+}
+
+bool Device::can_share(const Block& block) const {
+  return block.source == BlockSource::pool && pools_->can_share(block.capacity);
+}
+
+CUresult Device::share(const Block& block, SharedMemory* memory) {
+  if (block.source != BlockSource::pool) return CUDA_ERROR_NOT_SUPPORTED;
+  return pools_->share(block.capacity, block.address, memory);
+}
+
+void Device::trim(Context& context) {
+  if (pools_ != nullptr) pools_->trim(context);
+}
+
+stats::PoolFigures Device::pool_figures() const {
+  return pools_ == nullptr ? stats::PoolFigures{} : pools_->figures();
+}
+
+std::uint64_t Device::pinned_bytes() const {
+  return pools_ == nullptr ? 0 : pools_->pinned_bytes();
+}
+
+void Device::admit(int peer) {
+  if (pools_ != nullptr && std::find(peers_.begin(), peers_.end(), peer) != peers_.end()) {
+    pools_->admit(peer);
   }
 }
 
@@ -77,9 +116,7 @@ void Device::preallocate_once(Context& context) {
     if (preallocated_) return;
     preallocated_ = true;
   }
-  if (backend_->source() == BlockSource::pool) {
-    static_cast<PoolBackend*>(backend_)->preallocate(context);
-  }
+  if (pools_ != nullptr) pools_->preallocate(context);
 }
 
 void Device::add_orphans(const std::vector<CUdeviceptr>& addresses) {
@@ -99,9 +136,11 @@ void Device::release_orphans(Context& context) {
   if (addresses.empty()) return;
   std::vector<CUdeviceptr> refused;
   for (const CUdeviceptr address : addresses) {
-    if (!backend_->release(context, address)) refused.push_back(address);
+    if (!pools_->release(context, address) && !pools_->release(context, address)) {
+      refused.push_back(address);
+    }
   }
-  backend_->trim(context);
+  trim(context);
   if (!refused.empty()) add_orphans(refused);
 }
 

@@ -7,11 +7,14 @@
 #include <vector>
 
 #include "config/settings.h"
-#include "core/backend.h"
+#include "core/backend_malloc.h"
+#include "core/size_class.h"
 #include "cuda/driver.h"
 #include "stats/device_stats.h"
 
 namespace cupool::core {
+
+class PoolBackend;
 
 /// Created once for each device ordinal and never destroyed. Thread-safe.
 class Device {
@@ -25,6 +28,7 @@ class Device {
     std::uint64_t max_size = 0;  ///< 0: no limit
     std::uint64_t prealloc = 0;
     bool use_default_pool = false;
+    bool ipc = true;
     bool reuse_follow_event_dependencies = true;
     bool reuse_allow_opportunistic = true;
     bool reuse_allow_internal_dependencies = false;
@@ -38,7 +42,34 @@ class Device {
   std::uint64_t total_bytes() const { return total_bytes_; }
   const Limits& limits() const { return limits_; }
   stats::DeviceStats& stats() const { return stats_; }
-  Backend& backend() { return *backend_; }
+
+  /// Where new memory comes from.
+  Backend& backend() { return *backend_.load(std::memory_order_acquire); }
+  /// The real cuMemAlloc, for what the pools leave near the device's limit.
+  Backend& plain() { return plain_; }
+  /// The last attempt before out of memory: what lies idle in pieces in the pools may yet do.
+  CUresult allocate_last(Context& context, std::uint64_t capacity, CUdeviceptr* address);
+  /// Where the memory of a block of `source` goes back to.
+  Backend& backend_of(BlockSource source);
+  /// From now on new memory is plain; what the pools have given stays.
+  void use_plain_memory() { backend_.store(&plain_, std::memory_order_release); }
+  /// Whether a quiet block stays with us. Not a pool's, once plain memory is wanted; nor a small
+  /// one that is plain because the device was nearly full: it would pin the chunk that it lies in.
+  bool keeps(const Block& block) {
+    const bool plain = &backend() == &plain_;
+    return plain == (block.source != BlockSource::pool) || (!plain && is_large(block.capacity));
+  }
+
+  /// Whether a block can be shared with other processes, and what they need for it.
+  bool can_share(const Block& block) const;
+  CUresult share(const Block& block, SharedMemory* memory);
+
+  /// Gives idle memory of the pools back to the device.
+  void trim(Context& context);
+  /// What the driver says of the pools; not valid where there are none.
+  stats::PoolFigures pool_figures() const;
+  /// Idle bytes that the pools may be unable to give back while blocks of them are live.
+  std::uint64_t pinned_bytes() const;
 
   /// Bytes that may be held before idle blocks of other sizes are given back for new ones: what the
   /// program itself has needed at most and a share of it, and what may be pending. Below it, a miss
@@ -47,6 +78,9 @@ class Device {
 
   /// Other devices that can be given access to this one's memory.
   const std::vector<int>& peers() const { return peers_; }
+
+  /// Device `peer` has come into use: gives it access to this one's memory, if it can have it.
+  void admit(int peer);
 
   /// Reserves CUPOOL_PREALLOC on the first call. `context` is current.
   void preallocate_once(Context& context);
@@ -68,7 +102,9 @@ class Device {
   Limits limits_;
   std::vector<int> peers_;
   bool every_device_is_peer_ = true;
-  Backend* backend_ = nullptr;
+  MallocBackend plain_;
+  PoolBackend* pools_ = nullptr;  ///< null: the device has none, or they are not wanted
+  std::atomic<Backend*> backend_{&plain_};
   std::mutex mutex_;
   bool preallocated_ = false;
   std::vector<CUdeviceptr> orphans_;

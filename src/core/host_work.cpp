@@ -108,26 +108,35 @@ CUresult HostWork::create_event(CUevent* event) {
   return driver_.cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
 }
 
-void HostReachable::add(Kind kind, std::uintptr_t address) {
+void HostReachable::add(Kind kind, std::uintptr_t address, std::uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  auto& addresses = addresses_[static_cast<int>(kind)];
-  if (std::find(addresses.begin(), addresses.end(), address) != addresses.end()) return;
-  addresses.push_back(address);
-  counts_[static_cast<int>(kind)].store(addresses.size(), std::memory_order_relaxed);
+  auto& ranges = ranges_[static_cast<int>(kind)];
+  const auto same = [&](const Range& range) { return range.address == address; };
+  if (std::find_if(ranges.begin(), ranges.end(), same) != ranges.end()) return;
+  ranges.push_back({address, bytes});
+  counts_[static_cast<int>(kind)].store(ranges.size(), std::memory_order_relaxed);
 }
 
 void HostReachable::clear() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (auto& addresses : addresses_) addresses.clear();
+  for (auto& ranges : ranges_) ranges.clear();
   for (auto& count : counts_) count.store(0, std::memory_order_relaxed);
 }
 
 void HostReachable::remove(Kind kind, std::uintptr_t address) {
   if (!any(kind)) return;
   const std::lock_guard<std::mutex> lock(mutex_);
-  auto& addresses = addresses_[static_cast<int>(kind)];
-  addresses.erase(std::remove(addresses.begin(), addresses.end(), address), addresses.end());
-  counts_[static_cast<int>(kind)].store(addresses.size(), std::memory_order_relaxed);
+  auto& ranges = ranges_[static_cast<int>(kind)];
+  const auto gone = [&](const Range& range) { return range.address == address; };
+  ranges.erase(std::remove_if(ranges.begin(), ranges.end(), gone), ranges.end());
+  counts_[static_cast<int>(kind)].store(ranges.size(), std::memory_order_relaxed);
+}
+
+std::uint64_t HostReachable::bytes(Kind kind) const {
+  std::uint64_t sum = 0;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const Range& range : ranges_[static_cast<int>(kind)]) sum += range.bytes;
+  return sum;
 }
 
 }  // namespace cupool::core

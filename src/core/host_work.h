@@ -80,16 +80,22 @@ class HostWork {
 class HostReachable {
  public:
   enum class Kind { managed, zero_copy };
-  void add(Kind kind, std::uintptr_t address);
+  void add(Kind kind, std::uintptr_t address, std::uint64_t bytes = 0);
   void remove(Kind kind, std::uintptr_t address);
   void clear();
   bool any(Kind kind) const {
     return counts_[static_cast<int>(kind)].load(std::memory_order_relaxed) != 0;
   }
+  /// Bytes of all of the kind, as far as they were told.
+  std::uint64_t bytes(Kind kind) const;
 
  private:
-  std::mutex mutex_;
-  std::vector<std::uintptr_t> addresses_[2];
+  struct Range {
+    std::uintptr_t address;
+    std::uint64_t bytes;
+  };
+  mutable std::mutex mutex_;
+  std::vector<Range> ranges_[2];
   std::atomic<std::size_t> counts_[2] = {};
 };
 

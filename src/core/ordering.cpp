@@ -24,23 +24,21 @@ Ordering::Ordering(const cuda::Driver& driver, CUcontext context, stats::DeviceS
       stats_(stats),
       can_record_(driver.cuCtxRecordEvent != nullptr) {}
 
-EpochNumber Ordering::retire(Block* block) {
+EpochNumber Ordering::retire(BlockList& blocks) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  pending_bytes_.fetch_add(blocks.bytes, std::memory_order_relaxed);
   if (CUPOOL_MUTATED("obvious-mapping")) {
-    pending_bytes_.fetch_add(block->capacity, std::memory_order_relaxed);
     Epoch unfenced;
-    unfenced.blocks.push(block);
+    unfenced.blocks.splice(blocks);
     closed_.push_front(unfenced);
     harvest_locked(0);
     return open_number_ - 1;
   }
   if (CUPOOL_MUTATED("fence-before-free") && !closed_.empty()) {
-    closed_.back().blocks.push(block);
-    pending_bytes_.fetch_add(block->capacity, std::memory_order_relaxed);
+    closed_.back().blocks.splice(blocks);
     return closed_.back().number;
   }
-  open_.push(block);
-  pending_bytes_.fetch_add(block->capacity, std::memory_order_relaxed);
+  open_.splice(blocks);
   return open_number_;
 }
 
@@ -71,7 +69,10 @@ CUresult Ordering::wait(EpochNumber epoch, bool* waited, std::uint64_t limit_ns)
     if (result != CUDA_SUCCESS) return result;
     fenced = first_fenced_from_locked(epoch);
   }
-  if (fenced != nullptr) return wait_for_fence(fenced, lock, waited, limit_ns);
+  if (fenced != nullptr) {
+    const CUresult result = wait_for_fence(fenced, lock, waited, limit_ns);
+    if (limit_ns != 0 || !cuda::is_refusal(result)) return result;
+  }
   const bool broken_by_synchronising = can_record_ || capturing_locked();
   return wait_for_context(lock, waited, broken_by_synchronising);
 }
@@ -84,6 +85,15 @@ CUresult Ordering::wait_for_all(bool* waited, std::uint64_t limit_ns) {
     if (open_.empty() && closed_.empty()) return CUDA_SUCCESS;
   }
   return wait(newest, waited, limit_ns);
+}
+
+CUresult Ordering::wait_for_work() {
+  EpochNumber open = 0;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    open = open_number_;
+  }
+  return wait(open);
 }
 
 CUresult Ordering::wait_for_oldest(bool* waited) {
@@ -140,6 +150,11 @@ void Ordering::end_synchronize(EpochNumber before) {
 bool Ordering::captures(CUstream stream) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return std::find(captures_.begin(), captures_.end(), stream) != captures_.end();
+}
+
+bool Ordering::is_barrier(CUdeviceptr address) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return barrier_ == address && address != 0;
 }
 
 void Ordering::abandon() {
@@ -237,6 +252,11 @@ CUresult Ordering::record_locked() {
   const CUresult result = close_locked(true);
   if (result == CUDA_SUCCESS || cuda::is_capture_refusal(result)) return CUDA_SUCCESS;
   if (result == CUDA_ERROR_DEINITIALIZED || cuda::is_sticky(result)) return result;
+  // A driver that shuts down meanwhile, in another thread's exit, may say something else first.
+  CUcontext current = nullptr;
+  if (driver_.cuCtxGetCurrent(&current) == CUDA_ERROR_DEINITIALIZED) {
+    return CUDA_ERROR_DEINITIALIZED;
+  }
   can_record_ = false;
   CUPOOL_WARN_ONCE(
       "cuCtxRecordEvent failed with error %d; frees synchronise the context instead (slower, still "
@@ -261,7 +281,8 @@ CUresult Ordering::wait_for_fence(Epoch* fenced, std::unique_lock<std::mutex>& l
   const EpochNumber number = fenced->number;
   const CUevent fence = fenced->fence;
   ++fenced->waiters;
-  lock.unlock();
+  const bool keeps_lock = CUPOOL_MUTATED("waits-with-lock");
+  if (!keeps_lock) lock.unlock();
   CUresult result = CUDA_SUCCESS;
   {
     const cuda::RelaxedCaptureScope relaxed(driver_);
@@ -269,10 +290,10 @@ CUresult Ordering::wait_for_fence(Epoch* fenced, std::unique_lock<std::mutex>& l
     result = driver_.cuEventQuery(fence);
     if (result == CUDA_ERROR_NOT_READY) {
       if (waited != nullptr) *waited = true;
-      result = limit_ns == 0 ? driver_.cuEventSynchronize(fence) : wait_at_most(fence, limit_ns);
+      result = limit_ns == 0 ? wait_for_event(fence) : wait_at_most(fence, limit_ns);
     }
   }
-  lock.lock();
+  if (!keeps_lock) lock.lock();
   // The deque may have moved: find the epoch again; waiters kept it in the queue.
   for (Epoch& closed : closed_) {
     if (closed.number != number) continue;
@@ -282,6 +303,18 @@ CUresult Ordering::wait_for_fence(Epoch* fenced, std::unique_lock<std::mutex>& l
   }
   if (result == CUDA_SUCCESS) harvest_locked(number);
   return result;
+}
+
+// A run-ahead that is bounded waits often and shortly: asking sees the end some microseconds sooner
+// than the driver's wait does (docs/measurements). A long wait is the driver's, which may sleep.
+CUresult Ordering::wait_for_event(CUevent fence) const {
+  constexpr std::uint64_t kAskNs = 200'000;
+  const std::uint64_t start = util::now_ns();
+  CUresult result = CUDA_ERROR_NOT_READY;
+  while (result == CUDA_ERROR_NOT_READY && util::now_ns() < start + kAskNs) {
+    result = driver_.cuEventQuery(fence);
+  }
+  return result == CUDA_ERROR_NOT_READY ? driver_.cuEventSynchronize(fence) : result;
 }
 
 CUresult Ordering::wait_at_most(CUevent fence, std::uint64_t limit_ns) const {
@@ -312,10 +345,14 @@ CUresult Ordering::wait_for_context(std::unique_lock<std::mutex>& lock, bool* wa
     const cuda::ContextScope scope(driver_, context_);
     if (!scope.ok()) {
       result = CUDA_ERROR_INVALID_CONTEXT;
-    } else if (!with_free) {
-      result = driver_.cuCtxSynchronize();
-    } else if (barrier != 0 || driver_.cuMemAlloc_v2(&barrier, kAlignment) == CUDA_SUCCESS) {
-      result = driver_.cuMemFree_v2(barrier);
+    } else if (!with_free || barrier != 0 ||
+               driver_.cuMemAlloc_v2(&barrier, kAlignment) == CUDA_SUCCESS) {
+      const auto wait = [&] {
+        return with_free ? driver_.cuMemFree_v2(barrier) : driver_.cuCtxSynchronize();
+      };
+      result = wait();
+      // Without it a free returns too early, and a refused barrier is lost: once more.
+      if (cuda::is_refusal(result) && !cuda::is_capture_refusal(result)) result = wait();
     } else {
       result = CUDA_ERROR_NOT_READY;  // nothing waited for, nothing quiet; a later call tries again
     }

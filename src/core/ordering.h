@@ -34,8 +34,13 @@ class Ordering {
     std::uint64_t bytes = 0;
   };
 
-  /// Puts a freed block into the open epoch and says which one that is.
-  EpochNumber retire(Block* block);
+  /// Puts freed blocks into the open epoch and says which one that is.
+  EpochNumber retire(BlockList& blocks);
+  EpochNumber retire(Block* block) {
+    BlockList one;
+    one.push(block);
+    return retire(one);
+  }
 
   /// Closes the open epoch, recording its fence, if it holds as much as `batch` says.
   CUresult close_if_full(const Batch& batch);
@@ -48,6 +53,10 @@ class Ordering {
 
   /// Closes the open epoch and waits for everything retired so far, as wait() does.
   CUresult wait_for_all(bool* waited = nullptr, std::uint64_t limit_ns = 0);
+
+  /// Waits for all work of the context submitted so far, as wait() does, whether or not anything
+  /// was retired.
+  CUresult wait_for_work();
 
   /// Waits for the oldest epoch, as wait() does.
   CUresult wait_for_oldest(bool* waited);
@@ -94,6 +103,9 @@ class Ordering {
 
   bool captures(CUstream stream) const;
 
+  /// Whether the memory at `address` is kept as a barrier: no memory of the program's.
+  bool is_barrier(CUdeviceptr address) const;
+
   /// Whether any stream of the process is capturing. One load.
   static bool any_capture() { return captures_in_process_.load(std::memory_order_acquire) != 0; }
 
@@ -121,6 +133,7 @@ class Ordering {
   CUresult query_locked(Epoch& epoch);
   CUresult wait_for_fence(Epoch* fenced, std::unique_lock<std::mutex>& lock, bool* waited,
                           std::uint64_t limit_ns);
+  CUresult wait_for_event(CUevent fence) const;
   CUresult wait_at_most(CUevent fence, std::uint64_t limit_ns) const;
   CUresult wait_for_context(std::unique_lock<std::mutex>& lock, bool* waited, bool with_free);
 

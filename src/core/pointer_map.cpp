@@ -1,71 +1,146 @@
-// The sharded table behind PointerMap.
+// The table behind PointerMap.
 #include "core/pointer_map.h"
 
 #include "core/context.h"
 
 namespace cupool::core {
+namespace {
+
+constexpr unsigned kFirstLog2 = 12;
+
+}  // namespace
+
+PointerMap::PointerMap() : table_(nullptr) {
+  tables_.push_back(std::make_unique<Table>(kFirstLog2));
+  table_.store(tables_.back().get(), std::memory_order_release);
+}
+
+// The slot with this key, or the empty one where it would go. There always is an empty one.
+PointerMap::Slot* PointerMap::slot_of(const Table& table, CUdeviceptr address) {
+  // Addresses are multiples of 512 and large ones of 2 MiB: multiplying mixes the upper bits in.
+  const std::size_t mask = (std::size_t{1} << table.log2) - 1;
+  auto index =
+      static_cast<std::size_t>(((address >> 9) * 0x9e3779b97f4a7c15ull) >> (64u - table.log2));
+  for (;; index = (index + 1) & mask) {
+    Slot& slot = table.slots[index];
+    const CUdeviceptr key = slot.key.load(std::memory_order_acquire);
+    if (key == address || key == 0) return &slot;
+  }
+}
 
 Block* PointerMap::insert(Block* block) {
-  Shard& shard = shards_[shard_of(block->address)];
-  const std::lock_guard<std::mutex> lock(shard.mutex);
-  Block*& slot = shard.blocks[block->address];
-  Block* replaced = slot;
-  slot = block;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Table* table = table_.load(std::memory_order_relaxed);
+  const CUdeviceptr address = block->address;
+  Slot* slot = slot_of(*table, address);
+  if (slot->key.load(std::memory_order_relaxed) == 0) {
+    if (2 * (table->keys + 1) > (std::size_t{1} << table->log2)) {
+      grow_locked();
+      table = table_.load(std::memory_order_relaxed);
+      slot = slot_of(*table, address);
+    }
+    ++table->keys;
+  }
+  Block* replaced = slot->block.exchange(block, std::memory_order_acq_rel);
+  slot->key.store(address, std::memory_order_release);
   return replaced;
 }
 
+// Keys without a block are left behind, so a table whose addresses change does not grow for ever.
+void PointerMap::grow_locked() {
+  const Table& old = *table_.load(std::memory_order_relaxed);
+  const std::size_t size = std::size_t{1} << old.log2;
+  std::size_t blocks = 0;
+  for (std::size_t i = 0; i < size; ++i) {
+    blocks += old.slots[i].block.load(std::memory_order_relaxed) != nullptr ? 1 : 0;
+  }
+  Table* table = spare_table_locked(4 * blocks > size ? old.log2 + 1 : old.log2);
+  for (std::size_t i = 0; i < size; ++i) {
+    Block* block = old.slots[i].block.load(std::memory_order_relaxed);
+    if (block == nullptr) continue;
+    Slot* slot = slot_of(*table, block->address);
+    slot->block.store(block, std::memory_order_relaxed);
+    slot->key.store(block->address, std::memory_order_release);
+    ++table->keys;
+  }
+  generation_.fetch_add(1, std::memory_order_acq_rel);
+  table_.store(table, std::memory_order_release);
+  generation_.fetch_add(1, std::memory_order_acq_rel);
+}
+
+// An empty table: one that was replaced before, or a new one.
+PointerMap::Table* PointerMap::spare_table_locked(unsigned log2) {
+  for (const std::unique_ptr<Table>& spare : tables_) {
+    if (spare->log2 != log2 || spare.get() == table_.load(std::memory_order_relaxed)) continue;
+    generation_.fetch_add(1, std::memory_order_acq_rel);
+    for (std::size_t i = 0; i < std::size_t{1} << log2; ++i) {
+      spare->slots[i].block.store(nullptr, std::memory_order_relaxed);
+      spare->slots[i].key.store(0, std::memory_order_relaxed);
+    }
+    spare->keys = 0;
+    return spare.get();
+  }
+  tables_.push_back(std::make_unique<Table>(log2));
+  return tables_.back().get();
+}
+
 bool PointerMap::erase(const Block* block) {
-  Shard& shard = shards_[shard_of(block->address)];
-  const std::lock_guard<std::mutex> lock(shard.mutex);
-  const auto found = shard.blocks.find(block->address);
-  if (found == shard.blocks.end() || found->second != block) return false;
-  shard.blocks.erase(found);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Slot* slot = slot_of(*table_.load(std::memory_order_relaxed), block->address);
+  if (slot->block.load(std::memory_order_relaxed) != block) return false;
+  slot->block.store(nullptr, std::memory_order_release);
   return true;
 }
 
 Block* PointerMap::find(CUdeviceptr address) const {
-  const Shard& shard = shards_[shard_of(address)];
-  const std::lock_guard<std::mutex> lock(shard.mutex);
-  const auto found = shard.blocks.find(address);
-  return found == shard.blocks.end() ? nullptr : found->second;
+  if (address == 0) return nullptr;
+  for (;;) {
+    const std::uint64_t generation = generation_.load(std::memory_order_acquire);
+    const Slot* slot = slot_of(*table_.load(std::memory_order_acquire), address);
+    if (slot->key.load(std::memory_order_acquire) == address) {
+      Block* block = slot->block.load(std::memory_order_acquire);
+      if (block != nullptr) return block;
+    }
+    // Not there, unless the table was replaced, and used for another one, while we looked.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (generation_.load(std::memory_order_relaxed) == generation) return nullptr;
+  }
 }
 
-// All under the shard's lock: a block that leaves the map meanwhile could be another one by then.
+// A block that leaves the map meanwhile can be another one by the time of the claim: then its word
+// has changed, and the claim fails.
 PointerMap::Claim PointerMap::claim(CUdeviceptr address, Block** block) {
-  Shard& shard = shards_[shard_of(address)];
-  const std::lock_guard<std::mutex> lock(shard.mutex);
-  const auto found = shard.blocks.find(address);
-  if (found == shard.blocks.end() || found->second->source == BlockSource::passed_through) {
+  Block* found = find(address);
+  if (found == nullptr) return Claim::missing;
+  const std::uint64_t word = found->state.word();
+  if (found->address != address || found->source == BlockSource::passed_through) {
     return Claim::missing;
   }
-  *block = found->second;
-  if (!(*block)->context->usable()) return Claim::unusable;
-  BlockState expected = BlockState::live;
-  const bool was_live = (*block)->state.compare_exchange_strong(expected, BlockState::retired,
-                                                                std::memory_order_acq_rel);
-  return was_live ? Claim::claimed : Claim::not_live;
+  *block = found;
+  if (!found->context->usable()) return Claim::unusable;
+  if (BlockStateCell::state_of(word) != BlockState::live) return Claim::not_live;
+  return found->state.claim(word) ? Claim::claimed : Claim::not_live;
 }
 
 std::vector<Block*> PointerMap::extract(const std::function<bool(const Block&)>& belongs) {
   std::vector<Block*> extracted;
-  for (Shard& shard : shards_) {
-    const std::lock_guard<std::mutex> lock(shard.mutex);
-    for (auto entry = shard.blocks.begin(); entry != shard.blocks.end();) {
-      if (belongs(*entry->second)) {
-        extracted.push_back(entry->second);
-        entry = shard.blocks.erase(entry);
-      } else {
-        ++entry;
-      }
-    }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Table& table = *table_.load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < std::size_t{1} << table.log2; ++i) {
+    Block* block = table.slots[i].block.load(std::memory_order_relaxed);
+    if (block == nullptr || !belongs(*block)) continue;
+    extracted.push_back(block);
+    table.slots[i].block.store(nullptr, std::memory_order_release);
   }
   return extracted;
 }
 
 void PointerMap::for_each(const std::function<void(const Block&)>& visit) const {
-  for (const Shard& shard : shards_) {
-    const std::lock_guard<std::mutex> lock(shard.mutex);
-    for (const auto& entry : shard.blocks) visit(*entry.second);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Table& table = *table_.load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < std::size_t{1} << table.log2; ++i) {
+    const Block* block = table.slots[i].block.load(std::memory_order_relaxed);
+    if (block != nullptr) visit(*block);
   }
 }
 

@@ -2,20 +2,23 @@
 // block from its allocation by the backend until it goes back there, whatever its state.
 #pragma once
 
-#include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
-#include <unordered_map>
 #include <vector>
 
 #include "core/block.h"
 
 namespace cupool::core {
 
-/// Thread-safe; each operation takes one shard's lock and calls nothing foreign under it.
+/// Thread-safe. Looking up takes no lock and writes nothing; adding and taking out, which go with a
+/// call of the backend, take one. Calls nothing foreign under it but the visitors.
 class PointerMap {
  public:
+  PointerMap();
+
   /// Adds a block under its address; one that stood there (freed behind our back) is replaced and
   /// returned.
   Block* insert(Block* block);
@@ -45,17 +48,27 @@ class PointerMap {
   void for_each(const std::function<void(const Block&)>& visit) const;
 
  private:
-  static constexpr std::size_t kShards = 64;
-  struct alignas(64) Shard {
-    mutable std::mutex mutex;
-    std::unordered_map<CUdeviceptr, Block*> blocks;
+  // Open addressing. A key, once written, stays; its block may go and another come. A table that
+  // has been replaced is kept, and may be used again: a thread that still reads it notices.
+  struct Slot {
+    std::atomic<CUdeviceptr> key{0};
+    std::atomic<Block*> block{nullptr};
   };
-  static std::size_t shard_of(CUdeviceptr address) {
-    // Addresses are multiples of 512 and large ones of 2 MiB: mix the upper bits in.
-    const std::uint64_t key = (address >> 9) ^ (address >> 21);
-    return static_cast<std::size_t>((key * 0x9e3779b97f4a7c15ull) >> 58);
-  }
-  std::array<Shard, kShards> shards_;
+  struct Table {
+    explicit Table(unsigned size_log2)
+        : log2(size_log2), slots(new Slot[std::size_t{1} << size_log2]) {}
+    const unsigned log2;
+    const std::unique_ptr<Slot[]> slots;
+    std::size_t keys = 0;
+  };
+  static Slot* slot_of(const Table& table, CUdeviceptr address);
+  void grow_locked();
+  Table* spare_table_locked(unsigned log2);
+
+  std::atomic<Table*> table_;
+  std::atomic<std::uint64_t> generation_{0};
+  std::vector<std::unique_ptr<Table>> tables_;
+  mutable std::mutex mutex_;
 };
 
 }  // namespace cupool::core

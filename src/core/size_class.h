@@ -30,6 +30,13 @@ inline std::uint64_t capacity_for(std::uint64_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
+/// How much larger than a large request the block may be that serves it. Near the device's limit
+/// it is memory that nobody else has, so it is never much.
+inline std::uint64_t most_waste(std::uint64_t capacity) {
+  constexpr std::uint64_t kMostWaste = 32ull << 20;
+  return capacity / 8 < kMostWaste ? capacity / 8 : kMostWaste;
+}
+
 inline bool is_large(std::uint64_t capacity) {
   return capacity >= kLargeUnit;
 }

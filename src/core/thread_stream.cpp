@@ -6,6 +6,8 @@
 #include <pthread.h>
 
 #include <array>
+#include <atomic>
+#include <new>
 
 #include "core/context.h"
 
@@ -15,21 +17,29 @@ namespace {
 struct Entry {
   Context* context;
   std::uint64_t incarnation;
-  CUstream stream;
+  CUstream stream;     ///< null until it is needed
+  ThreadCache* cache;  ///< null until it is needed
 };
 
 constexpr std::size_t kEntries = 8;
 thread_local std::array<Entry, kEntries> entries;
 thread_local std::size_t next_victim;
 
+std::atomic<bool> kept_for_good{false};
+
 void give_back(Entry& entry) {
-  if (entry.context != nullptr && entry.context->incarnation() == entry.incarnation) {
+  if (entry.stream != nullptr && entry.context->incarnation() == entry.incarnation) {
     entry.context->streams().put_idle(entry.stream);
+  }
+  if (entry.cache != nullptr) {
+    entry.context->empty(*entry.cache);
+    entry.context->thread_caches().put_back(entry.cache);
   }
   entry = Entry{};
 }
 
 void thread_ends(void* table) {
+  if (kept_for_good.load(std::memory_order_relaxed)) return;
   for (Entry& entry : *static_cast<std::array<Entry, kEntries>*>(table)) give_back(entry);
 }
 
@@ -74,14 +84,39 @@ void StreamStock::clear() {
   idle_.clear();
 }
 
-CUresult thread_stream(const cuda::Driver& driver, Context& context, CUstream* stream) {
+void keep_thread_streams() {
+  kept_for_good.store(true, std::memory_order_relaxed);
+}
+
+ThreadCache* ThreadCacheStock::take(Context& context) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ThreadCache* cache = nullptr;
+  if (!unused_.empty()) {
+    cache = unused_.back();
+    unused_.pop_back();
+  } else {
+    cache = new (std::nothrow) ThreadCache(context);
+    if (cache == nullptr) return nullptr;
+    all_.push_back(cache);
+  }
+  in_use_.fetch_add(1, std::memory_order_relaxed);
+  return cache;
+}
+
+void ThreadCacheStock::put_back(ThreadCache* cache) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  unused_.push_back(cache);
+  in_use_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+namespace {
+
+// The calling thread's entry for the context as it is now.
+Entry& entry_of(Context& context) {
   const std::uint64_t incarnation = context.incarnation();
   Entry* slot = nullptr;
   for (Entry& entry : entries) {
-    if (entry.context == &context && entry.incarnation == incarnation) {
-      *stream = entry.stream;
-      return CUDA_SUCCESS;
-    }
+    if (entry.context == &context && entry.incarnation == incarnation) return entry;
     if (entry.context == &context || (entry.context == nullptr && slot == nullptr)) slot = &entry;
   }
   if (slot == nullptr) {
@@ -89,14 +124,34 @@ CUresult thread_stream(const cuda::Driver& driver, Context& context, CUstream* s
     next_victim = (next_victim + 1) % kEntries;
   }
   give_back(*slot);
-  *stream = context.streams().take_idle();
-  if (*stream == nullptr) {
-    const CUresult result = driver.cuStreamCreate(stream, CU_STREAM_NON_BLOCKING);
-    if (result != CUDA_SUCCESS) return result;
-    context.streams().add(*stream);
-  }
+  slot->context = &context;
+  slot->incarnation = incarnation;
   watch_thread();
-  *slot = Entry{&context, incarnation, *stream};
+  return *slot;
+}
+
+}  // namespace
+
+ThreadCache* thread_cache(Context& context) {
+  Entry& entry = entry_of(context);
+  if (entry.cache == nullptr) entry.cache = context.thread_caches().take(context);
+  return entry.cache;
+}
+
+CUresult thread_stream(const cuda::Driver& driver, Context& context, CUstream* stream) {
+  Entry& entry = entry_of(context);
+  if (entry.stream == nullptr) {
+    entry.stream = context.streams().take_idle();
+    if (entry.stream == nullptr) {
+      const CUresult result = driver.cuStreamCreate(&entry.stream, CU_STREAM_NON_BLOCKING);
+      if (result != CUDA_SUCCESS) {
+        entry.stream = nullptr;
+        return result;
+      }
+      context.streams().add(entry.stream);
+    }
+  }
+  *stream = entry.stream;
   return CUDA_SUCCESS;
 }
 

@@ -1,11 +1,13 @@
-// The stream of the calling thread in a context, on which it takes memory from the driver's pools
-// and gives it back. Nothing else ever runs on it and it never waits for anything (I2).
+// What the calling thread has of its own in a context: its cache, and the stream on which it takes
+// memory from the driver's pools and gives it back. Nothing else ever runs on that stream and it
+// never waits for anything (I2).
 #pragma once
 
 #include <cstdint>
 #include <mutex>
 #include <vector>
 
+#include "core/thread_cache.h"
 #include "cuda/driver.h"
 
 namespace cupool::core {
@@ -29,8 +31,39 @@ class StreamStock {
   std::vector<CUstream> idle_;
 };
 
+/// The caches of all threads in a context. Those of threads that have ended are empty and used
+/// again. Never freed. Thread-safe.
+class ThreadCacheStock {
+ public:
+  /// An unused cache, or null if host memory is at its end.
+  ThreadCache* take(Context& context);
+  void put_back(ThreadCache* cache);
+
+  /// Visits every cache; those of other threads are to be locked.
+  template <typename Visit>
+  void for_each(const Visit& visit) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (ThreadCache* cache : all_) visit(*cache);
+  }
+  /// Threads that have a cache now. One load.
+  std::size_t in_use() const { return in_use_.load(std::memory_order_relaxed); }
+
+ private:
+  std::mutex mutex_;
+  std::vector<ThreadCache*> all_;
+  std::vector<ThreadCache*> unused_;
+  std::atomic<std::size_t> in_use_{0};
+};
+
+/// The calling thread's cache in `context`, or null if there can be none.
+ThreadCache* thread_cache(Context& context);
+
 /// The calling thread's stream in `context`, taken from its stock or created (non-blocking) on
 /// first use. `context` is current.
 CUresult thread_stream(const cuda::Driver& driver, Context& context, CUstream* stream);
+
+/// In a forked child: what its threads still remember of the parent's streams is not given back
+/// when they end; a lock for that may be held for ever.
+void keep_thread_streams();
 
 }  // namespace cupool::core

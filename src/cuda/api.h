@@ -4,17 +4,28 @@
 
 #include <cuda.h>
 
+#undef cuCtxCreate
 #undef cuCtxDestroy
+#undef cuCtxPopCurrent
+#undef cuCtxPushCurrent
 #undef cuCtxSynchronize
 #undef cuDevicePrimaryCtxRelease
 #undef cuDevicePrimaryCtxReset
 #undef cuEventRecord
 #undef cuGetProcAddress
+#undef cuGraphInstantiate
+#undef cuGraphInstantiateWithParams
 #undef cuGraphLaunch
+#undef cuGraphUpload
+#undef cuIpcOpenMemHandle
+#undef cuLaunchCooperativeKernel
 #undef cuLaunchHostFunc
+#undef cuLaunchKernel
+#undef cuLaunchKernelEx
 #undef cuMemAllocAsync
 #undef cuMemAllocFromPoolAsync
 #undef cuMemFreeAsync
+#undef cuMemHostRegister
 #undef cuMemcpy3DBatchAsync
 #undef cuMemcpyAsync
 #undef cuMemcpyBatchAsync

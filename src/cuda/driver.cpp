@@ -5,7 +5,7 @@
 
 #include <atomic>
 #include <cstring>
-#include <mutex>
+#include <memory>
 
 #include "cuda/dynamic_linker.h"
 
@@ -14,10 +14,9 @@ namespace {
 
 std::atomic<const Driver*> loaded{nullptr};
 std::atomic<bool> is_shut_down{false};
-std::mutex load_mutex;
 
-Driver* load_from(void* library) {
-  auto* table = new Driver;
+std::unique_ptr<Driver> load_from(void* library) {
+  auto table = std::make_unique<Driver>();
   const DlsymFunction look_up = real_dlsym();
 #define FN(symbol, parameters) \
   table->symbol = reinterpret_cast<CUresult(*) parameters>(look_up(library, #symbol));
@@ -49,13 +48,11 @@ const Driver* driver() {
     dlerror();
     return nullptr;
   }
-  const std::lock_guard<std::mutex> lock(load_mutex);
-  table = loaded.load(std::memory_order_relaxed);
-  if (table == nullptr) {
-    table = load_from(library);
-    loaded.store(table, std::memory_order_release);
-  }
-  return table;
+  // Two threads may load one each, and the later is dropped: no lock, which a fork could leave held
+  // in the child.
+  std::unique_ptr<Driver> made = load_from(library);
+  if (!loaded.compare_exchange_strong(table, made.get(), std::memory_order_acq_rel)) return table;
+  return made.release();
 }
 
 void note_shut_down() {

@@ -1,17 +1,35 @@
-// Finds the real `dlsym`. It may run before any constructor (a sanitizer's start, another preload),
-// so it uses no C++ runtime and keeps its result in a plain variable.
+// Finds the `dlsym` of libc and the next one. It may run before any constructor (a sanitizer's
+// start, another preload), so it uses no C++ runtime and keeps its result in a plain variable.
 #include "cuda/dynamic_linker.h"
 
 #include <dlfcn.h>
 
 extern "C" {
-void* cupool_real_dlsym = nullptr;
+void* cupool_next_dlsym = nullptr;
 }
 
 namespace cupool::cuda {
+namespace {
+
+void* libc_dlsym = nullptr;
+bool came_back = false;
+
+// One that exists, being exported by us: a look-up that fails leaves an error behind, and clearing
+// that would call the other library's free too early for some. Recognised by its address.
+const char kRoundTripName[] = "cuMemAlloc_v2";
+
+// The other library may look its own `dlsym` up in a way that leads to ours: passing calls on to it
+// would never end.
+bool comes_back(DlsymFunction other) {
+  __atomic_store_n(&came_back, false, __ATOMIC_RELAXED);
+  other(RTLD_DEFAULT, kRoundTripName);
+  return __atomic_load_n(&came_back, __ATOMIC_RELAXED);
+}
+
+}  // namespace
 
 DlsymFunction real_dlsym() {
-  void* found = __atomic_load_n(&cupool_real_dlsym, __ATOMIC_ACQUIRE);
+  void* found = __atomic_load_n(&libc_dlsym, __ATOMIC_ACQUIRE);
   if (found == nullptr) {
     // dlsym moved to libc in 2.34; before, its version is the architecture's first one.
     static const char* const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
@@ -19,9 +37,31 @@ DlsymFunction real_dlsym() {
       found = dlvsym(RTLD_NEXT, "dlsym", version);
       if (found != nullptr) break;
     }
-    __atomic_store_n(&cupool_real_dlsym, found, __ATOMIC_RELEASE);
+    __atomic_store_n(&libc_dlsym, found, __ATOMIC_RELEASE);
   }
   return reinterpret_cast<DlsymFunction>(found);
+}
+
+DlsymFunction next_dlsym() {
+  const DlsymFunction libc = real_dlsym();
+  void* next = __atomic_load_n(&cupool_next_dlsym, __ATOMIC_ACQUIRE);
+  if (next == nullptr) {
+    // Calls that come in meanwhile go to libc.
+    __atomic_store_n(&cupool_next_dlsym, reinterpret_cast<void*>(libc), __ATOMIC_RELEASE);
+    next = libc(RTLD_NEXT, "dlsym");
+    const auto other = reinterpret_cast<DlsymFunction>(next);
+    if (other == nullptr || (other != libc && comes_back(other))) {
+      next = reinterpret_cast<void*>(libc);
+    }
+    __atomic_store_n(&cupool_next_dlsym, next, __ATOMIC_RELEASE);
+  }
+  return reinterpret_cast<DlsymFunction>(next);
+}
+
+bool is_round_trip(const char* name) {
+  if (name != kRoundTripName) return false;
+  __atomic_store_n(&came_back, true, __ATOMIC_RELAXED);
+  return true;
 }
 
 }  // namespace cupool::cuda

@@ -36,4 +36,11 @@ inline bool is_capture_refusal(CUresult result) {
   return code >= 900 && code <= 908;
 }
 
+/// True for an answer that says nothing of the GPU's work: the question was refused, and has to be
+/// put in another way.
+inline bool is_refusal(CUresult result) {
+  return result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY &&
+         result != CUDA_ERROR_DEINITIALIZED && !is_sticky(result);
+}
+
 }  // namespace cupool::cuda

@@ -1,10 +1,9 @@
 /* The exported dlsym, aarch64. glibc finds RTLD_NEXT by the return address, so a name that is not
  * ours has to reach the real function by a branch, with the caller's address still in x30. */
         .text
-        .globl  dlsym
-        .type   dlsym, %function
+        .type   cupool_dlsym, %function
         .p2align 4
-dlsym:
+cupool_dlsym:
         .cfi_startproc
         cbz     x1, 1f
         ldrb    w9, [x1]
@@ -28,11 +27,11 @@ dlsym:
         .cfi_adjust_cfa_offset -32
         .cfi_restore x29
         .cfi_restore x30
-        cbz     x11, 1f
         mov     x0, x10
+        cbz     x11, 1f
         ret
-1:      adrp    x9, cupool_real_dlsym
-        ldr     x9, [x9, #:lo12:cupool_real_dlsym]
+1:      adrp    x9, cupool_next_dlsym
+        ldr     x9, [x9, #:lo12:cupool_next_dlsym]
         cbz     x9, 2f
         br      x9
 2:      stp     x29, x30, [sp, #-32]!
@@ -50,5 +49,14 @@ dlsym:
         .cfi_restore x30
         br      x9
         .cfi_endproc
-        .size   dlsym, .-dlsym
+        .size   cupool_dlsym, .-cupool_dlsym
+        /* Under libc's versions: another preload looks for the next dlsym by dlvsym, which finds
+         * nothing else. */
+        .globl  cupool_dlsym_new, cupool_dlsym_old
+        .type   cupool_dlsym_new, %function
+        .type   cupool_dlsym_old, %function
+        .set    cupool_dlsym_new, cupool_dlsym
+        .set    cupool_dlsym_old, cupool_dlsym
+        .symver cupool_dlsym_new, dlsym@@GLIBC_2.34
+        .symver cupool_dlsym_old, dlsym@GLIBC_2.17
         .section .note.GNU-stack, "", %progbits

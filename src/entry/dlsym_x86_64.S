@@ -1,10 +1,9 @@
 /* The exported dlsym, x86-64. glibc finds RTLD_NEXT by the return address, so a name that is not
  * ours has to reach the real function by a jump, with the caller's address still on the stack. */
         .text
-        .globl  dlsym
-        .type   dlsym, @function
+        .type   cupool_dlsym, @function
         .p2align 4
-dlsym:
+cupool_dlsym:
         .cfi_startproc
         endbr64
         testq   %rsi, %rsi
@@ -29,7 +28,8 @@ dlsym:
         .cfi_adjust_cfa_offset -8
         testq   %rdx, %rdx
         jne     3f
-1:      movq    cupool_real_dlsym(%rip), %rax
+        movq    %rax, %rdi
+1:      movq    cupool_next_dlsym(%rip), %rax
         testq   %rax, %rax
         je      2f
         jmpq    *%rax
@@ -49,5 +49,14 @@ dlsym:
         jmpq    *%rax
 3:      ret
         .cfi_endproc
-        .size   dlsym, .-dlsym
+        .size   cupool_dlsym, .-cupool_dlsym
+        /* Under libc's versions: another preload looks for the next dlsym by dlvsym, which finds
+         * nothing else. */
+        .globl  cupool_dlsym_new, cupool_dlsym_old
+        .type   cupool_dlsym_new, @function
+        .type   cupool_dlsym_old, @function
+        .set    cupool_dlsym_new, cupool_dlsym
+        .set    cupool_dlsym_old, cupool_dlsym
+        .symver cupool_dlsym_new, dlsym@@GLIBC_2.34
+        .symver cupool_dlsym_old, dlsym@GLIBC_2.2.5
         .section .note.GNU-stack, "", @progbits

@@ -1,35 +1,60 @@
 // Driver hooks of contexts and streams: synchronisation, the end of contexts, captures.
+#include <atomic>
+
+#include "core/device_use.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
 #include "process/lifecycle.h"
 
 using cupool::core::Allocator;
 using cupool::core::Context;
+using cupool::core::ContextRegistry;
 using cupool::process::engine;
 using cupool::process::started_engine;
 
 namespace {
 
+// The calling thread's current context may be another one after `call`, whatever it returns.
+template <typename Call>
+CUresult change_current(const Call& call) {
+  ContextRegistry::current_may_change();
+  const CUresult result = call();
+  ContextRegistry::current_may_change();
+  return result;
+}
+
+// Handles of primary contexts, as the program's own calls were told them: asking the driver takes a
+// reference, and one that it then refuses to take back keeps the context alive.
+std::atomic<CUcontext> primaries[cupool::stats::kMaxDevices];
+
+std::atomic<CUcontext>* primary_of(CUdevice device) {
+  return device >= 0 && device < cupool::stats::kMaxDevices ? &primaries[device] : nullptr;
+}
+
+// A second question after a failure: events of a context that is taken for alive are used again.
+bool primary_is_active(const cupool::cuda::Driver& real, CUdevice device) {
+  unsigned int flags = 0;
+  int active = 0;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    if (real.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS) break;
+  }
+  return active != 0;
+}
+
 // After the driver has ended contexts of a device: those that are really gone.
 void primary_context_ended(Allocator& allocator, const cupool::cuda::Driver& real, CUdevice device,
                            CUcontext primary) {
-  unsigned int flags = 0;
-  int active = 0;
-  if (primary == nullptr) return;
-  if (real.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active != 0) {
-    return;
-  }
+  if (primary == nullptr || primary_is_active(real, device)) return;
   if (Context* context = allocator.registry().find(primary)) allocator.context_gone(*context);
 }
 
-// The handle of a device's primary context if it is active: retained for a moment to ask.
+// The handle of a device's primary context if it is active; one that the program did not ask for
+// under our eyes is retained for a moment.
 CUcontext active_primary(const cupool::cuda::Driver& real, CUdevice device) {
-  unsigned int flags = 0;
-  int active = 0;
   CUcontext context = nullptr;
-  if (real.cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS || active == 0) {
-    return nullptr;
-  }
+  if (!primary_is_active(real, device)) return nullptr;
+  if (const std::atomic<CUcontext>* known = primary_of(device)) context = known->load();
+  if (context != nullptr) return context;
   if (real.cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS) return nullptr;
   real.cuDevicePrimaryCtxRelease_v2 != nullptr ? real.cuDevicePrimaryCtxRelease_v2(device)
                                                : real.cuDevicePrimaryCtxRelease(device);
@@ -50,8 +75,26 @@ template <typename Call>
 CUresult destroy_context(CUcontext handle, const Call& call) {
   Allocator* allocator = engine();
   Context* context = allocator == nullptr ? nullptr : allocator->registry().find(handle);
-  const CUresult result = call();
+  const CUresult result = change_current(call);
   if (result == CUDA_SUCCESS && context != nullptr) allocator->context_gone(*context);
+  return result;
+}
+
+// A new context: its device is in use from now on, and it may need memory that lies idle with us.
+template <typename Call>
+CUresult make_context(CUdevice device, const Call& real) {
+  const auto call = [&] { return change_current(real); };
+  CUresult result = call();
+  Allocator* allocator = engine();
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && allocator != nullptr) {
+    result = allocator->retry_on(device, call);
+  }
+  if (result != CUDA_SUCCESS) return result;
+  if (allocator != nullptr) {
+    allocator->registry().device_in_use(device);
+  } else {
+    cupool::core::note_device_in_use(device);
+  }
   return result;
 }
 
@@ -151,6 +194,75 @@ CUresult cupool_hook_cuDevicePrimaryCtxReset(CUdevice device) {
 CUresult cupool_hook_cuDevicePrimaryCtxReset_v2(CUdevice device) {
   CUPOOL_REAL_OR_RETURN(cuDevicePrimaryCtxReset_v2);
   return end_primary(real, device, [&] { return real.cuDevicePrimaryCtxReset_v2(device); });
+}
+
+CUresult cupool_hook_cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  CUPOOL_REAL_OR_RETURN(cuDevicePrimaryCtxRetain);
+  const CUresult result =
+      make_context(device, [&] { return real.cuDevicePrimaryCtxRetain(context, device); });
+  if (result == CUDA_SUCCESS) {
+    if (std::atomic<CUcontext>* primary = primary_of(device)) primary->store(*context);
+  }
+  return result;
+}
+
+CUresult cupool_hook_cuCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {
+  CUPOOL_REAL_OR_RETURN(cuCtxCreate);
+  return make_context(device, [&] { return real.cuCtxCreate(context, flags, device); });
+}
+
+CUresult cupool_hook_cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device) {
+  CUPOOL_REAL_OR_RETURN(cuCtxCreate_v2);
+  return make_context(device, [&] { return real.cuCtxCreate_v2(context, flags, device); });
+}
+
+CUresult cupool_hook_cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* affinity, int count,
+                                    unsigned int flags, CUdevice device) {
+  CUPOOL_REAL_OR_RETURN(cuCtxCreate_v3);
+  return make_context(device,
+                      [&] { return real.cuCtxCreate_v3(context, affinity, count, flags, device); });
+}
+
+CUresult cupool_hook_cuCtxCreate_v4(CUcontext* context, void* parameters, unsigned int flags,
+                                    CUdevice device) {
+  CUPOOL_REAL_OR_RETURN(cuCtxCreate_v4);
+  return make_context(device,
+                      [&] { return real.cuCtxCreate_v4(context, parameters, flags, device); });
+}
+
+CUresult cupool_hook_cuCtxSetCurrent(CUcontext context) {
+  CUPOOL_REAL_OR_RETURN(cuCtxSetCurrent);
+  return change_current([&] { return real.cuCtxSetCurrent(context); });
+}
+
+CUresult cupool_hook_cuCtxPushCurrent(CUcontext context) {
+  CUPOOL_REAL_OR_RETURN(cuCtxPushCurrent);
+  return change_current([&] { return real.cuCtxPushCurrent(context); });
+}
+
+CUresult cupool_hook_cuCtxPushCurrent_v2(CUcontext context) {
+  CUPOOL_REAL_OR_RETURN(cuCtxPushCurrent_v2);
+  return change_current([&] { return real.cuCtxPushCurrent_v2(context); });
+}
+
+CUresult cupool_hook_cuCtxPopCurrent(CUcontext* context) {
+  CUPOOL_REAL_OR_RETURN(cuCtxPopCurrent);
+  return change_current([&] { return real.cuCtxPopCurrent(context); });
+}
+
+CUresult cupool_hook_cuCtxPopCurrent_v2(CUcontext* context) {
+  CUPOOL_REAL_OR_RETURN(cuCtxPopCurrent_v2);
+  return change_current([&] { return real.cuCtxPopCurrent_v2(context); });
+}
+
+CUresult cupool_hook_cuCtxAttach(CUcontext* context, unsigned int flags) {
+  CUPOOL_REAL_OR_RETURN(cuCtxAttach);
+  return change_current([&] { return real.cuCtxAttach(context, flags); });
+}
+
+CUresult cupool_hook_cuCtxDetach(CUcontext context) {
+  CUPOOL_REAL_OR_RETURN(cuCtxDetach);
+  return change_current([&] { return real.cuCtxDetach(context); });
 }
 
 CUresult cupool_hook_cuGreenCtxCreate(void** green, void* resources, CUdevice device,

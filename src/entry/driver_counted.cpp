@@ -22,7 +22,10 @@ void count(Counter counter, CUresult result) {
 template <typename Call>
 CUresult allocate_own(Counter counter, const Call& call) {
   Allocator* allocator = engine();
-  const CUresult result = allocator == nullptr ? call() : allocator->rescue(call);
+  CUresult result = call();
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && allocator != nullptr) {
+    result = allocator->retry_anywhere(call);
+  }
   count(counter, result);
   return result;
 }
@@ -123,7 +126,7 @@ CUresult cupool_hook_cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsig
   });
   Allocator* allocator = engine();
   if (allocator != nullptr && result == CUDA_SUCCESS) {
-    allocator->host_reachable().add(cupool::core::HostReachable::Kind::managed, *address);
+    allocator->managed_allocated(*address, bytes);
   }
   return result;
 }

@@ -48,6 +48,14 @@ bool touches_host(const Copy* copy) {
   return copy != nullptr && (is_host(copy->srcMemoryType) || is_host(copy->dstMemoryType));
 }
 
+// A graph's own memory and code may run out of memory because of what lies idle with us (contract
+// 4).
+template <typename Call>
+CUresult launch_graph(const Call& call) {
+  Allocator* allocator = engine();
+  return allocator == nullptr ? call() : allocator->rescue(call);
+}
+
 void forget_reachable(void* host, CUresult result) {
   if (result != CUDA_SUCCESS) return;
   if (Allocator* allocator = engine()) {
@@ -275,14 +283,14 @@ CUresult cupool_hook_cuStreamAddCallback_ptsz(CUstream stream, CUstreamCallback 
 
 CUresult cupool_hook_cuGraphLaunch(CUgraphExec graph, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuGraphLaunch);
-  const CUresult result = real.cuGraphLaunch(graph, stream);
+  const CUresult result = launch_graph([&] { return real.cuGraphLaunch(graph, stream); });
   note(real, stream, DefaultStream::legacy, true, result);
   return result;
 }
 
 CUresult cupool_hook_cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuGraphLaunch_ptsz);
-  const CUresult result = real.cuGraphLaunch_ptsz(graph, stream);
+  const CUresult result = launch_graph([&] { return real.cuGraphLaunch_ptsz(graph, stream); });
   note(real, stream, DefaultStream::per_thread, true, result);
   return result;
 }

@@ -1,13 +1,16 @@
 // Driver hooks of allocations, frees and questions about memory.
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
+#include "entry/bypass.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
 #include "process/lifecycle.h"
 
 using cupool::core::Allocator;
 using cupool::core::Block;
+using cupool::core::IpcImports;
 using cupool::process::engine;
 using cupool::process::started_engine;
 
@@ -15,13 +18,14 @@ namespace {
 
 // Rows of an allocation that the driver pads as it padded the first one.
 CUresult allocate_pitched(Allocator& allocator, const cupool::cuda::Driver& real,
-                          CUdeviceptr* address, size_t* pitch, size_t width, size_t height,
-                          unsigned int element_bytes) {
+                          const void* caller, CUdeviceptr* address, size_t* pitch, size_t width,
+                          size_t height, unsigned int element_bytes) {
   const bool plain = address != nullptr && pitch != nullptr && height != 0 &&
                      (element_bytes == 4 || element_bytes == 8 || element_bytes == 16);
   const std::uint64_t known = plain ? allocator.known_pitch(width) : 0;
   std::uint64_t bytes = 0;
-  if (known != 0 && !__builtin_mul_overflow(known, height, &bytes)) {
+  if (known != 0 && !__builtin_mul_overflow(known, height, &bytes) &&
+      !cupool::entry::is_bypassed(caller)) {
     if (const auto served = allocator.try_allocate(bytes, address)) {
       if (*served == CUDA_SUCCESS) *pitch = known;
       return *served;
@@ -34,28 +38,52 @@ CUresult allocate_pitched(Allocator& allocator, const cupool::cuda::Driver& real
   return result;
 }
 
-// The block that `address` lies in, if it is one of ours. The driver knows its base.
+// The block that `address` lies in, if it is one of ours, or the memory of another process that is
+// open there. What a block has beyond the bytes that were asked for is nobody's to the program, as
+// a freed block is.
 struct Found {
   const Block* live = nullptr;
-  bool freed = false;
+  bool nobodys = false;
+  std::optional<IpcImports::Seen> imported;
 };
-Found find_block(Allocator& allocator, const cupool::cuda::Driver& real, CUdeviceptr address) {
-  CUdeviceptr base = 0;
-  if (real.cuMemGetAddressRange_v2(&base, nullptr, address) != CUDA_SUCCESS) return {};
-  return {allocator.live_block(base), allocator.is_freed_block(base)};
+Found block_at(Allocator& allocator, CUdeviceptr base, CUdeviceptr address) {
+  const Block* live = allocator.live_block(base);
+  if (live == nullptr) {
+    return {nullptr, allocator.is_freed_block(base), allocator.imports().find(base)};
+  }
+  if (address - base >= live->requested) return {nullptr, true, std::nullopt};
+  return {live, false, std::nullopt};
+}
+
+// The same where only the driver knows the base.
+Found find_block(Allocator& allocator, CUdeviceptr address) {
+  return block_at(allocator, allocator.base_of(address), address);
 }
 
 // What the driver says of legacy memory, where it says something else of pool memory (contract 6).
-void answer_as_legacy(const Block& block, CUpointer_attribute attribute, void* value) {
+void answer_as_legacy(const Found& found, CUpointer_attribute attribute, void* value) {
+  const Block* block = found.live;
+  if (block == nullptr && !found.imported) return;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      *static_cast<CUcontext*>(value) = block.context->handle();
+      *static_cast<CUcontext*>(value) =
+          block != nullptr ? block->context->handle() : found.imported->context;
       break;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      *static_cast<size_t*>(value) = block.requested;
+      *static_cast<size_t*>(value) = block != nullptr ? static_cast<std::uint64_t>(block->requested)
+                                                      : found.imported->requested;
       break;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       *static_cast<CUmemoryPool*>(value) = nullptr;
+      break;
+    // The driver has written the whole value, of whatever width; what differs is in its low byte.
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      if (block != nullptr && block->context->device().can_share(*block)) {
+        *static_cast<unsigned char*>(value) = 1;
+      }
+      break;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      *static_cast<unsigned char*>(value) = 0;
       break;
     default:
       break;
@@ -70,7 +98,9 @@ CUresult cupool_hook_cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   CUPOOL_REAL_OR_RETURN(cuMemAlloc_v2);
   Allocator* allocator = started_engine();
   if (allocator == nullptr) return real.cuMemAlloc_v2(address, bytes);
-  if (const auto served = allocator->try_allocate(bytes, address)) return *served;
+  if (!cupool::entry::is_bypassed(__builtin_return_address(0))) {
+    if (const auto served = allocator->try_allocate(bytes, address)) return *served;
+  }
   return allocator->pass_allocation([&] { return bytes; }, address,
                                     [&] { return real.cuMemAlloc_v2(address, bytes); });
 }
@@ -82,7 +112,8 @@ CUresult cupool_hook_cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, siz
   if (allocator == nullptr) {
     return real.cuMemAllocPitch_v2(address, pitch, width, height, element_bytes);
   }
-  return allocate_pitched(*allocator, real, address, pitch, width, height, element_bytes);
+  return allocate_pitched(*allocator, real, __builtin_return_address(0), address, pitch, width,
+                          height, element_bytes);
 }
 
 CUresult cupool_hook_cuMemFree_v2(CUdeviceptr address) {
@@ -119,26 +150,29 @@ CUresult cupool_hook_cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes,
                                              CUdeviceptr address) {
   CUPOOL_REAL_OR_RETURN(cuMemGetAddressRange_v2);
   CUdeviceptr found_base = 0;
-  const CUresult result =
-      real.cuMemGetAddressRange_v2(base == nullptr ? &found_base : base, bytes, address);
-  Allocator* allocator = engine();
-  if (allocator == nullptr || result != CUDA_SUCCESS) return result;
-  if (base != nullptr) found_base = *base;
-  if (allocator->is_freed_block(found_base)) return CUDA_ERROR_NOT_FOUND;
-  const Block* block = allocator->live_block(found_base);
-  if (block != nullptr && bytes != nullptr) *bytes = block->requested;
-  return result;
+  size_t found_bytes = 0;
+  const CUresult result = real.cuMemGetAddressRange_v2(&found_base, &found_bytes, address);
+  if (result != CUDA_SUCCESS) return result;
+  if (Allocator* allocator = engine()) {
+    const Found found = block_at(*allocator, found_base, address);
+    if (found.nobodys) return CUDA_ERROR_NOT_FOUND;
+    if (found.live != nullptr) found_bytes = found.live->requested;
+    if (found.imported) found_bytes = found.imported->requested;
+  }
+  if (base != nullptr) *base = found_base;
+  if (bytes != nullptr) *bytes = found_bytes;
+  return CUDA_SUCCESS;
 }
 
 CUresult cupool_hook_cuPointerGetAttribute(void* value, CUpointer_attribute attribute,
                                            CUdeviceptr address) {
   CUPOOL_REAL_OR_RETURN(cuPointerGetAttribute);
-  const CUresult result = real.cuPointerGetAttribute(value, attribute, address);
   Allocator* allocator = engine();
-  if (allocator == nullptr || result != CUDA_SUCCESS) return result;
-  const Found found = find_block(*allocator, real, address);
-  if (found.freed) return CUDA_ERROR_INVALID_VALUE;
-  if (found.live != nullptr) answer_as_legacy(*found.live, attribute, value);
+  if (allocator == nullptr) return real.cuPointerGetAttribute(value, attribute, address);
+  const Found found = find_block(*allocator, address);
+  if (found.nobodys) return CUDA_ERROR_INVALID_VALUE;  // `value` stays as it is
+  const CUresult result = real.cuPointerGetAttribute(value, attribute, address);
+  if (result == CUDA_SUCCESS) answer_as_legacy(found, attribute, value);
   return result;
 }
 
@@ -148,10 +182,15 @@ CUresult cupool_hook_cuPointerGetAttributes(unsigned int count, CUpointer_attrib
   const CUresult result = real.cuPointerGetAttributes(count, attributes, values, address);
   Allocator* allocator = engine();
   if (allocator == nullptr || result != CUDA_SUCCESS) return result;
-  const Found found = find_block(*allocator, real, address);
-  if (found.live == nullptr) return result;
+  const Found found = find_block(*allocator, address);
+  if (found.nobodys) {
+    // The driver has no error here: it answers for an address that is none of CUDA's.
+    const int no_device_memory = 0;
+    return real.cuPointerGetAttributes(count, attributes, values,
+                                       reinterpret_cast<CUdeviceptr>(&no_device_memory));
+  }
   for (unsigned int index = 0; index < count; ++index) {
-    answer_as_legacy(*found.live, attributes[index], values[index]);
+    answer_as_legacy(found, attributes[index], values[index]);
   }
   return result;
 }
@@ -165,14 +204,6 @@ CUresult cupool_hook_cuPointerSetAttribute(const void* value, CUpointer_attribut
       attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
     allocator->mark_shared_outside(address);
   }
-  return result;
-}
-
-CUresult cupool_hook_cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
-  CUPOOL_REAL_OR_RETURN(cuIpcGetMemHandle);
-  const CUresult result = real.cuIpcGetMemHandle(handle, address);
-  Allocator* allocator = engine();
-  if (allocator != nullptr && result == CUDA_SUCCESS) allocator->mark_shared_outside(address);
   return result;
 }
 

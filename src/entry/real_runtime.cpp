@@ -72,10 +72,12 @@ void* find_anywhere(const char* name) {
   return any.found;
 }
 
+// Also keeps the runtime in the process: another library may be mapped where the caller was, and
+// its call site is taken for the old one.
 int version_of_runtime(void* function) {
   Dl_info info = {};
   if (dladdr(function, &info) == 0 || info.dli_fname == nullptr) return 0;
-  void* library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+  void* library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
   if (library == nullptr) return 0;
   int version = 0;
   using GetVersion = int (*)(int*);

@@ -6,12 +6,15 @@
 
 #include <cstdint>
 
+#include "entry/bypass.h"
 #include "entry/hooks.h"
 #include "entry/real_runtime.h"
 #include "process/lifecycle.h"
 
 using cupool::core::Allocator;
 using cupool::core::Context;
+using cupool::entry::BypassScope;
+using cupool::entry::is_bypassed;
 using cupool::entry::real_runtime_function;
 using cupool::entry::RealRuntimeFunction;
 using cupool::stats::Counter;
@@ -74,7 +77,8 @@ CUPOOL_EXPORT cudaError_t cupool_hook_cudaDeviceSynchronize() __asm__("cudaDevic
 
 cudaError_t cupool_hook_cudaMalloc(void** address, std::size_t bytes) {
   CUPOOL_REAL_RUNTIME(cudaMalloc);
-  if (address != nullptr && bytes != 0) {
+  const bool bypass = is_bypassed(__builtin_return_address(0));
+  if (address != nullptr && bytes != 0 && !bypass) {
     CUdeviceptr served = 0;
     const ShortCut cut = short_cut(real);
     if (cut && cut.allocator->try_allocate_cached(*cut.context, bytes, &served)) {
@@ -86,24 +90,29 @@ cudaError_t cupool_hook_cudaMalloc(void** address, std::size_t bytes) {
     Allocator* allocator = cupool::process::engine();
     if (allocator != nullptr) allocator->count_in_current_device(Counter::malloc_zero_total);
   }
+  const BypassScope scope(bypass);
   return CUPOOL_CALL_REAL(cudaError_t(*)(void**, std::size_t), address, bytes);
 }
 
 cudaError_t cupool_hook_cudaMallocPitch(void** address, std::size_t* pitch, std::size_t width,
                                         std::size_t height) {
   CUPOOL_REAL_RUNTIME(cudaMallocPitch);
-  if (address != nullptr && pitch != nullptr) {
+  const bool bypass = is_bypassed(__builtin_return_address(0));
+  if (address != nullptr && pitch != nullptr && !bypass) {
     const ShortCut cut = short_cut(real);
     if (cut && serve_pitched(cut, width, height, address, pitch)) return cudaSuccess;
   }
+  const BypassScope scope(bypass);
   return CUPOOL_CALL_REAL(cudaError_t(*)(void**, std::size_t*, std::size_t, std::size_t), address,
                           pitch, width, height);
 }
 
 cudaError_t cupool_hook_cudaMalloc3D(cudaPitchedPtr* pitched, cudaExtent extent) {
   CUPOOL_REAL_RUNTIME(cudaMalloc3D);
+  const bool bypass = is_bypassed(__builtin_return_address(0));
   std::uint64_t rows = 0;
-  if (pitched != nullptr && !__builtin_mul_overflow(extent.height, extent.depth, &rows)) {
+  if (pitched != nullptr && !bypass &&
+      !__builtin_mul_overflow(extent.height, extent.depth, &rows)) {
     const ShortCut cut = short_cut(real);
     if (cut && serve_pitched(cut, extent.width, rows, &pitched->ptr, &pitched->pitch)) {
       pitched->xsize = extent.width;
@@ -111,6 +120,7 @@ cudaError_t cupool_hook_cudaMalloc3D(cudaPitchedPtr* pitched, cudaExtent extent)
       return cudaSuccess;
     }
   }
+  const BypassScope scope(bypass);
   return CUPOOL_CALL_REAL(cudaError_t(*)(cudaPitchedPtr*, cudaExtent), pitched, extent);
 }
 
@@ -119,10 +129,7 @@ cudaError_t cupool_hook_cudaFree(void* address) {
   const auto device_address = reinterpret_cast<CUdeviceptr>(address);
   if (address != nullptr) {
     const ShortCut cut = short_cut(real);
-    if (cut && cut.allocator->is_live(device_address)) {
-      const auto freed = cut.allocator->try_free(device_address);
-      if (freed.has_value() && *freed == CUDA_SUCCESS) return cudaSuccess;
-    }
+    if (cut && cut.allocator->try_free_live(device_address)) return cudaSuccess;
   }
   // An error is the real function's to report: it comes to the same block and finds the same.
   return CUPOOL_CALL_REAL(cudaError_t(*)(void*), address);

@@ -13,24 +13,28 @@
 namespace cupool::entry {
 namespace {
 
-// The object that the code at `address` belongs to, looked up in itself and its dependencies.
-void* look_up_from(const void* address, const char* name) {
+// A handle of the object that the code at `address` belongs to, for looking into it and its
+// dependencies; null for the program itself, whose scope begins with us. Closed at once: the caller
+// keeps its own object loaded.
+void* handle_of(const void* address) {
   Dl_info info = {};
   void* map = nullptr;
   if (dladdr1(address, &info, &map, RTLD_DL_LINKMAP) == 0 || map == nullptr) return nullptr;
   const char* path = static_cast<link_map*>(map)->l_name;
-  if (path == nullptr || *path == '\0') return nullptr;  // the program itself: the global scope
+  if (path == nullptr || *path == '\0') return nullptr;
   void* library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
-  if (library == nullptr) return nullptr;
-  void* found = cuda::real_dlsym()(library, name);
-  dlclose(library);
-  return found;
+  if (library != nullptr) dlclose(library);
+  return library;
 }
 
 // What the global scope, or else the caller's own scope, holds behind this library.
 void* look_up_behind_us(const void* caller, const char* name) {
   void* found = cuda::real_dlsym()(RTLD_NEXT, name);
-  return found != nullptr ? found : look_up_from(caller, name);
+  if (found != nullptr) return found;
+  void* library = handle_of(caller);
+  if (library != nullptr) found = cuda::real_dlsym()(library, name);
+  if (found != nullptr) dlerror();  // what the first look-up left is not the program's
+  return found;
 }
 
 }  // namespace
@@ -38,9 +42,10 @@ void* look_up_behind_us(const void* caller, const char* name) {
 
 extern "C" {
 
-/// An answer of the filter: `handled` 0 means that the real dlsym has to be jumped to.
+/// An answer of the filter: what dlsym returns, or, with `handled` 0, the handle with which the
+/// real dlsym has to be jumped to.
 struct CupoolDlsymAnswer {
-  void* function;
+  void* function_or_handle;
   std::uint64_t handled;
 };
 
@@ -50,22 +55,40 @@ __attribute__((visibility("hidden"))) CupoolDlsymAnswer cupool_dlsym_filter(void
                                                                             const char* name,
                                                                             const void* caller);
 
-/// Finds the real `dlsym` for the assembly entry.
+/// Finds the next `dlsym` for the assembly entry.
 __attribute__((visibility("hidden"))) void* cupool_resolve_dlsym() {
-  return reinterpret_cast<void*>(cupool::cuda::real_dlsym());
+  return reinterpret_cast<void*>(cupool::cuda::next_dlsym());
 }
+
+namespace {
+
+// The program's look-up has to fail, with a message of dlerror() that does not name us: the real
+// one fails in the caller's own object, whose name the message would have carried, or for the
+// program itself in libc.
+CupoolDlsymAnswer refusal(const void* caller) {
+  void* without_us = cupool::entry::handle_of(caller);
+  if (without_us == nullptr) {
+    without_us = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+    if (without_us == nullptr) return {nullptr, 1};
+    dlclose(without_us);
+  }
+  return {without_us, 0};
+}
+
+}  // namespace
 
 CupoolDlsymAnswer cupool_dlsym_filter(void* handle, const char* name, const void* caller) {
   using namespace cupool::entry;
+  if (cupool::cuda::is_round_trip(name)) return {nullptr, 1};
   const bool driver_name = is_driver_hook(name);
-  if (!driver_name && !is_runtime_hook(name)) return {nullptr, 0};
+  if (!driver_name && !is_runtime_hook(name)) return {handle, 0};
 
   if (handle == RTLD_NEXT || handle == RTLD_DEFAULT) {
     // Our export would be found even where no driver or runtime is: only where a real one stands
     // behind it may it be seen.
     void* real = look_up_behind_us(caller, name);
-    if (real == nullptr) return {nullptr, 1};
-    if (handle == RTLD_NEXT) return {nullptr, 0};  // by the caller's place in the search order
+    if (real == nullptr) return refusal(caller);
+    if (handle == RTLD_NEXT) return {handle, 0};  // by the caller's place in the search order
     return {driver_name ? substitute_symbol(name, real) : real, 1};
   }
 
@@ -77,6 +100,7 @@ CupoolDlsymAnswer cupool_dlsym_filter(void* handle, const char* name, const void
       dladdr(reinterpret_cast<void*>(&cupool_dlsym_filter), &own) != 0 &&
       info.dli_fbase == own.dli_fbase) {
     found = look_up_behind_us(caller, name);
+    if (found == nullptr) return refusal(caller);
   }
   if (found == nullptr || !driver_name) return {found, 1};
   return {substitute_symbol(name, found), 1};

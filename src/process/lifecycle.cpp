@@ -13,6 +13,10 @@
 #include <mutex>
 
 #include "config/settings.h"
+#include "core/agents.h"
+#include "core/ipc_socket.h"
+#include "core/thread_stream.h"
+#include "process/signal_report.h"
 #include "report/write.h"
 #include "stats/snapshot.h"
 #include "util/log.h"
@@ -29,14 +33,39 @@ core::Allocator* allocator = nullptr;
 
 // I6: the child shares nothing of the GPU with its parent, and locks may be held for ever in it.
 void stop_in_child() {
+  core::resume_looks_at_libraries();
   running.store(nullptr, std::memory_order_relaxed);
   stopped.store(true, std::memory_order_relaxed);
+  core::keep_thread_streams();
+  core::ipc::close_in_child();
 }
+
+// Before start_mutex is taken, so that no fork leaves it held in a child that does not know. Two
+// threads may register one each; a flag that one of them set first would let the other go on early.
+void watch_forks() {
+  static std::atomic<bool> watching{false};
+  if (watching.load(std::memory_order_acquire)) return;
+  pthread_atfork(core::hold_looks_at_libraries, core::resume_looks_at_libraries, stop_in_child);
+  watching.store(true, std::memory_order_release);
+}
+
+// Held while a report is put together. Whoever has it may ask the driver, unless that is leaving.
+std::mutex report_mutex;
+bool driver_leaves = false;
+std::uint64_t snapshots = 0;
 
 // Runs before the exit handlers that were registered earlier, the driver's own among them.
 void driver_may_go_soon() {
   if (owner.load(std::memory_order_relaxed) != getpid()) return;
-  if (core::Allocator* live = engine()) live->refresh_figures();
+  {
+    // Waits for a snapshot that is being taken; the next ones do without the driver.
+    const std::lock_guard<std::mutex> lock(report_mutex);
+    driver_leaves = true;
+  }
+  if (core::Allocator* live = engine()) {
+    live->refresh_figures();
+    live->registry().distrust_hooks();
+  }
 }
 
 void report_at_quick_exit() {
@@ -55,6 +84,7 @@ stats::ProcessInfo* identity = nullptr;
 
 void describe_process() {
   if (identity == nullptr) identity = new stats::ProcessInfo(stats::this_process());
+  if (identity->backend == backend_text()) return;
   identity->free_mode = config::text_of(allocator->free_mode());
   identity->backend = backend_text();
   identity->settings.clear();
@@ -65,21 +95,59 @@ void describe_process() {
   stats::set_process_info(*identity);
 }
 
+// The report of now; `number` as in the snapshot. False if there is nothing to report.
+bool write_report(bool ask_driver, std::uint64_t number) {
+  if (ask_driver && !cuda::shut_down()) allocator->refresh_figures();
+  allocator->fold_statistics();
+  describe_process();
+  stats::Snapshot snapshot = stats::take();
+  if (!snapshot.allocated_gpu_memory()) return false;
+  snapshot.number = number;
+  const config::Settings& settings = config::settings();
+  report::Destinations destinations;
+  destinations.text = settings.stats.contains(config::StatsFormat::text);
+  destinations.json = settings.stats.contains(config::StatsFormat::json);
+  destinations.file_pattern = settings.stats_file;
+  report::write_reports(snapshot, destinations);
+  return true;
+}
+
+void report_on_signal() {
+  const std::lock_guard<std::mutex> lock(report_mutex);
+  if (reported.load(std::memory_order_acquire)) return;
+  try {
+    if (write_report(!driver_leaves, snapshots + 1)) ++snapshots;
+  } catch (...) {
+    CUPOOL_LOG(warn, "no memory for a snapshot of the report");
+  }
+}
+
+// Not before cuInit, nor in a child of a process that initialised the driver and allocated nothing:
+// there it refuses everything, and there is nothing to report.
+bool accepts_calls(const cuda::Driver& driver) {
+  CUcontext current = nullptr;
+  return driver.cuCtxGetCurrent != nullptr && driver.cuCtxGetCurrent(&current) == CUDA_SUCCESS;
+}
+
 core::Allocator* start() {
+  const cuda::Driver* driver = cuda::driver();
+  if (driver == nullptr || !accepts_calls(*driver)) return nullptr;
+  watch_forks();
   const std::lock_guard<std::mutex> lock(start_mutex);
   if (allocator != nullptr || stopped.load(std::memory_order_relaxed)) {
     return running.load(std::memory_order_relaxed);
   }
-  const cuda::Driver* driver = cuda::driver();
-  if (driver == nullptr) return nullptr;
   config::announce_warnings();
   allocator = new core::Allocator(*driver, config::settings());
   describe_process();
   owner.store(getpid(), std::memory_order_relaxed);
-  pthread_atfork(nullptr, nullptr, stop_in_child);
   atexit(driver_may_go_soon);
   at_quick_exit(report_at_quick_exit);
   running.store(allocator, std::memory_order_release);
+  const config::Settings& settings = config::settings();
+  if (settings.stats_signal.value != 0 && !settings.stats.off()) {
+    write_on_signal(settings.stats_signal.value, report_on_signal);
+  }
   return allocator;
 }
 
@@ -114,18 +182,10 @@ void report_once(bool driver_is_up) {
   const pid_t process = owner.load(std::memory_order_acquire);
   if (process == 0 || process != getpid()) return;
   if (reported.exchange(true, std::memory_order_acq_rel)) return;
-  const config::Settings& settings = config::settings();
-  if (settings.stats.off()) return;
+  if (config::settings().stats.off()) return;
+  const std::lock_guard<std::mutex> lock(report_mutex);
   try {
-    if (driver_is_up && !cuda::shut_down()) allocator->refresh_figures();
-    describe_process();
-    const stats::Snapshot snapshot = stats::take();
-    if (!snapshot.allocated_gpu_memory()) return;
-    report::Destinations destinations;
-    destinations.text = settings.stats.contains(config::StatsFormat::text);
-    destinations.json = settings.stats.contains(config::StatsFormat::json);
-    destinations.file_pattern = settings.stats_file;
-    report::write_reports(snapshot, destinations);
+    write_report(driver_is_up, 0);
   } catch (...) {
     CUPOOL_LOG(warn, "no memory for the report at exit");
   }

@@ -99,6 +99,7 @@ std::string json_report(const stats::Snapshot& snapshot) {
   json["schema_version"] = snapshot.schema_version;
   json["cupool_version"] = snapshot.process.library_version;
   json["process"] = process_of(snapshot);
+  json["snapshot_number"] = snapshot.number;
   json["free_mode"] = snapshot.process.free_mode;
   json["backend"] = snapshot.process.backend;
   json["devices"] = Json::array();

@@ -79,6 +79,9 @@ void add_heading(Page& page, const stats::Snapshot& snapshot) {
   page.line(who);
   const std::uint64_t ran_ns =
       snapshot.end_wall_ns - std::min(process.start_wall_ns, snapshot.end_wall_ns);
+  if (snapshot.number != 0) {
+    page.line("snapshot " + std::to_string(snapshot.number) + " of the running process");
+  }
   page.line("started " + util::format_wall_time(process.start_wall_ns) + ", ran " +
             format_duration_ns(ran_ns) + "; free mode " + process.free_mode + ", backend " +
             process.backend);
@@ -90,8 +93,8 @@ void add_memory_row(Page& page, const std::string& label, const GaugeValue& valu
             signed_text(value.peak, format_bytes)});
 }
 
-void add_memory(Page& page, const DeviceSnapshot& device) {
-  page.row("Memory", {"bytes at exit", "at exit", "peak"});
+void add_memory(Page& page, const DeviceSnapshot& device, const char* moment) {
+  page.row("Memory", {std::string("bytes ") + moment, moment, "peak"});
   add_memory_row(page, "    application", device[Gauge::application_bytes]);
   add_memory_row(page, "  + rounding", device[Gauge::rounding_bytes]);
   add_memory_row(page, "  + retired (GPU may still use it)", device[Gauge::retired_bytes]);
@@ -170,7 +173,7 @@ void add_times(Page& page, const DeviceSnapshot& device) {
   add_time_row(page, "  synchronise", device.synchronize_time);
 }
 
-void add_events(Page& page, const DeviceSnapshot& device) {
+void add_events(Page& page, const DeviceSnapshot& device, const char* live_label) {
   const auto event = [&](const char* label, Counter number, const std::string& bytes,
                          bool even_if_zero) {
     if (device[number] == 0 && !even_if_zero) return;
@@ -188,9 +191,10 @@ void add_events(Page& page, const DeviceSnapshot& device) {
     page.row("  lost with a context",
              {"", "", format_bytes(device[Counter::context_lost_bytes_total])});
   }
-  page.row("  leaked: live at exit",
-           {signed_text(device[Gauge::leaked_blocks].current, format_count), "",
-            signed_text(device[Gauge::leaked_bytes].current, format_bytes)});
+  page.row(live_label, {signed_text(device[Gauge::leaked_blocks].current, format_count), "",
+                        signed_text(device[Gauge::leaked_bytes].current, format_bytes)});
+  event("  shared with other processes", Counter::ipc_exports_total, "", false);
+  event("  opened of other processes", Counter::ipc_imports_total, "", false);
   event("  own cudaMallocAsync (untouched)", Counter::own_async_malloc_calls_total, "", false);
   event("  own cudaFreeAsync (untouched)", Counter::own_async_free_calls_total, "", false);
   event("  managed allocations (untouched)", Counter::managed_malloc_calls_total, "", false);
@@ -205,16 +209,16 @@ void add_unknown_device(Page& page, const DeviceSnapshot& device) {
             std::to_string(device[Counter::free_calls_total]) + " free");
 }
 
-void add_device(Page& page, const DeviceSnapshot& device) {
+void add_device(Page& page, const DeviceSnapshot& device, bool at_exit) {
   std::string title = "Device " + std::to_string(device.ordinal);
   if (!device.name.empty()) title += ": " + one_line(device.name);
   if (device.total_memory_bytes > 0) title += ", " + format_bytes(device.total_memory_bytes);
   page.blank();
   page.line(title);
-  add_memory(page, device);
+  add_memory(page, device, at_exit ? "at exit" : "now");
   add_calls(page, device);
   add_times(page, device);
-  add_events(page, device);
+  add_events(page, device, at_exit ? "  leaked: live at exit" : "  live now");
 }
 
 void add_settings(Page& page, const stats::Snapshot& snapshot) {
@@ -245,7 +249,8 @@ std::string text_report(const stats::Snapshot& snapshot) {
   Page page;
   add_heading(page, snapshot);
   for (const DeviceSnapshot& device : snapshot.devices)
-    device.ordinal < 0 ? add_unknown_device(page, device) : add_device(page, device);
+    device.ordinal < 0 ? add_unknown_device(page, device)
+                       : add_device(page, device, snapshot.number == 0);
   if (snapshot.devices.empty()) page.line("no device was used");
   add_settings(page, snapshot);
   return page.take();

@@ -39,6 +39,15 @@ void write_report(const std::string& path, const std::string& report) {
   util::write_all(STDERR_FILENO, report.data(), report.size());
 }
 
+// run.log becomes run.3.log, report becomes report.3; a dot in a folder's name is none of the file.
+std::string numbered(const std::string& path, std::uint64_t number) {
+  if (path.empty() || number == 0) return path;
+  const std::size_t name = path.rfind('/') == std::string::npos ? 0 : path.rfind('/') + 1;
+  std::size_t dot = path.rfind('.');
+  if (dot == std::string::npos || dot <= name) dot = path.size();
+  return path.substr(0, dot) + "." + std::to_string(number) + path.substr(dot);
+}
+
 struct Paths {
   std::string text;
   std::string json;
@@ -46,8 +55,8 @@ struct Paths {
 
 // Both formats never share a file: the one that the extension does not name gets its own appended
 // (run.log, run.log.json) or put in its place (run.json, run.txt).
-Paths paths_of(const Destinations& destinations) {
-  const std::string path = util::expand_path_pattern(destinations.file_pattern);
+Paths paths_of(const Destinations& destinations, std::uint64_t number) {
+  const std::string path = numbered(util::expand_path_pattern(destinations.file_pattern), number);
   if (path.empty() || !destinations.text || !destinations.json) return {path, path};
   constexpr std::string_view extension = ".json";
   const bool named_json =
@@ -62,7 +71,7 @@ Paths paths_of(const Destinations& destinations) {
 void write_reports(const stats::Snapshot& snapshot, const Destinations& destinations) noexcept {
   const int saved_errno = errno;
   try {
-    const Paths paths = paths_of(destinations);
+    const Paths paths = paths_of(destinations, snapshot.number);
     if (destinations.text) write_report(paths.text, text_report(snapshot));
     if (destinations.json) write_report(paths.json, json_report(snapshot));
   } catch (...) {

@@ -11,7 +11,8 @@ namespace cupool::report {
 
 /// Which reports, and where to. `file_pattern` is expanded by util/path_pattern.h; empty means
 /// standard error. With both formats the JSON file is `run.log.json` for `run.log`; for
-/// `run.json` the text goes to `run.txt`.
+/// `run.json` the text goes to `run.txt`. A snapshot of the running process has its number in the
+/// name: `run.1.log`.
 struct Destinations {
   bool text = true;
   bool json = false;

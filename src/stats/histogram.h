@@ -33,10 +33,10 @@ class Histogram {
   Histogram(const Histogram&) = delete;
   Histogram& operator=(const Histogram&) = delete;
 
-  /// Counts one duration.
-  void record(std::uint64_t duration_ns) noexcept {
-    buckets_[bucket_of(duration_ns)].fetch_add(1, std::memory_order_relaxed);
-    sum_.fetch_add(duration_ns, std::memory_order_relaxed);
+  /// Counts one duration; as `times` ones if it stands for so many that were not taken.
+  void record(std::uint64_t duration_ns, std::uint64_t times = 1) noexcept {
+    buckets_[bucket_of(duration_ns)].fetch_add(times, std::memory_order_relaxed);
+    sum_.fetch_add(times * duration_ns, std::memory_order_relaxed);
     std::uint64_t seen = max_.load(std::memory_order_relaxed);
     while (duration_ns > seen &&
            !max_.compare_exchange_weak(seen, duration_ns, std::memory_order_relaxed)) {

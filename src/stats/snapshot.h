@@ -67,6 +67,7 @@ struct DeviceSnapshot {
 struct Snapshot {
   int schema_version = kSchemaVersion;
   int pid = 0;
+  std::uint64_t number = 0;       ///< 1, 2, ... while the process runs; 0: at its exit
   std::uint64_t end_wall_ns = 0;  ///< when it was taken
   ProcessInfo process;
   std::vector<DeviceSnapshot> devices;  ///< those with any activity, by ordinal

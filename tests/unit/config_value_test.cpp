@@ -2,6 +2,7 @@
 #include "config/value.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <cstdint>
 #include <string>
@@ -116,6 +117,22 @@ TEST(Formats, AreAListAndOffStandsAlone) {
     StatsFormats untouched{2};
     EXPECT_FALSE(parse_value(text, kAny, &untouched)) << text;
     EXPECT_EQ(untouched.bits, 2u) << text;
+  }
+}
+
+TEST(Signal, IsANameOrANumberThatCanBeHandled) {
+  const auto number_of = [](const char* text) {
+    SignalNumber signal{-1};
+    return parse_value(text, kAny, &signal) ? signal.value : -1;
+  };
+  EXPECT_EQ(number_of("USR1"), SIGUSR1);
+  EXPECT_EQ(number_of("sigusr2"), SIGUSR2);
+  EXPECT_EQ(number_of(std::to_string(SIGUSR2).c_str()), SIGUSR2);
+  EXPECT_EQ(number_of(std::to_string(SIGRTMAX).c_str()), SIGRTMAX);
+  EXPECT_EQ(number_of("none"), 0);
+  for (const char* text : {"", "0", "SIG", "USR3", "KILL", "9", "STOP", "SEGV", "11", "CHLD", "32",
+                           "65", "-10", "10x", "SIGSIGUSR1", "sig10"}) {
+    EXPECT_EQ(number_of(text), -1) << text;
   }
 }
 

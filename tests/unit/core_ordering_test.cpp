@@ -104,8 +104,8 @@ TEST_F(OrderingTest, ABlockIsQuietOnlyAfterItsFenceWasSeenComplete) {  // I1
 TEST_F(OrderingTest, PollingDoesNotMakeAnUnfinishedEpochQuiet) {  // I1
   Ordering ordering(driver_, kContext, stats_);
   Block block;
-  gpu.wait_result = CUDA_ERROR_UNKNOWN;
-  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_ERROR_UNKNOWN);
+  gpu.wait_result = CUDA_ERROR_LAUNCH_FAILED;
+  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_ERROR_LAUNCH_FAILED);
   BlockList quiet;
   ordering.poll(false, &quiet);
   EXPECT_TRUE(quiet.empty());
@@ -115,11 +115,21 @@ TEST_F(OrderingTest, PollingDoesNotMakeAnUnfinishedEpochQuiet) {  // I1
   EXPECT_EQ(quiet.count, 1u);
 }
 
+TEST_F(OrderingTest, AFenceThatCannotBeWaitedForIsReplacedByABarrier) {  // contract 2
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  gpu.wait_result = CUDA_ERROR_UNKNOWN;
+  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_SUCCESS);
+  // The second block is the next barrier, kept for a capture.
+  EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "wait", "alloc", "free", "alloc"}));
+  EXPECT_EQ(quiet_count(ordering), 1u);
+}
+
 TEST_F(OrderingTest, AFenceCoversEveryOlderEpoch) {
   Ordering ordering(driver_, kContext, stats_);
   Block first;
   Block second;
-  gpu.wait_result = CUDA_ERROR_UNKNOWN;  // the first epoch is closed and stays unfinished
+  gpu.wait_result = CUDA_ERROR_LAUNCH_FAILED;  // the first epoch is closed and stays unfinished
   ordering.wait(retire(ordering, first));
   gpu.wait_result = CUDA_SUCCESS;
   EXPECT_EQ(ordering.wait(retire(ordering, second)), CUDA_SUCCESS);
@@ -295,6 +305,14 @@ TEST_F(OrderingTest, AStickyErrorIsReportedAndNothingBecomesQuiet) {  // I7
   EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_EQ(quiet_count(ordering), 0u);
   EXPECT_EQ(block.state.load(), BlockState::retired);
+}
+
+TEST_F(OrderingTest, WorkIsWaitedForThoughNothingWasRetired) {  // IPC
+  Ordering ordering(driver_, kContext, stats_);
+  EXPECT_EQ(ordering.wait_for_work(), CUDA_SUCCESS);
+  EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "wait"}));
+  EXPECT_EQ(ordering.wait_for_work(), CUDA_SUCCESS);
+  EXPECT_EQ(gpu.calls.size(), 4u) << "what was submitted since is covered as well";
 }
 
 TEST_F(OrderingTest, AnAbandonedContextKeepsNothing) {

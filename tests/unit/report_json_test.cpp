@@ -75,6 +75,7 @@ TEST(JsonReport, NamesTheProcessAndItsSettings) {
   const json report = json::parse(json_report(snapshot));
   EXPECT_EQ(report.at("schema_version"), 1);
   EXPECT_EQ(report.at("cupool_version"), "0.1.0");
+  EXPECT_EQ(report.at("snapshot_number"), 0);
   EXPECT_EQ(report.at("free_mode"), "sync");
   EXPECT_EQ(report.at("backend"), "pool");
   const json& process = report.at("process");

@@ -55,6 +55,16 @@ TEST_F(TextReport, SaysSoWhenTheSumDoesNotAddUp) {
   EXPECT_THAT(text_report(snapshot), HasSubstr("differ by -512 bytes"));
 }
 
+TEST_F(TextReport, OfTheRunningProcessSaysSo) {
+  stats::Snapshot snapshot = fixed_snapshot();
+  EXPECT_THAT(text_report(snapshot), HasSubstr("at exit"));
+  snapshot.number = 3;
+  const std::string report = text_report(snapshot);
+  EXPECT_THAT(report, HasSubstr("snapshot 3 of the running process"));
+  EXPECT_THAT(report, HasSubstr("live now"));
+  EXPECT_THAT(report, Not(HasSubstr("exit")));
+}
+
 TEST_F(TextReport, WithoutADriverPoolShowsNone) {
   stats::Snapshot snapshot = fixed_snapshot();
   snapshot.devices[0].pool = {};

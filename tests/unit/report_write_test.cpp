@@ -81,6 +81,22 @@ TEST_F(WriteReports, TheFilesNameIsExpanded) {
   EXPECT_EQ(content_of(folder_.file(std::to_string(::getpid()) + ".txt")), text_);
 }
 
+TEST_F(WriteReports, ASnapshotOfTheRunningProcessHasItsNumberInTheName) {
+  stats::Snapshot snapshot = snapshot_;
+  snapshot.number = 2;
+  const std::string text = text_report(snapshot);
+  write_reports(snapshot, {true, true, folder_.file("run.log")});
+  EXPECT_EQ(content_of(folder_.file("run.2.log")), text);
+  EXPECT_EQ(content_of(folder_.file("run.2.log.json")), json_report(snapshot));
+  write_reports(snapshot, {true, true, folder_.file("run.json")});
+  EXPECT_EQ(content_of(folder_.file("run.2.json")), json_report(snapshot));
+  EXPECT_EQ(content_of(folder_.file("run.2.txt")), text);
+  ASSERT_TRUE(std::filesystem::create_directory(folder_.file("a.d")));
+  write_reports(snapshot, {true, false, folder_.file("a.d/report")});
+  EXPECT_EQ(content_of(folder_.file("a.d/report.2")), text);
+  EXPECT_EQ(to_stderr({true, false, ""}), text_) << "the report at exit is not numbered";
+}
+
 TEST_F(WriteReports, AnOlderFileIsReplaced) {
   folder_.write("a", std::string(100'000, 'x'));
   write_reports(snapshot_, {true, false, folder_.file("a")});

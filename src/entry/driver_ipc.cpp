@@ -1,0 +1,58 @@
+// Driver hooks of memory shared between processes.
+#include "entry/forward.h"
+#include "entry/hooks.h"
+#include "process/lifecycle.h"
+
+using cupool::core::Allocator;
+using cupool::process::engine;
+using cupool::process::started_engine;
+
+namespace {
+
+template <typename Real>
+CUresult open_handle(CUdeviceptr* address, const CUipcMemHandle& handle, const Real& real) {
+  // A process may open memory before it allocates any.
+  if (Allocator* allocator = started_engine()) {
+    if (const auto opened = allocator->try_import(handle, address)) return *opened;
+  }
+  return real();
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cupool_hook_cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
+  CUPOOL_REAL_OR_RETURN(cuIpcGetMemHandle);
+  Allocator* allocator = engine();
+  if (allocator != nullptr) {
+    if (const auto exported = allocator->try_export(address, handle)) return *exported;
+  }
+  const CUresult result = real.cuIpcGetMemHandle(handle, address);
+  if (allocator != nullptr && result == CUDA_SUCCESS) allocator->mark_shared_outside(address);
+  return result;
+}
+
+CUresult cupool_hook_cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle,
+                                        unsigned int flags) {
+  CUPOOL_REAL_OR_RETURN(cuIpcOpenMemHandle);
+  return open_handle(address, handle,
+                     [&] { return real.cuIpcOpenMemHandle(address, handle, flags); });
+}
+
+CUresult cupool_hook_cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle,
+                                           unsigned int flags) {
+  CUPOOL_REAL_OR_RETURN(cuIpcOpenMemHandle_v2);
+  return open_handle(address, handle,
+                     [&] { return real.cuIpcOpenMemHandle_v2(address, handle, flags); });
+}
+
+CUresult cupool_hook_cuIpcCloseMemHandle(CUdeviceptr address) {
+  CUPOOL_REAL_OR_RETURN(cuIpcCloseMemHandle);
+  if (Allocator* allocator = engine()) {
+    if (const auto closed = allocator->imports().close(address)) return *closed;
+  }
+  return real.cuIpcCloseMemHandle(address);
+}
+
+}  // extern "C"

@@ -1,0 +1,75 @@
+// Driver hooks of everything else that may take device memory: arrays, physical memory, code,
+// graphs, streams, launches (code is loaded late, local memory grows). Untouched, but made once
+// more after idle memory has been given back where they ran out of it (contract 4).
+#include "entry/forward.h"
+#include "entry/hooks.h"
+#include "process/lifecycle.h"
+
+namespace {
+
+// The second attempt. Nothing was submitted or made by the first, which failed for lack of memory.
+template <typename Call>
+__attribute__((noinline)) CUresult rescue(const Call& call) {
+  cupool::core::Allocator* allocator = cupool::process::engine();
+  return allocator == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : allocator->retry(call);
+}
+
+}  // namespace
+
+#define CUPOOL_RESCUED(symbol, parameters, arguments)                           \
+  CUresult cupool_hook_##symbol parameters {                                    \
+    CUPOOL_REAL_OR_RETURN(symbol);                                              \
+    const CUresult result = real.symbol arguments;                              \
+    if (__builtin_expect(result != CUDA_ERROR_OUT_OF_MEMORY, 1)) return result; \
+    return rescue([&] { return real.symbol arguments; });                       \
+  }
+
+extern "C" {
+
+// clang-format off
+CUPOOL_RESCUED(cuArrayCreate_v2, (CUarray* array, const CUDA_ARRAY_DESCRIPTOR* shape), (array, shape))
+CUPOOL_RESCUED(cuArray3DCreate_v2, (CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape), (array, shape))
+CUPOOL_RESCUED(cuMipmappedArrayCreate, (CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape, unsigned int levels), (array, shape, levels))
+CUPOOL_RESCUED(cuMemMap, (CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags), (address, bytes, offset, handle, flags))
+CUPOOL_RESCUED(cuMemHostRegister, (void* host, size_t bytes, unsigned int flags), (host, bytes, flags))
+CUPOOL_RESCUED(cuMemHostRegister_v2, (void* host, size_t bytes, unsigned int flags), (host, bytes, flags))
+CUPOOL_RESCUED(cuLibraryLoadData, (void** library, const void* code, CUjit_option* jit_options, void** jit_values, unsigned int jit_count, void* options, void** values, unsigned int count), (library, code, jit_options, jit_values, jit_count, options, values, count))
+CUPOOL_RESCUED(cuLibraryLoadFromFile, (void** library, const char* file, CUjit_option* jit_options, void** jit_values, unsigned int jit_count, void* options, void** values, unsigned int count), (library, file, jit_options, jit_values, jit_count, options, values, count))
+CUPOOL_RESCUED(cuLibraryGetModule, (CUmodule* module, void* library), (module, library))
+CUPOOL_RESCUED(cuLibraryGetGlobal, (CUdeviceptr* address, size_t* bytes, void* library, const char* name), (address, bytes, library, name))
+CUPOOL_RESCUED(cuKernelGetFunction, (CUfunction* function, void* kernel), (function, kernel))
+CUPOOL_RESCUED(cuModuleGetFunction, (CUfunction* function, CUmodule module, const char* name), (function, module, name))
+CUPOOL_RESCUED(cuModuleGetGlobal_v2, (CUdeviceptr* address, size_t* bytes, CUmodule module, const char* name), (address, bytes, module, name))
+CUPOOL_RESCUED(cuFuncLoad, (CUfunction function), (function))
+CUPOOL_RESCUED(cuGraphInstantiate, (CUgraphExec* executable, CUgraph graph, CUgraphNode* error_node, char* log, size_t bytes), (executable, graph, error_node, log, bytes))
+CUPOOL_RESCUED(cuGraphInstantiate_v2, (CUgraphExec* executable, CUgraph graph, CUgraphNode* error_node, char* log, size_t bytes), (executable, graph, error_node, log, bytes))
+CUPOOL_RESCUED(cuGraphInstantiateWithFlags, (CUgraphExec* executable, CUgraph graph, unsigned long long flags), (executable, graph, flags))
+CUPOOL_RESCUED(cuGraphInstantiateWithParams, (CUgraphExec* executable, CUgraph graph, void* parameters), (executable, graph, parameters))
+CUPOOL_RESCUED(cuGraphInstantiateWithParams_ptsz, (CUgraphExec* executable, CUgraph graph, void* parameters), (executable, graph, parameters))
+CUPOOL_RESCUED(cuGraphUpload, (CUgraphExec executable, CUstream stream), (executable, stream))
+CUPOOL_RESCUED(cuGraphUpload_ptsz, (CUgraphExec executable, CUstream stream), (executable, stream))
+CUPOOL_RESCUED(cuStreamCreate, (CUstream* stream, unsigned int flags), (stream, flags))
+CUPOOL_RESCUED(cuStreamCreateWithPriority, (CUstream* stream, unsigned int flags, int priority), (stream, flags, priority))
+CUPOOL_RESCUED(cuCtxSetLimit, (CUlimit limit, size_t value), (limit, value))
+CUPOOL_RESCUED(cuLaunchKernel, (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters, void** extra), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra))
+CUPOOL_RESCUED(cuLaunchKernel_ptsz, (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters, void** extra), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra))
+CUPOOL_RESCUED(cuLaunchKernelEx, (const void* configuration, CUfunction function, void** parameters, void** extra), (configuration, function, parameters, extra))
+CUPOOL_RESCUED(cuLaunchKernelEx_ptsz, (const void* configuration, CUfunction function, void** parameters, void** extra), (configuration, function, parameters, extra))
+CUPOOL_RESCUED(cuLaunchCooperativeKernel, (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters))
+CUPOOL_RESCUED(cuLaunchCooperativeKernel_ptsz, (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters))
+// clang-format on
+
+// Names its device, whatever context is current.
+CUresult cupool_hook_cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
+                                 const CUmemAllocationProp* properties, unsigned long long flags) {
+  CUPOOL_REAL_OR_RETURN(cuMemCreate);
+  const auto create = [&] { return real.cuMemCreate(handle, bytes, properties, flags); };
+  const CUresult result = create();
+  cupool::core::Allocator* allocator = cupool::process::engine();
+  if (result != CUDA_ERROR_OUT_OF_MEMORY || allocator == nullptr) return result;
+  return properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE
+             ? allocator->retry_on(properties->location.id, create)
+             : allocator->retry(create);
+}
+
+}  // extern "C"

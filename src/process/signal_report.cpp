@@ -1,0 +1,76 @@
+// A semaphore and not an eventfd: programs close descriptors that they do not know, and a number
+// used again would have the handler write into a file of the program.
+#include "process/signal_report.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "util/log.h"
+
+namespace cupool::process {
+namespace {
+
+sem_t wanted;
+pid_t process_of_thread = 0;
+void (*write_snapshot)() = nullptr;
+
+// A forked child has the handler but not the thread, and is no longer what the user asked about.
+void ask(int) {
+  const int saved_errno = errno;
+  if (getpid() == process_of_thread) sem_post(&wanted);
+  errno = saved_errno;
+}
+
+void* serve(void*) {
+  pthread_setname_np(pthread_self(), "cupool-report");
+  for (;;) {
+    if (sem_wait(&wanted) != 0) continue;
+    while (sem_trywait(&wanted) == 0) {
+    }
+    write_snapshot();
+  }
+}
+
+// With every signal blocked: none of the program's is ever handled on this thread.
+bool start_thread() {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_t thread{};
+  const bool started = pthread_create(&thread, nullptr, serve, nullptr) == 0;
+  if (started) pthread_detach(thread);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return started;
+}
+
+}  // namespace
+
+void write_on_signal(int signal_number, void (*write)()) {
+  struct sigaction present = {};
+  if (sigaction(signal_number, nullptr, &present) != 0) return;
+  if ((present.sa_flags & SA_SIGINFO) != 0 || present.sa_handler != SIG_DFL) {
+    CUPOOL_WARN_ONCE(
+        "CUPOOL_STATS_SIGNAL: the program handles or ignores signal %d (%s) itself; it is left "
+        "alone, choose another",
+        signal_number, strsignal(signal_number));
+    return;
+  }
+  process_of_thread = getpid();
+  write_snapshot = write;
+  if (sem_init(&wanted, 0, 0) != 0 || !start_thread()) {
+    CUPOOL_WARN_ONCE("CUPOOL_STATS_SIGNAL: no thread for it; the signal is left alone");
+    return;
+  }
+  struct sigaction action = {};
+  action.sa_handler = ask;
+  action.sa_flags = SA_RESTART | SA_ONSTACK;
+  sigfillset(&action.sa_mask);
+  sigaction(signal_number, &action, nullptr);
+}
+
+}  // namespace cupool::process
