@@ -1,5 +1,7 @@
 // What a program may observe (design.md section 2), rule by rule: each probe's own checks hold, and
 // its output is the same as without the preload.
+#include <sstream>
+
 #include "harness.h"
 
 namespace preload {
@@ -78,6 +80,20 @@ TEST(Contract, OutOfMemoryComesWhereItWouldOnTheMallocBackend) {
 // Contract 4, second half: freed memory is there for the process's other allocators.
 TEST(Contract, FreedMemoryServesOtherAllocators) {
   expect_same("probe_oom mode=others", 0, 1, {{"CUPOOL_SIM_MEMORY", "1G"}});
+}
+
+// A pool maps all that is free before it finds that it is not enough: 0.4 s on an H200.
+TEST(Contract, PoolsAreNotAskedForWhatTheyCannotHave) {
+  const ScratchFolder folder;
+  const std::string calls = folder.path() + "/calls";
+  expect_same("probe_oom mode=hopeless", 0, 1, {{"CUPOOL_SIM_MEMORY", "1G"}});
+  run_preloaded("probe_oom mode=hopeless",
+                {{"CUPOOL_SIM_MEMORY", "1G"}, {"CUPOOL_SIM_CALLS", calls}});
+  std::istringstream lines(read_file(calls));
+  std::map<std::string, int> made;
+  for (std::string name; lines >> name;) lines >> made[name];
+  EXPECT_GE(made["cuMemAlloc_v2"], 8) << "the driver decides";
+  EXPECT_LT(made["cuMemAllocFromPoolAsync"], 8);
 }
 
 // Contract 5 and 6.

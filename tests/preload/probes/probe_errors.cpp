@@ -106,6 +106,11 @@ void runtime_other_allocators() {
   runtime_line("attributes interior", cudaPointerGetAttributes(&attributes, at(device, 100)));
   std::printf("  type %d device %d\n", static_cast<int>(attributes.type), attributes.device);
   MUST(cudaFree(device));
+  MUST(cudaMalloc(&device, 9000));  // not the size of a class
+  runtime_line("attributes behind the end",
+               cudaPointerGetAttributes(&attributes, at(device, 9000)));
+  std::printf("  type %d\n", static_cast<int>(attributes.type));
+  MUST(cudaFree(device));
 }
 
 void runtime_mem_info() {
@@ -154,12 +159,31 @@ void driver_lines() {
   std::printf("  base %d size %zu\n", base == p, size);
   line("range, base only", cuMemGetAddressRange(&base, nullptr, p));
   line("range, size only", cuMemGetAddressRange(nullptr, &size, p));
+  line("range behind the end", cuMemGetAddressRange(&base, &size, p + 1000));
+  std::printf("  base %d size %zu\n", base == p, size);
+  unsigned type = 0;
+  line("attribute behind the end",
+       cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p + 1000));
+  CUpointer_attribute which = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+  void* values[] = {&type};
+  line("attributes behind the end", cuPointerGetAttributes(1, &which, values, p + 1000));
+  std::printf("  type %u\n", type);
   // HAMi-core #333: a null argument of cuMemGetInfo must not crash.
   line("cuMemGetInfo null free", cuMemGetInfo(nullptr, &size));
   line("cuMemGetInfo null total", cuMemGetInfo(&size, nullptr));
   CUcontext of_pointer = nullptr;
   line("context attribute", cuPointerGetAttribute(&of_pointer, CU_POINTER_ATTRIBUTE_CONTEXT, p));
   std::printf("  is the context %d\n", of_pointer == context);  // contract 6
+  CUipcMemHandle handle;
+  line("IPC handle", cuIpcGetMemHandle(&handle, p));
+  CUdeviceptr freed = 0;
+  MUST(cuMemAlloc(&freed, 4096));
+  MUST(cuMemFree(freed));
+  line("IPC handle of freed memory", cuIpcGetMemHandle(&handle, freed));
+  type = 7;
+  line("attribute of freed memory",
+       cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, freed));
+  std::printf("  type %u\n", type);
   // A free works whichever context is current, or none (contract 10).
   MUST(cuCtxSetCurrent(nullptr));
   line("cuMemFree without current context", cuMemFree(p));

@@ -1,6 +1,7 @@
 // Fills the device until it is out of memory, frees all, fills again with other sizes (contract 4):
 // out of memory comes only where the program would have had it without us. The test compares the
-// totals within a chunk, all else exactly. mode= legacy, others (other allocators after a free).
+// totals within a chunk, all else exactly. mode= legacy, others (other allocators after a free),
+// hopeless (requests that the device has no room for).
 #include <cuda_runtime_api.h>
 
 #include <vector>
@@ -58,9 +59,27 @@ void others_after_free() {
   }
 }
 
+// As a program does that asks for all there is, a little less, and so on.
+void ask_for_too_much() {
+  size_t available = 0;
+  size_t total = 0;
+  void* kept = nullptr;
+  MUST(cudaMalloc(&kept, 64 * kMiB));
+  MUST(cudaMemGetInfo(&available, &total));
+  for (size_t more = 8; more > 0; --more) {
+    void* p = nullptr;
+    std::printf("%d\n", static_cast<int>(cudaMalloc(&p, available + more * kMiB)));
+  }
+  MUST(cudaFree(kept));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (probe::argument_is(argc, argv, "mode", "hopeless")) {
+    ask_for_too_much();
+    return 0;
+  }
   if (probe::argument_is(argc, argv, "mode", "others")) {
     others_after_free();
     return 0;

@@ -1,0 +1,342 @@
+#!/usr/bin/env python3
+"""Every driver call of every test program made to fail once, in turn, on the simulated device.
+
+Our trouble is never the program's error (docs/design.md, fail open). A program run under the
+preload learns which driver functions are called and how often; then it is run once for each
+function, call and plausible code. It must end, show what it showed without the fault, or what it
+shows without the preload when a call that it makes itself fails so.
+"""
+import argparse
+import collections
+import concurrent.futures
+import itertools
+import json
+import os
+import pathlib
+import random
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+
+# Name, command, environment. The probes are those of tests/preload that end by themselves soon.
+PROGRAMS = [
+    ("crowd", "faults/programs/crowd", {}),
+    ("crowd_ordered", "faults/programs/crowd lean=no",
+     {"CUPOOL_FREE_MODE": "ordered", "CUPOOL_MAX_PENDING": "256K"}),
+    ("crowd_sync", "faults/programs/crowd", {"CUPOOL_FREE_MODE": "sync"}),
+    ("crowd_malloc", "faults/programs/crowd",
+     {"CUPOOL_BACKEND": "malloc", "CUPOOL_MAX_CACHED": "128K"}),
+    ("crowd_no_events", "faults/programs/crowd", {"LD_LIBRARY_PATH": "lib-no-ctx-event"}),
+    ("pressure", "faults/programs/pressure", {"CUPOOL_SIM_MEMORY": "128M"}),
+    ("pressure_prealloc", "faults/programs/pressure",
+     {"CUPOOL_SIM_MEMORY": "256M", "CUPOOL_PREALLOC": "48M"}),
+    ("crowd_default_pool", "faults/programs/crowd", {"CUPOOL_POOL": "default"}),
+    ("contexts", "faults/programs/contexts", {"CUPOOL_SIM_DEVICES": "2"}),
+    ("runtime", "preload/probes/probe_runtime_shared threads=1", {}),
+    ("runtime_static", "preload/probes/probe_runtime_static", {}),
+    ("driver_linked", "preload/probes/probe_driver_linked", {}),
+    ("dlsym", "preload/probes/probe_dlsym", {}),
+    ("getproc", "preload/probes/probe_getproc", {}),
+    ("errors_runtime", "preload/probes/probe_errors route=runtime", {}),
+    ("errors_driver", "preload/probes/probe_errors route=driver", {}),
+    ("pitch", "preload/probes/probe_pitch", {}),
+    ("alignment", "preload/probes/probe_alignment", {}),
+    ("reset", "preload/probes/probe_contexts mode=reset", {}),
+    ("two_contexts", "preload/probes/probe_contexts mode=contexts", {}),
+    ("primary", "preload/probes/probe_contexts mode=primary", {}),
+    ("exit_return", "preload/probes/probe_exit mode=return", {}),
+    ("exit_destructor", "preload/probes/probe_exit mode=destructor", {}),
+]
+
+# What a function may plausibly answer, by the first pattern that matches. "!": there to stay.
+CODES = [(re.compile(pattern + "$"), codes.split()) for pattern, codes in [
+    (r"cuMemAllocFromPoolAsync|cuMemAllocAsync|cuMemAlloc(Pitch|Managed)?(_v2)?",
+     "2 1 801 999 700!"),
+    (r"cu(Event|Stream)(Query|Synchronize)|cuCtxSynchronize(_v2)?", "700! 719! 4! 999"),
+    (r"cuCtxRecordEvent", "801 1 2 901 999 700!"),
+    (r"cuEventRecord.*", "1 2 999 700!"),
+    (r"cu(Event|Stream)Create.*", "2 999 700!"),
+    (r"cuMemPoolCreate|cuDeviceGet(Default)?MemPool", "801 2 1"),
+    (r"cuMemPool.*", "1 801"),
+    (r"cuMemGetInfo_v2", "1 999 700!"),
+    (r"cuCtxGetCurrent", "3 4! 201"),
+    (r"cuCtx(Push|Pop|Set)Current(_v2)?", "201 4!"),
+    (r"cuDevicePrimaryCtx.*|cuCtx(Create|Destroy).*", "2 201 999 700!"),
+    (r"cuMemFree(Async)?(_v2)?", "1 999 700!"),
+    (r"cuGetProcAddress.*", "1 500"),
+    (r"cuInit", "100 999"),
+    (r"cuStream(Begin|End)Capture.*", "1 901 999 700!"),
+    (r"cuGraph.*", "1 2 700!"),
+    (r"cuMem(cpy|set).*|cuLaunch.*", "1 700!"),
+    (r".*", "1 999"),
+]]
+
+EACH_CALL_UP_TO = 4   # of one function; from there on ever fewer of the later ones
+PLAIN_CALLS_TRIED = 100  # the nearest, and as many of the others
+LIMIT_S = 60
+
+Run = collections.namedtuple("Run", "code out err reports timed_out")
+Case = collections.namedtuple("Case", "program function nth code")
+
+
+def fault_of(case):
+    return f"{case.function}:{case.nth}={case.code}"
+
+
+class Sweep:
+    def __init__(self, arguments):
+        self.build = pathlib.Path(arguments.build).resolve()
+        self.library = os.path.abspath(arguments.library)
+        self.before_library = arguments.sanitizer_runtime
+        self.scratch = tempfile.TemporaryDirectory(prefix="cupool-faults-")
+        self.numbers = itertools.count()
+        self.plain, self.preloaded, self.calls, self.plain_calls = {}, {}, {}, {}
+        self.plain_with_fault = {}
+        self.lock = threading.Lock()
+        self.runs = 0
+
+    def environment(self, name, preload, fault):
+        sim = self.build / "tests/sim"
+        own = dict(next(row[2] for row in PROGRAMS if row[0] == name))
+        values = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/", "LC_ALL": "C",
+                  "CUPOOL_SIM_JUDGE": "1"}
+        folders = [str(sim / folder) for folder in (own.pop("LD_LIBRARY_PATH", None), "lib")
+                   if folder]
+        values["LD_LIBRARY_PATH"] = ":".join(folders)
+        for option in ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS"):
+            if option in os.environ:
+                values[option] = os.environ[option]
+        if preload:
+            values["LD_PRELOAD"] = ":".join(filter(None, [self.before_library, self.library]))
+        else:
+            own = {key: value for key, value in own.items() if key.startswith("CUPOOL_SIM_")}
+        if fault:
+            values["CUPOOL_SIM_FAIL"] = fault
+        values.update(own)
+        return values
+
+    def command(self, name):
+        words = shlex.split(next(row[1] for row in PROGRAMS if row[0] == name))
+        return [str(self.build / "tests" / words[0])] + words[1:]
+
+    def run(self, name, preload, fault=None, calls=False):
+        number = next(self.numbers)
+        folder = pathlib.Path(self.scratch.name) / str(number)
+        folder.mkdir()
+        environment = self.environment(name, preload, fault)
+        if preload:
+            environment["CUPOOL_STATS"] = "json"
+            environment["CUPOOL_STATS_FILE"] = str(folder / "report-%p.json")
+        if calls:
+            environment["CUPOOL_SIM_CALLS"] = str(folder / "calls")
+        with self.lock:
+            self.runs += 1
+        process = subprocess.Popen(self.command(name), env=environment, cwd=folder, text=True,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, start_new_session=True)
+        timed_out = False
+        try:
+            out, err = process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate()
+        reports = []
+        for file in sorted(folder.glob("report-*.json")):
+            reports.append(json.loads(file.read_text()))
+            file.unlink()
+        counts = {}
+        if calls:
+            file = folder / "calls"
+            for line in file.read_text().splitlines():
+                symbol, count = line.split()
+                counts[symbol] = int(count)
+            file.unlink()
+        folder.rmdir()
+        return Run(process.returncode, out, err, reports, timed_out), counts
+
+    def learn(self, name):
+        self.plain[name], self.plain_calls[name] = self.run(name, False, calls=True)
+        self.preloaded[name], self.calls[name] = self.run(name, True, calls=True)
+
+    def cases(self, names):
+        """All of them, in a fixed order."""
+        result = []
+        for name in names:
+            for function, count in sorted(self.calls[name].items()):
+                codes = next(codes for pattern, codes in CODES if pattern.match(function))
+                for nth in chosen_calls(count):
+                    result += [Case(name, function, nth, code) for code in codes]
+        return result
+
+    def outcomes_without_us(self, case):
+        """What the program shows when its own n-th call fails so, for one n after the other."""
+        count = self.plain_calls[case.program].get(case.function, 0)
+        nearest = sorted(range(1, count + 1), key=lambda nth: abs(nth - case.nth))
+        near, far = nearest[:PLAIN_CALLS_TRIED], nearest[PLAIN_CALLS_TRIED:]
+        for nth in near + far[::1 + len(far) // PLAIN_CALLS_TRIED]:
+            key = case._replace(nth=nth)
+            with self.lock:
+                known = self.plain_with_fault.get(key)
+            if known is None:
+                run, _ = self.run(case.program, False, fault_of(key))
+                known = (run.code, run.out)
+                with self.lock:
+                    self.plain_with_fault[key] = known
+            yield known
+
+    def check(self, case):
+        """What is wrong with the run, or None."""
+        run, _ = self.run(case.program, True, fault_of(case))
+        normal = self.plain[case.program]
+        wrong = None
+        if run.timed_out:
+            wrong = "a hang"
+        elif run.code < 0:
+            if (run.code, run.out) not in self.outcomes_without_us(case):
+                wrong = f"signal {-run.code}"
+        elif "Sanitizer" in run.err:
+            wrong = "a sanitizer's complaint"
+        elif (run.code, run.out) == (normal.code, normal.out):
+            wrong = self.wrong_in_reports(case, run)
+        elif case.code.endswith("!") and tells_only(run, normal, case.code[:-1]):
+            pass
+        elif not any(same_or_success(run, *shown) for shown in self.outcomes_without_us(case)):
+            wrong = "the program sees a difference"
+        return wrong and f"{wrong}\n{self.described(run, normal)}"
+
+    def wrong_in_reports(self, case, run):
+        """Lost blocks: the program has freed what it frees without the fault."""
+        if case.code.endswith("!"):
+            return None  # the driver frees nothing any more
+        expected = figures(self.preloaded[case.program].reports)
+        found = figures(run.reports)
+        for report in run.reports:
+            for device in report["devices"]:
+                if device["unaccounted_bytes"] != 0:
+                    return f"unaccounted: {device['unaccounted_bytes']} bytes"
+        if found["live_bytes"] > expected["live_bytes"]:
+            return f"live: {found['live_bytes']} bytes instead of {expected['live_bytes']}"
+        # What a destroyed context left behind waits in the pool for the device's next one.
+        if expected["lost_bytes"] == 0 and found["lost_bytes"] != 0:
+            return f"lost in the pool: {found['lost_bytes']} bytes"
+        return None
+
+    @staticmethod
+    def described(run, normal):
+        lines = [f"exit code {run.code}, without the fault {normal.code}"]
+        for title, text in (("shown", run.out), ("without the fault", normal.out),
+                            ("standard error", run.err)):
+            lines += [f"--- {title}"] + text.splitlines()[-25:]
+        return "\n".join(lines)
+
+
+def chosen_calls(count):
+    nth, step = 1, 1
+    while nth <= count:
+        yield nth
+        if nth >= EACH_CALL_UP_TO:
+            step *= 2
+        nth += step
+
+
+def figures(reports):
+    sums = collections.Counter()
+    for report in reports:
+        for device in report["devices"]:
+            for key in ("application_bytes", "passthrough_bytes"):
+                sums["live_bytes"] += device["gauges"][key]["current"]
+            pool = device["pool"]
+            if pool is not None:
+                held = device["gauges"]["held_bytes"]["current"]
+                sums["lost_bytes"] += max(0, pool["used_current_bytes"] - held)
+    return sums
+
+
+def same_or_success(run, code, out):
+    """The same, or fewer errors: a call that succeeds where the driver's would not."""
+    lines, others = run.out.splitlines(), out.splitlines()
+    missing = [line for line in others if line not in lines]
+    return (run.code == code and all(line in others for line in lines) and
+            all(line.startswith("error:") for line in missing))
+
+
+def tells_only(run, normal, code):
+    """A sticky error may reach the program anywhere, but it is the only thing that may."""
+    def without_number(line):
+        return re.sub(r" x\d+$", "", line)  # of times that an error was told
+    usual = {without_number(line) for line in normal.out.splitlines()}
+    if "wrong:" in run.out or "WRONG" in run.out or run.code not in (normal.code, 4):
+        return False
+    return all(without_number(line) in usual or re.search(rf"\b{code}\b", line)
+               for line in run.out.splitlines())
+
+
+def selected(cases, runs, seed):
+    """A part of the cases: every function of every program before a second call of one."""
+    random_numbers = random.Random(seed)
+    groups = collections.defaultdict(list)
+    for case in cases:
+        groups[(case.program, case.function)].append(case)
+    for group in groups.values():
+        random_numbers.shuffle(group)
+    keys = sorted(groups)
+    random_numbers.shuffle(keys)
+    rounds = itertools.zip_longest(*(groups[key] for key in keys))
+    flat = (case for turn in rounds for case in turn if case is not None)
+    return list(itertools.islice(flat, runs))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", required=True, help="build folder")
+    parser.add_argument("--library", required=True, help="libcupool.so")
+    parser.add_argument("--sanitizer-runtime", default="", help="preloaded before the library")
+    parser.add_argument("--runs", type=int, default=900, help="how many of the cases")
+    parser.add_argument("--all", action="store_true", help="all cases")
+    parser.add_argument("--seed", type=int, default=1, help="of the choice")
+    parser.add_argument("--program", action="append", help="only this one")
+    parser.add_argument("--function", default=".*", help="only functions that match")
+    parser.add_argument("--only", help="one case: PROGRAM FUNCTION:N=CODE")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    arguments = parser.parse_args()
+
+    sweep = Sweep(arguments)
+    names = arguments.program or [row[0] for row in PROGRAMS]
+    if arguments.only:
+        names = arguments.only.split()[:1]
+    pool = concurrent.futures.ThreadPoolExecutor(arguments.jobs)
+    list(pool.map(sweep.learn, names))
+    for name in names:
+        plain, preloaded = sweep.plain[name], sweep.preloaded[name]
+        if (plain.code, plain.out) != (preloaded.code, preloaded.out) or not plain.out:
+            sys.exit(f"{name} differs without any fault:\n{Sweep.described(preloaded, plain)}")
+    cases = [case for case in sweep.cases(names) if re.match(arguments.function, case.function)]
+    possible = len(cases)
+    if arguments.only:
+        function, nth, code = re.fullmatch(r"\S+ (\S+):(\d+)=(\S+)", arguments.only).groups()
+        cases = [Case(names[0], function, int(nth), code)]
+    else:
+        cases = selected(cases, possible if arguments.all else arguments.runs, arguments.seed)
+
+    failures = 0
+    for case, wrong in zip(cases, pool.map(sweep.check, cases)):
+        if not wrong:
+            continue
+        failures += 1
+        again = [sys.argv[0], "--build", arguments.build, "--library", arguments.library]
+        if arguments.sanitizer_runtime:
+            again += ["--sanitizer-runtime", arguments.sanitizer_runtime]
+        again += ["--only", f"{case.program} {fault_of(case)}"]
+        print(f"{case.program} {fault_of(case)}: {wrong}\nagain: {shlex.join(again)}\n", flush=True)
+    print(f"{len(cases)} of {possible} faults in {len(names)} programs, {sweep.runs} runs: "
+          f"{failures} failed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

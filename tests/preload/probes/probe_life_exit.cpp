@@ -1,0 +1,181 @@
+// How a process ends while it is in the middle of something (contract 11). mode= busy_exit,
+// busy_return, busy__exit, busy_quick_exit, busy_abort, busy_term, busy_segv (eight threads
+// allocate and free meanwhile), thread_exit (a thread calls exit, main allocates), main_ends (main
+// ends by pthread_exit), statics (static objects and exit handlers allocate and free), handler_exit
+// (_exit in a signal handler that interrupts an allocation). Exit code 7, so that a lost code
+// shows.
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "probe.h"
+
+#if defined(__SANITIZE_THREAD__)
+// It takes the reuse of a detached thread's stack, thread-local data included, for a race.
+// Visible: the sanitizer's library looks it up.
+extern "C" __attribute__((visibility("default"))) const char* __tsan_default_suppressions() {
+  return "race:_dl_deallocate_tls\n";
+}
+#endif
+
+namespace {
+
+constexpr int kExitCode = 7;
+constexpr int kBusyThreads = 8;
+
+std::atomic<int> busy_threads{0};
+
+// Until the driver is gone: then the calls fail, and the thread ends.
+void work_until_refused(int lane) {
+  bool counted = false;
+  for (unsigned i = 0;; ++i) {
+    void* p = nullptr;
+    void* q = nullptr;
+    if (cudaMalloc(&p, size_t{512} << ((i + static_cast<unsigned>(lane)) % 14)) != cudaSuccess) {
+      return;
+    }
+    if (cudaMalloc(&q, 4096) != cudaSuccess) return;
+    if (cudaFree(p) != cudaSuccess || cudaFree(q) != cudaSuccess) return;
+    if (!counted) ++busy_threads;
+    counted = true;
+  }
+}
+
+void start_busy_threads() {
+  for (int i = 0; i < kBusyThreads; ++i) std::thread(work_until_refused, i).detach();
+  while (busy_threads < kBusyThreads) std::this_thread::yield();
+}
+
+void say(const char* text) {
+  std::printf("%s\n", text);
+  std::fflush(stdout);
+}
+
+[[noreturn]] void exit_from_thread() {
+  std::thread([] {
+    start_busy_threads();
+    say("a thread leaves");
+    std::exit(kExitCode);
+  }).detach();
+  work_until_refused(1);
+  for (;;) pause();
+}
+
+[[noreturn]] void main_ends_first() {
+  static std::atomic<bool> worked{false};
+  std::thread([] {
+    while (!worked) std::this_thread::yield();
+    usleep(2000);
+    void* p = nullptr;
+    MUST(cudaMalloc(&p, 4096));
+    MUST(cudaFree(p));
+    say("main has ended");
+    std::exit(kExitCode);
+  }).detach();
+  void* p = nullptr;
+  MUST(cudaMalloc(&p, 1 << 20));
+  MUST(cudaFree(p));
+  worked = true;
+  pthread_exit(nullptr);
+}
+
+// Allocated before main, and used until after the last exit handler.
+bool with_statics = false;
+
+void use_late(const char* where, void** block) {
+  void* more = nullptr;
+  const int free_code = cudaFree(*block);
+  const int malloc_code = cudaMalloc(&more, 4096);
+  const int second_free_code = malloc_code == cudaSuccess ? cudaFree(more) : 0;
+  std::printf("%s: free %d malloc %d free %d\n", where, free_code, malloc_code, second_free_code);
+  std::fflush(stdout);
+}
+
+struct Global {
+  explicit Global(const char* where) : where_(where) {}
+  ~Global() {
+    if (with_statics) use_late(where_, &block_);
+  }
+  void allocate() { MUST(cudaMalloc(&block_, 3 << 20)); }
+  const char* where_;
+  void* block_ = nullptr;
+};
+
+Global early{"static object"};
+void* block_of_early_handler = nullptr;
+void* block_of_late_handler = nullptr;
+
+void run_with_statics() {
+  with_statics = true;
+  std::atexit([] { use_late("handler from before the first use", &block_of_early_handler); });
+  early.allocate();
+  MUST(cudaMalloc(&block_of_early_handler, 4096));
+  MUST(cudaMalloc(&block_of_late_handler, 4096));
+  std::atexit([] { use_late("handler from after the first use", &block_of_late_handler); });
+  static Global late{"function's static object"};
+  late.allocate();
+}
+
+// Twelve processes, each interrupted somewhere in a loop of allocations.
+void leave_in_handlers() {
+  constexpr int kProcesses = 12;
+  int wrong = 0;
+  for (int child = 0; child < kProcesses; ++child) {
+    if (fork() == 0) {
+      signal(SIGUSR1, [](int) { _exit(kExitCode); });
+      void* p = nullptr;
+      MUST(cudaMalloc(&p, 4096));
+      const pthread_t target = pthread_self();
+      std::thread([target, child] {
+        usleep(500 + 137 * static_cast<unsigned>(child));
+        pthread_kill(target, SIGUSR1);
+      }).detach();
+      work_until_refused(child);
+    }
+  }
+  for (int child = 0; child < kProcesses; ++child) {
+    int status = 0;
+    if (wait(&status) < 0 || !WIFEXITED(status) || WEXITSTATUS(status) != kExitCode) ++wrong;
+  }
+  std::printf("children that ended wrongly: %d\n", wrong);
+}
+
+[[noreturn]] void die_of(int signal_number) {
+  const rlimit no_core{0, 0};
+  setrlimit(RLIMIT_CORE, &no_core);
+  signal(signal_number, SIG_DFL);  // a sanitizer handles some of them
+  raise(signal_number);
+  _exit(kExitCode);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string mode = probe::argument(argc, argv, "mode", "busy_exit");
+  if (mode == "thread_exit") exit_from_thread();
+  if (mode == "main_ends") main_ends_first();
+  if (mode == "handler_exit") {
+    leave_in_handlers();
+    return kExitCode;
+  }
+  if (mode == "statics") {
+    run_with_statics();
+    return kExitCode;
+  }
+  start_busy_threads();
+  say("leaving");
+  if (mode == "busy_exit") std::exit(kExitCode);
+  if (mode == "busy__exit") _exit(kExitCode);
+  if (mode == "busy_quick_exit") std::quick_exit(kExitCode);
+  if (mode == "busy_abort") die_of(SIGABRT);
+  if (mode == "busy_term") die_of(SIGTERM);
+  if (mode == "busy_segv") die_of(SIGSEGV);
+  return kExitCode;
+}

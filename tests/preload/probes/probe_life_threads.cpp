@@ -1,0 +1,64 @@
+// Thousands of threads that each allocate and free, eight at a time (contract 11): neither streams
+// nor host memory may grow with their number. Prints what has grown, which has to be nothing.
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <thread>
+#include <vector>
+
+#include "probe.h"
+
+namespace {
+
+constexpr int kAtOnce = 8;
+
+void work(int lane) {
+  void* small = nullptr;
+  void* large = nullptr;
+  MUST(cudaMalloc(&small, size_t{512} << (lane % 6)));
+  MUST(cudaMalloc(&large, 3 << 20));
+  MUST(cudaMemset(small, lane, 512));
+  MUST(cudaFree(small));
+  MUST(cudaFree(large));
+}
+
+void run_threads(int number) {
+  for (int done = 0; done < number; done += kAtOnce) {
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kAtOnce; ++i) threads.emplace_back(work, done + i);
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+long resident_kib() {
+  long pages = 0;
+  std::FILE* file = std::fopen("/proc/self/statm", "r");
+  CHECK(file != nullptr && std::fscanf(file, "%*d %ld", &pages) == 1);
+  std::fclose(file);
+  return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+unsigned long long streams_created() {
+  using Calls = unsigned long long (*)(const char*);
+  const auto calls = reinterpret_cast<Calls>(dlsym(RTLD_DEFAULT, "cupoolSimCalls"));
+  return calls == nullptr ? 0 : calls("cuStreamCreate");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int threads = static_cast<int>(probe::number(argc, argv, "threads", 10000));
+  const long allowed_kib = probe::number(argc, argv, "allowed_kib", 4096);
+  run_threads(threads / 5);
+  const long kib_before = resident_kib();
+  const unsigned long long streams_before = streams_created();
+  run_threads(threads - threads / 5);
+  const unsigned long long streams = streams_created();
+  const long grown_kib = resident_kib() - kib_before;
+  std::fprintf(stdout, "streams %s\n", streams <= 2 * kAtOnce ? "few" : "many");
+  std::fprintf(stdout, "streams grown %s\n", streams > streams_before + kAtOnce ? "yes" : "no");
+  std::fprintf(stdout, "memory grown %s\n", grown_kib > allowed_kib ? "yes" : "no");
+  if (grown_kib > allowed_kib) std::fprintf(stderr, "grown by %ld KiB\n", grown_kib);
+  return 0;
+}

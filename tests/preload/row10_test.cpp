@@ -1,0 +1,87 @@
+// Contract 10: contexts are destroyed and devices reset, again and again; what belonged to them is
+// gone, nothing grows, and allocation works afterwards.
+#include <sstream>
+
+#include "harness.h"
+
+namespace preload {
+namespace {
+
+struct Setting {
+  const char* name;
+  Environment extra;
+};
+
+long grown_kib(const std::string& out) {
+  const size_t at = out.find("grown_kib=");
+  return at == std::string::npos ? 1 << 30 : std::strtol(out.c_str() + at + 10, nullptr, 10);
+}
+
+std::string without_growth(const std::string& out) {
+  std::string kept;
+  std::istringstream lines(out);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.compare(0, 10, "grown_kib=") != 0) kept += line + "\n";
+  }
+  return kept;
+}
+
+std::map<std::string, uint64_t> calls_in(const std::string& file) {
+  std::map<std::string, uint64_t> calls;
+  std::istringstream lines(read_file(file));
+  std::string symbol;
+  uint64_t count = 0;
+  while (lines >> symbol >> count) calls[symbol] = count;
+  return calls;
+}
+
+class Row10 : public testing::TestWithParam<Setting> {};
+
+TEST_P(Row10, ContextsComeAndGoWithoutGrowth) {
+  constexpr uint64_t kRounds = 100;
+  for (const char* mode : {"resets", "contexts", "primary"}) {
+    SCOPED_TRACE(mode);
+    const ScratchFolder folder;
+    const std::string probe = std::string("probe_row10 rounds=100 mode=") + mode;
+    Environment extra = GetParam().extra;
+    extra["CUPOOL_SIM_CALLS"] = folder.path() + "/plain";
+    const ProcessResult plain = run_plain(probe, extra);
+    extra["CUPOOL_SIM_CALLS"] = folder.path() + "/ours";
+    const PreloadedRun run = run_preloaded(probe, extra);
+    EXPECT_EQ(plain.exit_code, 0) << plain.describe();
+    EXPECT_EQ(run.process.exit_code, 0) << run.describe();
+    EXPECT_EQ(run.process.signal, 0) << run.describe();
+    EXPECT_EQ(run.process.err, "");
+    EXPECT_EQ(without_growth(run.process.out), without_growth(plain.out));
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    // A context that was created and destroyed leaves an empty object behind; one that comes back
+    // under its handle leaves nothing.
+    const bool created = std::string(mode) == "contexts";
+    EXPECT_LT(grown_kib(run.process.out), grown_kib(plain.out) + (created ? 2 * 67 * 16 : 512))
+        << run.describe();
+#endif
+    auto ours = calls_in(folder.path() + "/ours");
+    auto theirs = calls_in(folder.path() + "/plain");
+    EXPECT_LE(ours["cuMemPoolCreate"], 2u);
+    // One stream of ours for each context and thread that took fresh memory in it: a thread that
+    // ended gave its own to the next.
+    const uint64_t streams = ours["cuStreamCreate"] + ours["cuStreamCreateWithPriority"];
+    const uint64_t own = theirs["cuStreamCreate"] + theirs["cuStreamCreateWithPriority"];
+    EXPECT_GE(own, kRounds);
+    EXPECT_LE(streams, own + 4 * kRounds + 1);
+    ASSERT_EQ(run.reports.size(), 1u);
+    EXPECT_GT(run.counter("context_lost_bytes_total"), kRounds * (3u << 20));
+    for (const nlohmann::json& report : run.reports) expect_identity(report);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Row10,
+                         testing::Values(Setting{"Auto", {}},
+                                         Setting{"Sync", {{"CUPOOL_FREE_MODE", "sync"}}},
+                                         Setting{"Malloc", {{"CUPOOL_BACKEND", "malloc"}}},
+                                         Setting{"DefaultPool", {{"CUPOOL_POOL", "default"}}},
+                                         Setting{"SmallDevice", {{"CUPOOL_SIM_MEMORY", "128M"}}}),
+                         [](const auto& row) { return std::string(row.param.name); });
+
+}  // namespace
+}  // namespace preload

@@ -1,0 +1,161 @@
+// Contract 4: out of memory is reported only after idle memory was given back and the real call has
+// failed, for every allocator of the process, and at the device's limit exactly as without us.
+#include <algorithm>
+#include <sstream>
+
+#include "harness.h"
+
+namespace preload {
+namespace {
+
+const Environment kSmallDevice = {{"CUPOOL_SIM_MEMORY", "512M"}};
+
+Environment with(Environment environment, const Environment& more) {
+  for (const auto& entry : more) environment[entry.first] = entry.second;
+  return environment;
+}
+
+long total_of(const std::string& out) {
+  const size_t at = out.find("total_mib=");
+  return at == std::string::npos ? -1 : std::strtol(out.c_str() + at + 10, nullptr, 10);
+}
+
+std::vector<std::string> lines_of(const std::string& out) {
+  std::vector<std::string> lines;
+  std::istringstream stream(out);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+// The driver's errors name the call; a line of the probe is "name: code, last error code".
+std::string line_of(const std::vector<std::string>& lines, const std::string& name) {
+  for (const std::string& line : lines) {
+    if (line.compare(0, name.size() + 1, name + ":") == 0) return line;
+  }
+  return "";
+}
+
+struct Walk {
+  const char* leave;
+  Environment extra;
+};
+
+TEST(Row4Limit, WalkDownEndsWhereItDoesInAFreshProcess) {
+  for (const Walk& walk :
+       {Walk{"0", {}}, Walk{"4", {}}, Walk{"0", {{"CUPOOL_BACKEND", "malloc"}}},
+        Walk{"4", {{"CUPOOL_SIM_RECLAIM", "1"}}}, Walk{"4", {{"CUPOOL_SIM_MODE", "early"}}},
+        Walk{"4", {{"CUPOOL_FREE_MODE", "sync"}}}}) {
+    const std::string probe = std::string("probe_row4_limit mode=walk leave=") + walk.leave;
+    const PreloadedRun run = expect_same(probe, 0, 1, with(kSmallDevice, walk.extra));
+    const bool loads = run.process.out.find("kernel: 1024 of 1024") != std::string::npos;
+    EXPECT_EQ(loads, std::string(walk.leave) == "4") << run.describe();
+  }
+}
+
+// Live blocks keep the rest of their step of 32 MiB in each of the two pools.
+TEST(Row4Limit, WalkDownEndsNearByWithLiveBlocks) {
+  for (const char* reclaim : {"0", "1"}) {
+    const std::string probe = "probe_row4_limit mode=walk leave=4 live=1";
+    const Environment extra = with(kSmallDevice, {{"CUPOOL_SIM_RECLAIM", reclaim}});
+    const ProcessResult plain = run_plain(probe, extra);
+    const PreloadedRun ours = run_preloaded(probe, extra);
+    EXPECT_EQ(plain.exit_code, 0) << plain.describe();
+    EXPECT_EQ(ours.process.exit_code, 0) << ours.describe();
+    EXPECT_GT(total_of(plain.out), 400);
+    EXPECT_GE(total_of(ours.process.out) + 64, total_of(plain.out));
+    EXPECT_LE(total_of(ours.process.out), total_of(plain.out));
+    EXPECT_NE(plain.out.find("kernel: 1024 of 1024"), std::string::npos) << plain.describe();
+    EXPECT_NE(ours.process.out.find("kernel: 1024 of 1024"), std::string::npos) << ours.describe();
+    EXPECT_EQ(ours.process.err, "");
+    for (const nlohmann::json& report : ours.reports) expect_identity(report);
+  }
+}
+
+TEST(Row4Limit, ThreadsAreRefusedOnlyWhereNothingIsLeft) {
+  for (const char* memory : {"400M", "160M"}) {
+    for (const char* mode : {"late", "timed"}) {
+      const Environment extra = {{"CUPOOL_SIM_MEMORY", memory}, {"CUPOOL_SIM_MODE", mode}};
+      const PreloadedRun ours = run_preloaded("probe_row4_limit mode=threads", extra);
+      EXPECT_EQ(ours.process.exit_code, 0) << ours.describe();
+      EXPECT_EQ(ours.process.err, "");
+      // Beside live blocks: their classes' rounding, a step of each pool, and what the three other
+      // threads have just asked for or are giving back.
+      EXPECT_GE(total_of(ours.process.out), std::strtol(memory, nullptr, 10) * 3 / 4 - 64 - 3 * 24)
+          << ours.describe();
+      for (const nlohmann::json& report : ours.reports) expect_identity(report);
+    }
+  }
+}
+
+TEST(Row4Limit, InsideACapture) {
+  expect_same("probe_row4_limit mode=capture", 0, 1, {{"CUPOOL_SIM_MEMORY", "300M"}});
+  expect_same("probe_row4_limit mode=capture", 0, 1,
+              {{"CUPOOL_SIM_MEMORY", "300M"}, {"CUPOOL_BACKEND", "malloc"}});
+}
+
+// CUPOOL_MAX_SIZE bounds what cupool holds, not what the program gets.
+TEST(Row4Limit, MaximumSizeIsNotTheProgramsLimit) {
+  const PreloadedRun run = expect_same("probe_row4_limit mode=fill", 0, 1,
+                                       with(kSmallDevice, {{"CUPOOL_MAX_SIZE", "64M"}}));
+  EXPECT_GT(run.counter("served_passthrough_total"), 40u);
+  ASSERT_EQ(run.reports.size(), 1u);
+  const nlohmann::json& gauges = run.reports[0].at("devices").at(0).at("gauges");
+  EXPECT_LE(gauges.at("held_bytes").at("peak").get<uint64_t>(), 64u << 20);
+  EXPECT_GT(gauges.at("held_bytes").at("peak").get<uint64_t>(), 0u);
+}
+
+// Three quarters of the device for each of the others, after all of it was served and freed.
+TEST(Row4Others, GetWhatWasFreed) {
+  for (const char* backend : {"pool", "malloc"}) {
+    for (const char* busy : {"0", "1"}) {
+      const Environment extra = with(kSmallDevice, {{"CUPOOL_BACKEND", backend}});
+      const PreloadedRun run =
+          expect_same(std::string("probe_row4_others fill=1 busy=") + busy, 0, 1, extra);
+      const std::vector<std::string> lines = lines_of(run.process.out);
+      EXPECT_EQ(lines.size(), 26u);
+      for (const std::string& line : lines) {
+        EXPECT_NE(line.find(": 0, last error 0"), std::string::npos) << line;
+      }
+      EXPECT_GT(run.counter("oom_rescues_total"), 9u);
+    }
+  }
+}
+
+// One failed attempt is no failure while there was idle memory to give back.
+TEST(Row4Others, AreMadeOnceMoreWhenMemoryWasIdle) {
+  for (const char* backend : {"pool", "malloc"}) {
+    const Environment extra = with(kSmallDevice, {{"CUPOOL_BACKEND", backend}});
+    const std::string probe = "probe_row4_others fill=1 inject=1";
+    const std::vector<std::string> plain = lines_of(run_plain(probe, extra).out);
+    const PreloadedRun run = run_preloaded(probe, extra);
+    EXPECT_EQ(run.process.exit_code, 0) << run.describe();
+    EXPECT_EQ(run.process.err, "");
+    const std::vector<std::string> ours = lines_of(run.process.out);
+    ASSERT_EQ(plain.size(), 26u);
+    ASSERT_EQ(ours.size(), plain.size());
+    for (size_t i = 0; i < ours.size(); ++i) {
+      EXPECT_NE(plain[i].find(": 2, last error"), std::string::npos) << "no fault: " << plain[i];
+      EXPECT_NE(ours[i].find(": 0, last error 0"), std::string::npos) << ours[i];
+    }
+  }
+}
+
+// With nothing idle the driver's first answer is the answer, and the last error is as without us.
+TEST(Row4Others, FailAsWithoutUsWhenNothingWasIdle) {
+  const std::string probe = "probe_row4_others fill=0 inject=1";
+  const ProcessResult plain = run_plain(probe, kSmallDevice);
+  const PreloadedRun run = run_preloaded(probe, kSmallDevice);
+  EXPECT_EQ(run.process.exit_code, 0) << run.describe();
+  EXPECT_EQ(run.process.err, "");
+  const std::vector<std::string> expected = lines_of(plain.out);
+  const std::vector<std::string> ours = lines_of(run.process.out);
+  ASSERT_EQ(ours.size(), expected.size());
+  for (const std::string& line : expected) {
+    const std::string name = line.substr(0, line.find(':'));
+    if (name == "malloc") continue;  // we have two ways to it
+    EXPECT_EQ(line_of(ours, name), line);
+  }
+}
+
+}  // namespace
+}  // namespace preload
