@@ -63,12 +63,55 @@ void Machine::capture_begin(const Operation& op) {
   if (concurrent_ && mode == CU_STREAM_CAPTURE_MODE_GLOBAL) {
     mode = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
   }
-  if (!expect(cuStreamBeginCapture(where.handle, mode), "cuStreamBeginCapture")) return;
-  capture = Capture{};
+  Capture begun;
+  if (op.kind == Kind::capture_into) {
+    if (!capture_into(op, where, mode, &begun)) return;
+  } else if (!expect(cuStreamBeginCapture(where.handle, mode), "cuStreamBeginCapture")) {
+    return;
+  }
+  capture = std::move(begun);
   capture.active = true;
   capture.mode = mode;
   capture.thread = op.thread;
   capture.members.push_back(where);
+}
+
+// Adds to the graph in the slot, if it is the same context's, or to a new one. What the graph holds
+// already counts as the capture's.
+bool Machine::capture_into(const Operation& op, const StreamRef& where, CUstreamCaptureMode mode,
+                           Capture* capture) {
+  const Graph& graph = slots_of(op).graphs[op.a % kGraphs];
+  if (graph.graph != nullptr) {
+    if (graph.made_by.members.front().context != where.context) return false;
+    *capture = graph.made_by;
+    capture->members.clear();
+    capture->harmed = false;
+    capture->into = graph.graph;
+  } else if (!expect(cuGraphCreate(&capture->into, 0), "cuGraphCreate")) {
+    return false;
+  }
+  std::size_t count = 0;
+  cuGraphGetNodes(capture->into, nullptr, &count);
+  std::vector<CUgraphNode> nodes(count);
+  if (count != 0) cuGraphGetNodes(capture->into, nodes.data(), &count);
+  count = std::min<std::size_t>(count, op.size);
+  const bool begun = expect(
+      cuStreamBeginCaptureToGraph(where.handle, capture->into, nodes.data(), nullptr, count, mode),
+      "cuStreamBeginCaptureToGraph");
+  if (!begun && graph.graph == nullptr) cuGraphDestroy(capture->into);
+  return begun;
+}
+
+// The capture ended without a graph; what it was to add to is in no state that is known.
+void Machine::lose_capture(Slots& slots, unsigned index) {
+  const CUgraph into = slots.captures[index].into;
+  slots.captures[index] = Capture{};
+  if (into == nullptr) return;
+  if (slots.graphs[index].graph == into) {
+    graph_destroy(slots.graphs[index]);
+  } else {
+    cuGraphDestroy(into);
+  }
 }
 
 // Another stream joins by an event.
@@ -100,7 +143,6 @@ void Machine::capture_end(const Operation& op) {
 // On the thread that began it. `join`: forked streams come back first, as they have to.
 void Machine::end_capture(Slots& slots, unsigned index, bool join) {
   Capture capture = slots.captures[index];
-  slots.captures[index] = Capture{};
   const StreamRef origin = capture.members.front();
   for (std::size_t i = 1; join && i < capture.members.size(); ++i) {
     CUevent back = nullptr;
@@ -113,10 +155,16 @@ void Machine::end_capture(Slots& slots, unsigned index, bool join) {
   CUgraph graph = nullptr;
   const CUresult result = cuStreamEndCapture(origin.handle, &graph);
   if (result != CUDA_SUCCESS) {
+    if (is_sticky(result, "cuStreamEndCapture")) return;
     if (whole) fail("a capture that nothing harmed could not be ended (contract 9)");
-    return;
+    return lose_capture(slots, index);
   }
+  slots.captures[index] = Capture{};
   Graph& slot = slots.graphs[index];
+  if (capture.into != nullptr && graph != capture.into) {
+    return fail("a capture into a graph ended with another one (contract 9)");
+  }
+  if (slot.graph == graph) slot.graph = nullptr;
   graph_destroy(slot);
   CUgraphExec exec = nullptr;
   const bool usable =
@@ -154,6 +202,14 @@ void Machine::graph_launch(const Operation& op) {
   expect(cuGraphLaunch(graph.exec, where.handle), "cuGraphLaunch");
 }
 
+// Not while a capture adds to it.
+void Machine::graph_destroy(const Operation& op) {
+  Slots& slots = slots_of(op);
+  const Capture& capture = slots.captures[op.a % kGraphs];
+  Graph& graph = slots.graphs[op.a % kGraphs];
+  if (capture.into == nullptr || capture.into != graph.graph) graph_destroy(graph);
+}
+
 void Machine::graph_destroy(Graph& graph) {
   if (graph.exec != nullptr) cuGraphExecDestroy(graph.exec);
   if (graph.graph != nullptr) cuGraphDestroy(graph.graph);
@@ -163,7 +219,7 @@ void Machine::graph_destroy(Graph& graph) {
 void Machine::thread_mode(const Operation& op) {
   auto mode = static_cast<CUstreamCaptureMode>(op.a % 3);
   modes_[op.thread] = mode;
-  expect(cuThreadExchangeStreamCaptureMode(&mode), "cuThreadExchangeStreamCaptureMode");
+  expect(cuThreadExchangeStreamCaptureMode(&mode), "cuThreadExchangeStreamCaptureMode", kNoContext);
 }
 
 }  // namespace cupool::property

@@ -9,6 +9,24 @@
 namespace cupool::property {
 namespace {
 
+thread_local int entered_context = 0;
+
+/// A sticky error that this thread has seen before its next call.
+struct Known {
+  std::uint64_t generation = 0;  ///< of the context
+  int code = 0;
+  bool told = false;  ///< cupool has seen it as well
+};
+thread_local Known known_errors[kContexts];
+
+/// Calls that cupool may answer by itself, or in which it sees the driver's answer.
+bool is_hooked(const char* call) {
+  for (const char* hooked : {"cuMemAlloc", "cuMemFree", "cuMemFreeAsync", "cuCtxSynchronize"}) {
+    if (std::strcmp(call, hooked) == 0) return true;
+  }
+  return false;
+}
+
 bool is_capture_refusal(CUresult result) {
   const int code = static_cast<int>(result);
   return code >= 900 && code <= 908;
@@ -18,10 +36,13 @@ bool is_capture_refusal(CUresult result) {
 
 Machine::Machine(FreeMode free_mode, bool aligns_large)
     : free_mode_(free_mode), aligns_large_(aligns_large) {
-  expect(cuInit(0), "cuInit");
+  expect(cuInit(0), "cuInit", kNoContext);
   size_t total = 0;
-  expect(cuDeviceTotalMem(&total, 0), "cuDeviceTotalMem");
-  device_bytes_ = total;
+  expect(cuDeviceTotalMem(&total, 0), "cuDeviceTotalMem", kNoContext);
+  machinery_.device_bytes = total;
+  int devices = 1;
+  expect(cuDeviceGetCount(&devices), "cuDeviceGetCount", kNoContext);
+  machinery_.devices = static_cast<unsigned>(devices);
 }
 
 std::string Machine::run(const Program& program) {
@@ -31,15 +52,23 @@ std::string Machine::run(const Program& program) {
   concurrent_ = program.concurrent;
   late_ = program.device_mode == "late";
   captures_ = false;
-  for (const Operation& op : program.operations) captures_ |= op.kind == Kind::capture_begin;
+  traps_ = false;
+  bool second_device = false;
+  for (const Operation& op : program.operations) {
+    captures_ |= op.kind == Kind::capture_begin || op.kind == Kind::capture_into;
+    traps_ |= op.kind == Kind::trap;
+    second_device |= op.kind == Kind::device_open;
+  }
   for (Slots& slots : slots_) slots = Slots{};
   for (std::uint64_t& number : thread_numbers_) number = ++last_number_;
   live_.clear();
+  shared_.clear();
   invalidated_ = cupoolSimInvalidatedCaptures();
   complaints_ = cupoolSimComplaints();
   cupoolSimSet("mode", program.device_mode.c_str());
   cupoolSimSet("polls", std::to_string(program.polls).c_str());
-  open_primary();
+  if (second_device && machinery_.devices > 1) open_primary(2);
+  open_primary(0);
   if (concurrent_) {
     const auto all_of = [&](unsigned thread) {
       for (const Operation& op : program.operations) {
@@ -57,26 +86,6 @@ std::string Machine::run(const Program& program) {
   }
   finish_program();
   return failure_;
-}
-
-// The primary context is kept by one reference, from here to the end of the program.
-void Machine::open_primary() {
-  ContextState& primary = contexts_[0];
-  expect(cuDevicePrimaryCtxRetain(&primary.handle, 0), "cuDevicePrimaryCtxRetain");
-  expect(cuCtxSetCurrent(primary.handle), "cuCtxSetCurrent");
-  load_kernels(primary);
-}
-
-void Machine::load_kernels(ContextState& context) {
-  CUmodule module = nullptr;
-  if (!expect(cuModuleLoadData(&module, ""), "cuModuleLoadData")) return;
-  expect(cuModuleGetFunction(&context.stamp, module, "stamp_u32"), "cuModuleGetFunction");
-  expect(cuModuleGetFunction(&context.check, module, "check_u32"), "cuModuleGetFunction");
-  expect(cuModuleGetFunction(&context.copy, module, "copy_u32"), "cuModuleGetFunction");
-  void* memory = nullptr;
-  expect(cuMemHostAlloc(&memory, sizeof(std::uint64_t), 0), "cuMemHostAlloc");
-  context.mismatches = static_cast<std::uint64_t*>(memory);
-  if (memory != nullptr) *context.mismatches = 0;
 }
 
 void Machine::step(const Operation& op) {
@@ -98,6 +107,7 @@ void Machine::step(const Operation& op) {
 }
 
 void Machine::run_on_this_thread(const Operation& op) {
+  for (int i = 0; i < static_cast<int>(kContexts); ++i) has_failed(i);
   switch (op.kind) {
     case Kind::allocate:
       return allocate(op);
@@ -139,6 +149,7 @@ void Machine::run_on_this_thread(const Operation& op) {
     case Kind::event_synchronize:
       return event(op);
     case Kind::capture_begin:
+    case Kind::capture_into:
       return capture_begin(op);
     case Kind::capture_fork:
       return capture_fork(op);
@@ -147,7 +158,7 @@ void Machine::run_on_this_thread(const Operation& op) {
     case Kind::graph_launch:
       return graph_launch(op);
     case Kind::graph_destroy:
-      return graph_destroy(slots_of(op).graphs[op.a % kGraphs]);
+      return graph_destroy(op);
     case Kind::callback:
       return callback(op);
     case Kind::memory_info:
@@ -159,10 +170,25 @@ void Machine::run_on_this_thread(const Operation& op) {
     case Kind::context_destroy:
       return context_destroy();
     case Kind::primary_reset:
-      return primary_reset();
+      return primary_reset(op);
+    case Kind::peer_access:
+      return peer_access(op);
+    case Kind::stamp_abroad:
+      return stamp_abroad(op);
+    case Kind::copy_abroad:
+      return copy_abroad(op);
+    case Kind::batch_copy:
+      return batch_copy(op);
+    case Kind::share_block:
+      return share_block(op);
+    case Kind::errand:
+      return errand(op);
+    case Kind::trap:
+      return trap(op);
     case Kind::thread_restart:
     case Kind::slow_synchronize:
     case Kind::gate_open:
+    case Kind::device_open:  // before the first operation
       return;
   }
 }
@@ -174,7 +200,8 @@ void Machine::fail(const std::string& what) {
 }
 
 // A refusal because of a capture is the program's own fault where the real driver refuses as well.
-bool Machine::expect(CUresult result, const char* call) {
+bool Machine::expect(CUresult result, const char* call, int context) {
+  if (context != kNoContext && is_sticky(result, call, context)) return false;
   if (result == CUDA_SUCCESS) return true;
   if (is_capture_refusal(result) && captures_) {
     refused_ = true;
@@ -182,6 +209,44 @@ bool Machine::expect(CUresult result, const char* call) {
     fail(std::string(call) + " answered error " + std::to_string(static_cast<int>(result)));
   }
   return false;
+}
+
+// The context's error as far as this thread knows, which asks only here.
+bool Machine::has_failed(int context) {
+  const ContextState& state = contexts_[context];
+  if (!traps_ || state.generation == 0) return false;
+  Known& known = known_errors[context];
+  if (known.generation != state.generation) known = Known{state.generation, 0, false};
+  if (known.code == 0) known.code = cupoolSimSticky(state.handle);
+  known.told = told_[context].load() == state.generation;
+  return known.code != 0;
+}
+
+// I7: an error that was there before the call it has to answer, and none that is not there
+// afterwards. What came up meanwhile it may answer. Launches and most waits are not hooked, so an
+// error that they answered is news to cupool: until it has met it, a malloc from the cache and a
+// free that does not wait succeed.
+bool Machine::is_sticky(CUresult result, const char* call, int context) {
+  if (!traps_) return false;
+  if (context == kEntered) context = entered_context;
+  const Known before = known_errors[context];
+  if (!has_failed(context)) return false;
+  const bool hooked = is_hooked(call);
+  const int code = known_errors[context].code;
+  if (hooked && result == code) told_[context] = contexts_[context].generation;
+  const bool knew = before.generation == contexts_[context].generation && before.code != 0 &&
+                    (!hooked || before.told);
+  if (knew && result != code) {
+    fail(std::string(call) + " answered " + std::to_string(static_cast<int>(result)) +
+         " after the sticky error " + std::to_string(code) + " of its context (I7)");
+  }
+  return knew || result == code;
+}
+
+bool Machine::enter(int context) {
+  if (!alive(context)) return false;
+  entered_context = context;
+  return expect(cuCtxSetCurrent(contexts_[context].handle), "cuCtxSetCurrent", kNoContext);
 }
 
 // Contract 2 and 9, I1 to I3.
@@ -201,12 +266,10 @@ void Machine::look_for_harm() {
   if (!concurrent_) refused_ = false;
 }
 
-bool Machine::enter(int context) {
-  return alive(context) && expect(cuCtxSetCurrent(contexts_[context].handle), "cuCtxSetCurrent");
-}
-
 void Machine::finish_program() {
   open_gate();
+  for (Slots& slots : slots_) end_captures(slots);
+  concurrent_ = false;
   for (Slots& slots : slots_) finish_slots(slots);
   for (unsigned i = 0; i < kThreads; ++i) {
     if (modes_[i] == CU_STREAM_CAPTURE_MODE_GLOBAL) continue;
@@ -216,29 +279,41 @@ void Machine::finish_program() {
       modes_[i] = CU_STREAM_CAPTURE_MODE_GLOBAL;
     });
   }
-  for (int i = 0; i < 2 && !failed(); ++i) {
+  for (int i = 0; i < static_cast<int>(kContexts) && !failed(); ++i) {
     if (!enter(i)) continue;
     expect(cuCtxSynchronize(), "the last cuCtxSynchronize");
-    if (*contexts_[i].mismatches != 0) fail("a check found foreign words (contract 1, 2)");
+    const std::uint64_t* const mismatches = contexts_[i].mismatches;
+    if (mismatches != nullptr && *mismatches != 0)
+      fail("a check found foreign words (contract 1, 2)");
+  }
+  if (!failed()) finish_errands();
+  for (int i = 0; i < static_cast<int>(kContexts) && !failed(); ++i) {
+    if (has_failed(i)) end_context(i);
   }
   look_for_harm();
-  if (!failed() && enter(0)) {
-    // Contract 4: nothing of the program lives, so most of the memory is to be had.
-    CUdeviceptr most = 0;
-    if (expect(cuMemAlloc(&most, device_bytes_ / 2),
-               "an allocation of half the memory, all free")) {
-      expect(cuMemFree(most), "cuMemFree");
-    }
-    if (cupoolSimPending() != 0) expect(cuCtxSynchronize(), "cuCtxSynchronize");
+  for (const int primary : {0, 2}) {
+    if (!failed() && enter(primary)) finish_context(primary);
   }
   if (alive(1)) cuCtxDestroy(contexts_[1].handle);
-  contexts_[1] = ContextState{};
-  cuDevicePrimaryCtxReset(0);
-  cuDevicePrimaryCtxRelease(0);
-  contexts_[0] = ContextState{};
+  for (const int primary : {0, 2}) {
+    if (!alive(primary)) continue;
+    cuDevicePrimaryCtxReset(primary == 2 ? 1 : 0);
+    cuDevicePrimaryCtxRelease(primary == 2 ? 1 : 0);
+  }
+  for (ContextState& context : contexts_) context = ContextState{};
 }
 
-void Machine::finish_slots(Slots& slots) {
+// Contract 4: nothing of the program lives, so most of the memory is to be had.
+void Machine::finish_context(int context) {
+  CUdeviceptr most = 0;
+  if (expect(cuMemAlloc(&most, machinery_.device_bytes / 2),
+             "an allocation of half the memory, all free", context)) {
+    expect(cuMemFree(most), "cuMemFree", context);
+  }
+  if (cupoolSimPending() != 0) expect(cuCtxSynchronize(), "cuCtxSynchronize", context);
+}
+
+void Machine::end_captures(Slots& slots) {
   for (unsigned i = 0; i < kGraphs; ++i) {
     Capture& capture = slots.captures[i];
     if (!capture.active) continue;
@@ -247,83 +322,16 @@ void Machine::finish_slots(Slots& slots) {
     });
     look_for_harm();
   }
+}
+
+void Machine::finish_slots(Slots& slots) {
   for (unsigned i = 0; i < kBlocks && !failed(); ++i) {
     Block& block = slots.blocks[i];
-    if (block.address != 0 && alive(block.context)) release_block(block, 0, block.context);
+    if (block.address != 0 && alive(block.context)) {
+      release_block(slots, block, 0, block.context);
+    }
   }
   for (Graph& graph : slots.graphs) graph_destroy(graph);
-}
-
-void Machine::forget_context(int context) {
-  for (Slots& slots : slots_) {
-    for (Block& block : slots.blocks) {
-      if (block.address != 0 && block.context == context) {
-        disown(block);
-        block = Block{};
-      }
-      if (block.was_context == context) block.was = 0;
-    }
-    for (StreamRef& stream : slots.streams) {
-      if (stream.context == context) stream = StreamRef{};
-    }
-    for (Event& event : slots.events) {
-      if (event.context == context) event = Event{};
-    }
-    for (Buffer& buffer : slots.buffers) {
-      if (buffer.host != nullptr && buffer.context == context) buffer = Buffer{};
-    }
-    for (Capture& capture : slots.captures) {
-      if (capture.active && capture.members.front().context == context) capture = Capture{};
-    }
-    for (Graph& graph : slots.graphs) {
-      if (graph.exec != nullptr && graph.made_by.members.front().context == context) {
-        graph_destroy(graph);
-      }
-    }
-  }
-}
-
-void Machine::context_create() {
-  if (concurrent_ || alive(1) || captures_in(0)) return;
-  // Live blocks may lie in all steps of driver pools that are left; the code of another context has
-  // no room then: a limit that docs/compatibility.md states, and contract 4 not yet kept.
-  constexpr std::size_t kPoolSteps = std::size_t{64} << 20;
-  std::size_t free_bytes = 0;
-  std::size_t total_bytes = 0;
-  expect(cuMemGetInfo(&free_bytes, &total_bytes), "cuMemGetInfo");
-  if (free_bytes < kPoolSteps) return;
-  const CUresult result = cuCtxCreate_v2(&contexts_[1].handle, 0, 0);
-  if (!expect(result, "cuCtxCreate")) return;
-  load_kernels(contexts_[1]);
-}
-
-void Machine::context_destroy() {
-  if (concurrent_ || !alive(1) || captures_in(1)) return;
-  open_gate();
-  expect(cuCtxDestroy(contexts_[1].handle), "cuCtxDestroy");
-  forget_context(1);
-  contexts_[1] = ContextState{};
-}
-
-void Machine::primary_reset() {
-  if (concurrent_ || captures_in(0)) return;
-  open_gate();
-  expect(cuDevicePrimaryCtxReset(0), "cuDevicePrimaryCtxReset");
-  expect(cuDevicePrimaryCtxRelease(0), "cuDevicePrimaryCtxRelease");
-  forget_context(0);
-  open_primary();
-}
-
-void Machine::thread_restart(const Operation& op) {
-  if (concurrent_ || op.thread == 0) return;
-  for (const Slots& slots : slots_) {
-    for (const Capture& capture : slots.captures) {
-      if (capture.active && capture.thread == op.thread) return;
-    }
-  }
-  crew_.replace(op.thread);
-  thread_numbers_[op.thread] = ++last_number_;
-  modes_[op.thread] = CU_STREAM_CAPTURE_MODE_GLOBAL;
 }
 
 }  // namespace cupool::property

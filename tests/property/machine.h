@@ -7,9 +7,11 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,6 +52,8 @@ struct Block {
   bool checked = false;  ///< since then
   bool known = false;    ///< holds `value`
   std::uint32_t value = 0;
+  unsigned users = 0;   ///< contexts whose pending work may use it, one bit each
+  bool shared = false;  ///< known outside of CUDA's order
 
   CUdeviceptr was = 0;  ///< address of the last block in this slot, freed by then
   int was_context = 0;
@@ -77,6 +81,7 @@ struct Capture {
   std::vector<StreamRef> members;                          ///< the first one is the origin
   std::vector<std::pair<unsigned, std::uint64_t>> blocks;  ///< slot and owner
   std::vector<std::pair<unsigned, void*>> buffers;
+  CUgraph into = nullptr;  ///< what it adds to, if the program named a graph
 };
 
 struct Graph {
@@ -95,6 +100,18 @@ struct Slots {
   Graph graphs[kGraphs];
 };
 
+class Machine;
+
+/// What a callback of the program frees and allocates (callback_operations.cpp).
+struct Errand {
+  Machine* machine = nullptr;
+  std::uint64_t size = 0;
+  std::mutex mutex;      ///< held by the callback while it runs
+  bool dropped = false;  ///< with its context, and not to run any more
+  Block gift;            ///< freed by the callback, or by the program if that was refused
+  Block taken;           ///< allocated by the callback, if it could
+};
+
 enum class FreeMode { automatic, ordered, sync };
 
 class Machine {
@@ -105,39 +122,60 @@ class Machine {
   /// Empty: nothing was wrong.
   std::string run(const Program& program);
 
-  std::uint64_t device_bytes() const { return device_bytes_; }
+  const Machinery& machinery() const { return machinery_; }
 
  private:
   struct ContextState {
     CUcontext handle = nullptr;
-    CUfunction stamp = nullptr, check = nullptr, copy = nullptr;
+    CUfunction stamp = nullptr, check = nullptr, copy = nullptr, trap = nullptr;
     std::uint64_t* mismatches = nullptr;
+    bool peer = false;             ///< its kernels may touch memory of the other device
+    std::uint64_t generation = 0;  ///< 0: there is none; never used twice
   };
+  /// For expect(): the context that the thread is in; none, which cannot answer a sticky error.
+  static constexpr int kEntered = -1;
+  static constexpr int kNoContext = -2;
 
-  // machine.cpp: the run, the contexts, and what is found
-  void open_primary();
-  void load_kernels(ContextState& context);
+  // machine.cpp: the run, and what is found
   void step(const Operation& op);
   void run_on_this_thread(const Operation& op);
   void finish_program();
+  void end_captures(Slots& slots);
   void finish_slots(Slots& slots);
+  void finish_context(int context);
   void look_for_harm();
   void fail(const std::string& what);
-  bool expect(CUresult result, const char* call);
+  bool expect(CUresult result, const char* call, int context = kEntered);
+  bool is_sticky(CUresult result, const char* call, int context = kEntered);
+  bool has_failed(int context);
   bool failed() const { return failed_.load(); }
   Slots& slots_of(const Operation& op) { return slots_[concurrent_ ? op.thread : 0]; }
+
+  // context_operations.cpp
   bool alive(int context) const { return contexts_[context].handle != nullptr; }
   bool enter(int context);
+  void open_primary(int context);
+  void load_kernels(ContextState& context);
+  bool may_synchronize(int context);
+  void settled(Slots& slots, int context);
+  bool await_guests(Slots& slots, const Block& block);
+  bool await_guests_of(int context);
   void forget_context(int context);
+  bool end_context(int context);
   void context_create();
   void context_destroy();
-  void primary_reset();
+  void primary_reset(const Operation& op);
+  void peer_access(const Operation& op);
+  bool reaches(int context, const Block& block) const;
+  void trap(const Operation& op);
   void thread_restart(const Operation& op);
 
   // memory_operations.cpp
   void allocate(const Operation& op);
   void release(const Operation& op);
-  void release_block(Block& block, unsigned thread, int current);
+  void release_block(Slots& slots, Block& block, unsigned thread, int current);
+  void adopt(Block& block, CUdeviceptr address, std::uint64_t size, int context);
+  void share_block(const Operation& op);
   void release_again(const Operation& op);
   void release_in_stream(const Operation& op);
   void disown(const Block& block);
@@ -155,18 +193,28 @@ class Machine {
   CUresult launch(CUfunction function, const StreamRef& stream, void** arguments);
   void stamp(const Operation& op);
   void check(const Operation& op);
-  void copy_blocks(const Operation& op);
-  void copy_buffer(const Operation& op, bool to_device);
   void kernel_on_buffer(const Operation& op);
-  void callback(const Operation& op);
   void stream_create(const Operation& op);
   void stream_destroy(const Operation& op);
   void stream_synchronize(const Operation& op);
-  void settled(Slots& slots, int context);
   void context_synchronize(const Operation& op);
+  void event(const Operation& op);
+
+  // copy_operations.cpp
+  void copy_blocks(const Operation& op);
+  void copy_buffer(const Operation& op, bool to_device);
+  void stamp_abroad(const Operation& op);
+  void copy_abroad(const Operation& op);
+  void batch_copy(const Operation& op);
+
+  // callback_operations.cpp
+  void callback(const Operation& op);
+  void errand(const Operation& op);
+  void run_errand(Errand& errand);
+  void finish_errands();
+  void forget_errands(int context);
   void slow_synchronize(const Operation& op);
   void open_gate();
-  void event(const Operation& op);
 
   // capture_operations.cpp
   Capture* capture_of(Slots& slots, const StreamRef& stream);
@@ -175,30 +223,39 @@ class Machine {
   bool unsafe_allowed(unsigned thread);
   bool legacy_allowed(int context);
   void capture_begin(const Operation& op);
+  bool capture_into(const Operation& op, const StreamRef& where, CUstreamCaptureMode mode,
+                    Capture* capture);
   void capture_fork(const Operation& op);
   void capture_end(const Operation& op);
   void end_capture(Slots& slots, unsigned index, bool join);
+  void lose_capture(Slots& slots, unsigned index);
   void graph_launch(const Operation& op);
+  void graph_destroy(const Operation& op);
   void graph_destroy(Graph& graph);
   void thread_mode(const Operation& op);
 
   const FreeMode free_mode_;
   const bool aligns_large_;
-  std::uint64_t device_bytes_ = 0;
+  Machinery machinery_;
   Crew crew_;
-  ContextState contexts_[2];
+  ContextState contexts_[kContexts];
   Slots slots_[kThreads];
   bool concurrent_ = false;
   bool late_ = false;
   bool captures_ = false;  ///< the program has any
+  bool traps_ = false;
   CUstreamCaptureMode modes_[kThreads] = {};
   std::uint64_t thread_numbers_[kThreads] = {};
   std::atomic<std::uint64_t> last_number_{1000};
   std::atomic<bool> failed_{false};
+  /// The generation of a context whose error cupool has met, in a call that it hooks.
+  std::atomic<std::uint64_t> told_[kContexts] = {};
   std::atomic<bool> refused_{false};  ///< a call of the program was, because of a capture
-  std::mutex mutex_;                  ///< of the two below
+  std::mutex mutex_;                  ///< of the four below
   std::string failure_;
   std::map<CUdeviceptr, std::uint64_t> live_;  ///< end by begin
+  std::set<CUdeviceptr> shared_;               ///< freed, while others may use it
+  std::list<Errand> errands_;                  ///< of all programs: callbacks have their addresses
   unsigned long long invalidated_ = 0;
   unsigned long long complaints_ = 0;
   int syncing_thread_ = -1;  ///< in slow_synchronize()

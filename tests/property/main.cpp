@@ -50,7 +50,7 @@ int work_through(std::uint64_t first, std::uint64_t count, const std::string& fo
   Machine machine(free_mode(), aligns_large());
   cupoolSimSet("context_event_forgets", forgets.c_str());
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
-    if (!ran_well(machine, generate(seed, machine.device_bytes()))) return 1;
+    if (!ran_well(machine, generate(seed, machine.machinery()))) return 1;
   }
   return 0;
 }

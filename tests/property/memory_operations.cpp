@@ -18,6 +18,11 @@ void* pointer(CUdeviceptr address) {
   return reinterpret_cast<void*>(address);
 }
 
+// A free of shared memory is the driver's, and so is what follows at its address.
+unsigned long long allocations_of_the_driver() {
+  return cupoolSimCalls("cuMemAlloc_v2") + cupoolSimCalls("cuMemAllocFromPoolAsync");
+}
+
 }  // namespace
 
 void Machine::allocate(const Operation& op) {
@@ -26,18 +31,37 @@ void Machine::allocate(const Operation& op) {
   const int context = alive(static_cast<int>(op.c)) ? static_cast<int>(op.c) : 0;
   if (block.address != 0 || op.size == 0 || !enter(context)) return;
   CUdeviceptr address = 0;
+  const unsigned long long asked = allocations_of_the_driver();
   const CUresult result = cuMemAlloc(&address, op.size);
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) return;
-  if (!expect(result, "cuMemAlloc")) return;
+  const bool none = result == CUDA_ERROR_OUT_OF_MEMORY;
+  if (!expect(none ? CUDA_SUCCESS : result, "cuMemAlloc") || none) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const bool was_shared = shared_.erase(address) != 0;
+    if (was_shared && !concurrent_ && asked == allocations_of_the_driver()) {
+      failure_ = "memory known outside was served again (contract 8)";
+      failed_ = true;
+      return;
+    }
+  }
+  adopt(block, address, op.size, context);
+  // Mostly the first words, where a later owner's are as well; sometimes the last.
+  if (op.thread % 2 == 1 && block.owner % 4 == 0) {
+    block.offset = (op.size / 4 - block.words) * 4;
+  }
+}
+
+// A new block of the program's.
+void Machine::adopt(Block& block, CUdeviceptr address, std::uint64_t size, int context) {
   // The device's default pool does not align large blocks (core/allocator.cpp, adopt()).
-  const std::uint64_t alignment = op.size >= kLargeBlock && aligns_large_ ? kLargeBlock : 512;
+  const std::uint64_t alignment = size >= kLargeBlock && aligns_large_ ? kLargeBlock : 512;
   if (address % alignment != 0) return fail("a block is not aligned (contract 1, 6)");
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto next = live_.lower_bound(address);
-    const bool collides = (next != live_.end() && next->first < address + op.size) ||
+    const bool collides = (next != live_.end() && next->first < address + size) ||
                           (next != live_.begin() && std::prev(next)->second > address);
-    live_[address] = address + op.size;
+    live_[address] = address + size;
     if (collides && failure_.empty()) {
       failure_ = "a block overlaps a live one (contract 1)";
       failed_ = true;
@@ -47,16 +71,12 @@ void Machine::allocate(const Operation& op) {
   block = Block{};
   block.was = was == address ? 0 : was;
   block.address = address;
-  block.size = op.size;
+  block.size = size;
   block.context = context;
   block.owner = ++last_number_;
-  block.words = std::min(op.size / 4, kMostWords);
-  if (op.size <= 4096) block.words = op.size / 4;
-  // Mostly the first words, where a later owner's are as well; sometimes the last.
-  if (op.thread % 2 == 1 && block.owner % 4 == 0) {
-    block.offset = (op.size / 4 - block.words) * 4;
-  }
-  cupoolSimOwner(pointer(address), op.size, block.owner);
+  block.words = std::min(size / 4, kMostWords);
+  if (size <= 4096) block.words = size / 4;
+  cupoolSimOwner(pointer(address), size, block.owner);
 }
 
 // A refused free has freed nothing.
@@ -64,35 +84,37 @@ void Machine::own_again(const Block& block) {
   cupoolSimOwner(pointer(block.address), block.size, block.owner);
   const std::lock_guard<std::mutex> lock(mutex_);
   live_[block.address] = block.address + block.size;
+  shared_.erase(block.address);
 }
 
 void Machine::disown(const Block& block) {
   cupoolSimOwner(pointer(block.address), block.size, 0);
   const std::lock_guard<std::mutex> lock(mutex_);
   live_.erase(block.address);
+  if (block.shared) shared_.insert(block.address);
 }
 
 void Machine::release(const Operation& op) {
-  Block& block = slots_of(op).blocks[op.a % kBlocks];
+  Slots& slots = slots_of(op);
+  Block& block = slots.blocks[op.a % kBlocks];
   const int other = static_cast<int>(op.c);
   if (block.address == 0) return;
-  release_block(block, op.thread, alive(other) ? other : block.context);
+  release_block(slots, block, op.thread, alive(other) ? other : block.context);
 }
 
 // `current`: the context that is current while the block, perhaps of another, is freed.
-void Machine::release_block(Block& block, unsigned thread, int current) {
-  if (!enter(current)) return;
+void Machine::release_block(Slots& slots, Block& block, unsigned thread, int current) {
+  if (has_failed(current)) current = block.context;  // else its error is answered
+  if (!await_guests(slots, block) || !enter(current)) return;
   const bool legacy_would_wait = unsafe_allowed(thread);
-  const CUdeviceptr address = block.address;
-  const int context = block.context;
-  disown(block);
-  if (!expect(cuMemFree(address), "cuMemFree")) return own_again(block);
+  const Block freed = block;
+  disown(freed);
+  if (!expect(cuMemFree(freed.address), "cuMemFree", freed.context)) return own_again(freed);
   block = Block{};
-  block.was = address;
-  block.was_context = context;
+  block.was = freed.address;
+  block.was_context = freed.context;
   if (free_mode_ == FreeMode::ordered || !legacy_would_wait) return;
-  if (!concurrent_) return host_is_safe(slots_[0], context);
-  host_is_safe(slots_[thread], context);
+  host_is_safe(slots, freed.context);
 }
 
 // Contract 2: legacy free waits for all work of the context, so the host may touch any buffer now.
@@ -106,17 +128,18 @@ void Machine::host_is_safe(Slots& slots, int context) {
 void Machine::release_again(const Operation& op) {
   Block& block = slots_of(op).blocks[op.a % kBlocks];
   if (block.was == 0 || concurrent_ || !enter(block.was_context)) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (live_.count(block.was) != 0) return;
+  }
   for (const Slots& slots : slots_) {
-    for (const Block& live : slots.blocks) {
-      if (live.address == block.was) return;
-    }
     for (const Buffer& managed : slots.buffers) {
       if (managed.device == block.was) return;
     }
   }
   const CUresult result = cuMemFree(block.was);
   if (result == CUDA_SUCCESS) return fail("a double free succeeded (contract 3)");
-  if (result != CUDA_ERROR_INVALID_VALUE) expect(result, "a double free");
+  expect(result == CUDA_ERROR_INVALID_VALUE ? CUDA_SUCCESS : result, "cuMemFree");
 }
 
 // The driver orders a free of legacy memory in a stream, and the program its work before it.
@@ -128,17 +151,36 @@ void Machine::release_in_stream(const Operation& op) {
   if (where.none() || capture_of(slots, where) != nullptr || !unsafe_allowed(op.thread)) return;
   if (where.legacy && !legacy_allowed(block.context)) return;
   if (block.racy || (!block.last.none() && block.last.number != where.number)) return;
-  const CUdeviceptr address = block.address;
-  disown(block);
-  if (!expect(cuMemFreeAsync(address, where.handle), "cuMemFreeAsync")) return own_again(block);
+  const Block freed = block;
+  disown(freed);
+  if (!expect(cuMemFreeAsync(freed.address, where.handle), "cuMemFreeAsync")) {
+    return own_again(freed);
+  }
   block = Block{};
+}
+
+// The memory is made known to agents that no stream orders.
+void Machine::share_block(const Operation& op) {
+  Block& block = slots_of(op).blocks[op.a % kBlocks];
+  if (block.address == 0 || !enter(block.context)) return;
+  CUresult result = CUDA_SUCCESS;
+  if (op.c == 0) {
+    CUipcMemHandle handle;
+    result = cuIpcGetMemHandle(&handle, block.address);
+    if (result == CUDA_ERROR_INVALID_VALUE) return;  // memory of a pool cannot be exported so
+  } else {
+    unsigned on = 1;
+    result = cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, block.address);
+  }
+  if (expect(result, "cuIpcGetMemHandle or cuPointerSetAttribute")) block.shared = true;
 }
 
 void Machine::memory_info() {
   size_t free_bytes = 0;
   size_t total = 0;
   if (!enter(0) || !expect(cuMemGetInfo(&free_bytes, &total), "cuMemGetInfo")) return;
-  if (total != device_bytes_ || free_bytes > total) fail("cuMemGetInfo is wrong (contract 5)");
+  if (total != machinery_.device_bytes || free_bytes > total)
+    fail("cuMemGetInfo is wrong (contract 5)");
 }
 
 void Machine::buffer_create(const Operation& op) {
@@ -147,9 +189,9 @@ void Machine::buffer_create(const Operation& op) {
   buffer = Buffer{};
   buffer.type = static_cast<Buffer::Type>(op.c % 3);
   if (buffer.type == Buffer::managed) {
-    if (cuMemAllocManaged(&buffer.device, kBufferBytes, CU_MEM_ATTACH_GLOBAL) != CUDA_SUCCESS) {
-      buffer.device = 0;
-    }
+    const CUresult result = cuMemAllocManaged(&buffer.device, kBufferBytes, CU_MEM_ATTACH_GLOBAL);
+    const bool none = result == CUDA_ERROR_OUT_OF_MEMORY;
+    if (!expect(none ? CUDA_SUCCESS : result, "cuMemAllocManaged") || none) buffer.device = 0;
     buffer.host = pointer(buffer.device);
     return;
   }

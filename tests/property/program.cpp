@@ -22,8 +22,10 @@ constexpr std::size_t kKinds = sizeof(kRows) / sizeof(kRows[0]);
 
 class Generator {
  public:
-  Generator(std::uint64_t seed, std::uint64_t device_bytes)
-      : random_(seed * 0x9e3779b97f4a7c15u + 1), device_bytes_(device_bytes) {}
+  Generator(std::uint64_t seed, const Machinery& machinery)
+      : random_(seed * 0x9e3779b97f4a7c15u + 1),
+        device_bytes_(machinery.device_bytes),
+        devices_(machinery.devices) {}
 
   Program make(std::uint64_t seed) {
     Program program;
@@ -39,8 +41,14 @@ class Generator {
     contexts_ = !program.concurrent && chance(15);
     buffers_ = chance(50);
     special_buffers_ = chance(10);
+    second_device_ = devices_ > 1 && chance(60);
+    shares_ = chance(10);
+    errands_ = chance(8);
+    traps_ = chance(6);
+    if (second_device_) program.operations.push_back({Kind::device_open, 0, 0, 0, 0, 0});
     for (unsigned i = kFirstCreated; i < kStreams; ++i) {
-      program.operations.push_back({Kind::stream_create, i % threads_, i, below(2), 0, 0});
+      program.operations.push_back(
+          {Kind::stream_create, i % threads_, i, below(2), some_context(), 0});
     }
     for (unsigned i = 0; buffers_ && i < kBuffers; ++i) {
       const unsigned type = special_buffers_ ? below(3) : 0;
@@ -62,6 +70,11 @@ class Generator {
     if (kind < 85) return (1ull << 20) + below(6u << 20);
     if (kind < 95) return device_bytes_ / 16 + random_() % (device_bytes_ / 8);
     return device_bytes_ / 4 + random_() % (device_bytes_ / 2);
+  }
+
+  unsigned some_context() {
+    if (second_device_ && chance(40)) return 2;
+    return contexts_ ? below(2) : 0;
   }
 
   Kind some_kind() {
@@ -86,8 +99,10 @@ class Generator {
       case Kind::host_touch:
       case Kind::buffer_create:
       case Kind::buffer_destroy:
+      case Kind::batch_copy:
         return buffers_;
       case Kind::capture_begin:
+      case Kind::capture_into:
       case Kind::capture_fork:
       case Kind::capture_end:
       case Kind::graph_launch:
@@ -98,6 +113,17 @@ class Generator {
       case Kind::context_destroy:
       case Kind::primary_reset:
         return contexts_;
+      case Kind::peer_access:
+        return second_device_;
+      case Kind::stamp_abroad:
+      case Kind::copy_abroad:
+        return second_device_ || contexts_;
+      case Kind::share_block:
+        return shares_;
+      case Kind::errand:
+        return errands_;
+      case Kind::trap:
+        return traps_;
       default:
         return true;
     }
@@ -106,9 +132,21 @@ class Generator {
   void next(std::vector<Operation>& operations) {
     if (!chance(70)) thread_ = below(threads_);
     if (chance(25)) return churn(operations);
+    if (shares_ && chance(8)) return share(operations);
     Kind kind = some_kind();
     while (!wanted(kind)) kind = some_kind();
     operations.push_back(some_operation(kind));
+    if (kind == Kind::trap) recover_after(operations);
+  }
+
+  // What the error does to some operations, and the end of the context that has it.
+  void recover_after(std::vector<Operation>& operations) {
+    const unsigned context = operations.back().c;
+    traps_ = chance(30);
+    for (unsigned left = below(12); left > 0; --left) next(operations);
+    if (chance(30)) return;
+    const Kind end = context == 1 ? Kind::context_destroy : Kind::primary_reset;
+    operations.push_back({end, thread_, 0, 0, context, 0});
   }
 
   Operation some_operation(Kind kind) {
@@ -120,12 +158,27 @@ class Generator {
     switch (kind) {
       case Kind::allocate:
         op.size = sizes_[below(4)];
-        op.c = contexts_ ? below(2) : 0;
+        op.c = some_context();
         break;
       case Kind::release:
-        op.c = contexts_ ? below(2) : 0;
+      case Kind::stamp_abroad:
+      case Kind::peer_access:
+      case Kind::primary_reset:
+      case Kind::trap:
+        op.c = some_context();
+        break;
+      case Kind::share_block:
+        op.c = below(2);
+        break;
+      case Kind::errand:
+        op.size = sizes_[below(4)];
+        break;
+      case Kind::batch_copy:
+        op.c = below(kBuffers);
+        op.size = below(27);
         break;
       case Kind::copy_blocks:
+      case Kind::copy_abroad:
         op.c = below(kBlocks);
         break;
       case Kind::copy_in:
@@ -141,7 +194,7 @@ class Generator {
       case Kind::stream_create:
         op.a = kFirstCreated + below(kStreams - kFirstCreated);
         op.b = below(2);
-        op.c = contexts_ ? below(2) : 0;
+        op.c = some_context();
         break;
       case Kind::stream_destroy:
         op.a = kFirstCreated + below(kStreams - kFirstCreated);
@@ -158,6 +211,10 @@ class Generator {
         break;
       case Kind::capture_begin:
         op.c = below(3);
+        break;
+      case Kind::capture_into:
+        op.c = below(3);
+        op.size = below(3);
         break;
       case Kind::capture_end:
         op.c = chance(8) ? 1 : 0;
@@ -178,13 +235,14 @@ class Generator {
       case Kind::stream_synchronize:
         return kStreams;
       case Kind::context_synchronize:
-        return 2;
+        return kContexts;
       case Kind::event_record:
       case Kind::event_wait:
       case Kind::event_query:
       case Kind::event_synchronize:
         return kEvents;
       case Kind::capture_begin:
+      case Kind::capture_into:
       case Kind::capture_fork:
       case Kind::capture_end:
       case Kind::graph_launch:
@@ -226,8 +284,21 @@ class Generator {
     }
   }
 
+  // A block that others know is freed, and its size asked for again.
+  void share(std::vector<Operation>& operations) {
+    const unsigned block = below(kBlocks);
+    const std::uint64_t size = sizes_[below(4)];
+    operations.push_back({Kind::allocate, thread_, block, 0, 0, size});
+    operations.push_back({Kind::share_block, thread_, block, 0, below(2), 0});
+    operations.push_back({Kind::stamp, thread_, block, below(kStreams), 0, 0});
+    operations.push_back({Kind::release, thread_, block, 0, 0, 0});
+    if (chance(50)) operations.push_back({Kind::context_synchronize, thread_, 0, 0, 0, 0});
+    operations.push_back({Kind::allocate, thread_, block, 0, 0, size});
+  }
+
   std::mt19937_64 random_;
   const std::uint64_t device_bytes_;
+  const unsigned devices_;
   std::uint64_t sizes_[4] = {};
   unsigned threads_ = 1;
   unsigned thread_ = 0;
@@ -235,6 +306,10 @@ class Generator {
   bool contexts_ = false;
   bool buffers_ = false;
   bool special_buffers_ = false;
+  bool second_device_ = false;
+  bool shares_ = false;
+  bool errands_ = false;
+  bool traps_ = false;
 };
 
 std::string filled(const Operation& op) {
@@ -252,8 +327,8 @@ std::string filled(const Operation& op) {
 
 }  // namespace
 
-Program generate(std::uint64_t seed, std::uint64_t device_bytes) {
-  return Generator(seed, device_bytes).make(seed);
+Program generate(std::uint64_t seed, const Machinery& machinery) {
+  return Generator(seed, machinery).make(seed);
 }
 
 std::string readable(const Program& program) {

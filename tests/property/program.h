@@ -11,7 +11,8 @@ namespace cupool::property {
 
 constexpr unsigned kThreads = 4;
 constexpr unsigned kBlocks = 12;
-constexpr unsigned kStreams = 7;  ///< 0: legacy, 1: the thread's own, the others are created
+constexpr unsigned kContexts = 3;  ///< 0: primary, 1: created, 2: of the second device
+constexpr unsigned kStreams = 7;   ///< 0: legacy, 1: the thread's own, the others are created
 constexpr unsigned kFirstCreated = 2;
 constexpr unsigned kEvents = 4;
 constexpr unsigned kBuffers = 3;
@@ -37,8 +38,14 @@ struct Program {
   std::vector<Operation> operations;
 };
 
-/// The same seed gives the same program. `device_bytes`: memory that there is.
-Program generate(std::uint64_t seed, std::uint64_t device_bytes);
+/// What the simulated device has.
+struct Machinery {
+  std::uint64_t device_bytes = 0;
+  unsigned devices = 1;
+};
+
+/// The same seed gives the same program.
+Program generate(std::uint64_t seed, const Machinery& machinery);
 
 /// Lines for people.
 std::string readable(const Program& program);

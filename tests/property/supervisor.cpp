@@ -189,13 +189,15 @@ void shrink(const Options& options, Program program, const std::string& first_re
               readable(program).c_str());
 }
 
-std::uint64_t device_bytes_of(const Surroundings& surroundings) {
+Machinery machinery_of(const Surroundings& surroundings) {
+  Machinery machinery;
   for (const std::string& variable : surroundings.variables) {
     if (variable.rfind("CUPOOL_SIM_MEMORY=", 0) == 0) {
-      return std::strtoull(variable.c_str() + 18, nullptr, 10) << 20;
+      machinery.device_bytes = std::strtoull(variable.c_str() + 18, nullptr, 10) << 20;
     }
+    if (variable == "CUPOOL_SIM_DEVICES=2") machinery.devices = 2;
   }
-  return 0;
+  return machinery;
 }
 
 }  // namespace
@@ -226,11 +228,13 @@ Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
   set("CUPOOL_BACKEND", pick({"", "", "", "", "malloc"}));
   set("CUPOOL_POOL", pick({"", "", "", "default"}));
   set("CUPOOL_MAX_CACHED", pick({"", "", "", "1M"}));
+  set("CUPOOL_SIM_DEVICES", pick({"", "", "2"}));
   set("CUPOOL_TEST_MUTATION", options.mutation);
   std::string preload = options.sanitizer_runtime;
   if (!options.library.empty()) preload += (preload.empty() ? "" : ":") + options.library;
   if (!preload.empty()) result.variables.push_back("LD_PRELOAD=" + preload);
   result.variables.push_back("CUPOOL_SIM_JUDGE=report");
+  result.variables.push_back("CUPOOL_SIM_DEADLOCK_MS=2000");
   result.variables.push_back("CUPOOL_STATS=off");
   return result;
 }
@@ -267,7 +271,7 @@ int supervise(const Options& options) {
     std::printf("seed %llu failed with%s\n%s\n", static_cast<unsigned long long>(failure.seed),
                 surroundings.words.c_str(), failure.reason.c_str());
     if (options.shrink) {
-      shrink(options, generate(failure.seed, device_bytes_of(surroundings)), failure.reason);
+      shrink(options, generate(failure.seed, machinery_of(surroundings)), failure.reason);
     }
     if (!options.expect_fault.empty()) break;
   }

@@ -2,34 +2,13 @@
 // its contents are known; races of an owner with itself are its own affair, and the judge's as
 // well.
 #include <algorithm>
-#include <chrono>
 
 #include "machine.h"
 
 namespace cupool::property {
 namespace {
 
-// Holds a host function up until the program lets it go, but never for long.
-struct Gate {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool reached = false;
-  bool open = true;
-};
-Gate& gate() {
-  static Gate* const instance = new Gate;
-  return *instance;
-}
 constexpr std::uint64_t kThreadStride = 1u << 20;  // apart from the numbers of created streams
-constexpr auto kLongestHold = std::chrono::milliseconds(5);
-
-void stand_at_gate(void*) {
-  Gate& g = gate();
-  std::unique_lock<std::mutex> lock(g.mutex);
-  g.reached = true;
-  g.changed.notify_all();
-  g.changed.wait_for(lock, kLongestHold, [&] { return g.open; });
-}
 
 }  // namespace
 
@@ -64,19 +43,23 @@ bool Machine::use(Slots& slots, unsigned slot, const StreamRef& where) {
     capture->blocks.emplace_back(slot, block.owner);
     return true;
   }
+  block.users |= 1u << where.context;
   if (block.last.none() || block.last.number == where.number) {
     block.last = where;
     return true;
   }
   const bool reachable = (!block.last.per_thread || block.last.thread == where.thread) &&
                          capture_of(slots, block.last) == nullptr &&
-                         (!block.last.legacy || legacy_allowed(where.context));
+                         (!block.last.legacy || legacy_allowed(block.last.context));
   CUevent order = nullptr;
-  if (reachable && expect(cuEventCreate(&order, CU_EVENT_DISABLE_TIMING), "cuEventCreate")) {
+  if (reachable && enter(block.last.context) &&
+      expect(cuEventCreate(&order, CU_EVENT_DISABLE_TIMING), "cuEventCreate")) {
     expect(cuEventRecord(order, block.last.handle), "cuEventRecord");
+    enter(where.context);
     expect(cuStreamWaitEvent(where.handle, order, 0), "cuStreamWaitEvent");
     cuEventDestroy(order);
   } else {
+    enter(where.context);
     block.racy = true;
     if (block.checked) return false;
   }
@@ -126,42 +109,6 @@ void Machine::check(const Operation& op) {
   block.checked = true;
 }
 
-void Machine::copy_blocks(const Operation& op) {
-  Slots& slots = slots_of(op);
-  const unsigned from_slot = op.c % kBlocks;
-  Block& to = slots.blocks[op.a % kBlocks];
-  Block& from = slots.blocks[from_slot];
-  if (to.address == 0 || from.address == 0 || &to == &from) return;
-  if (to.context != from.context || from.words == 0 || !enter(to.context)) return;
-  const StreamRef where = stream(op, op.b, to.context);
-  if (where.none() || !use(slots, op.a % kBlocks, where) || !use(slots, from_slot, where)) return;
-  std::uint64_t words = std::min(to.words, from.words);
-  CUdeviceptr target = to.address + to.offset;
-  CUdeviceptr source = from.address + from.offset;
-  void* arguments[] = {&target, &source, &words};
-  expect(launch(contexts_[to.context].copy, where, arguments), "a kernel");
-  to.known = false;
-}
-
-void Machine::copy_buffer(const Operation& op, bool to_device) {
-  Slots& slots = slots_of(op);
-  Block& block = slots.blocks[op.a % kBlocks];
-  Buffer& buffer = slots.buffers[op.c % kBuffers];
-  if (block.address == 0 || buffer.host == nullptr || buffer.context != block.context) return;
-  if (!enter(block.context)) return;
-  const StreamRef where = stream(op, op.b, block.context);
-  if (where.none() || !use(slots, op.a % kBlocks, where)) return;
-  use_buffer(slots, op.c % kBuffers, where);
-  const CUdeviceptr at = block.address + block.offset;
-  const std::size_t bytes = std::min<std::uint64_t>(block.words * 4, 4096);
-  if (to_device) {
-    expect(cuMemcpyHtoDAsync(at, buffer.host, bytes, where.handle), "cuMemcpyHtoDAsync");
-    block.known = false;
-  } else {
-    expect(cuMemcpyDtoHAsync(buffer.host, at, bytes, where.handle), "cuMemcpyDtoHAsync");
-  }
-}
-
 void Machine::kernel_on_buffer(const Operation& op) {
   Slots& slots = slots_of(op);
   Buffer& buffer = slots.buffers[op.a % kBuffers];
@@ -173,15 +120,6 @@ void Machine::kernel_on_buffer(const Operation& op) {
   std::uint32_t value = 7;
   void* arguments[] = {&buffer.device, &words, &value};
   expect(launch(contexts_[buffer.context].stamp, where, arguments), "a kernel");
-}
-
-void Machine::callback(const Operation& op) {
-  if (!enter(0)) return;
-  const StreamRef where = stream(op, op.b, 0);
-  if (where.none() || (where.legacy && !legacy_allowed(0))) return;
-  expect(cuLaunchHostFunc(
-             where.handle, [](void*) {}, nullptr),
-         "cuLaunchHostFunc");
 }
 
 void Machine::stream_create(const Operation& op) {
@@ -204,10 +142,12 @@ void Machine::stream_destroy(const Operation& op) {
   if (op.a < kFirstCreated || slot.none() || !enter(slot.context)) return;
   if (Capture* capture = capture_of(slots, slot)) {
     if (op.c == 0 || capture->members.size() > 1) return;
-    *capture = Capture{};
     refused_ = true;
+    if (!expect(cuStreamDestroy(slot.handle), "cuStreamDestroy")) return;
+    lose_capture(slots, static_cast<unsigned>(capture - slots.captures));
+  } else {
+    expect(cuStreamDestroy(slot.handle), "cuStreamDestroy");
   }
-  expect(cuStreamDestroy(slot.handle), "cuStreamDestroy");
   for (Block& block : slots.blocks) {
     if (block.last.number != slot.number) continue;
     block.last = StreamRef{};  // nothing can be ordered after it any more
@@ -230,63 +170,15 @@ void Machine::stream_synchronize(const Operation& op) {
   }
 }
 
-// The context has been synchronised: all its blocks are at rest.
-void Machine::settled(Slots& slots, int context) {
-  for (Block& block : slots.blocks) {
-    if (block.context != context) continue;
-    block.last = StreamRef{};
-    if (block.racy) block.known = false;
-    block.racy = false;
-    block.checked = false;
-  }
-  host_is_safe(slots, context);
-}
-
 void Machine::context_synchronize(const Operation& op) {
-  const int context = static_cast<int>(op.a % 2);
+  const int context = static_cast<int>(op.a % kContexts);
   if (!enter(context)) return;
   const bool rude = op.c == 1 && !concurrent_;
-  // Running freely, another thread's capture could begin at any time.
-  if (!rude && (concurrent_ ? captures_ : captures_in(context))) return;
+  if (!rude && !may_synchronize(context)) return;
   const CUresult result =
       op.b == 1 ? cuCtxSynchronize_v2(contexts_[context].handle) : cuCtxSynchronize();
   if (!expect(result, "cuCtxSynchronize")) return;
   settled(slots_of(op), context);
-}
-
-// A synchronisation of the context that lasts while other threads go on: what they free meanwhile
-// it does not cover. Where frees may wait for the callback it would only cost time.
-void Machine::slow_synchronize(const Operation& op) {
-  if (op.thread == 0 || syncing_thread_ >= 0 || !late_ || free_mode_ != FreeMode::ordered) return;
-  if (captures_ || !alive(0)) return;
-  Gate& g = gate();
-  {
-    const std::lock_guard<std::mutex> lock(g.mutex);
-    g.reached = false;
-    g.open = false;
-  }
-  syncing_thread_ = static_cast<int>(op.thread);
-  crew_.start(op.thread, [this, op] {
-    if (!enter(0)) return;
-    const StreamRef where = stream(op, op.b, 0);
-    if (where.none()) return;
-    expect(cuLaunchHostFunc(where.handle, stand_at_gate, nullptr), "cuLaunchHostFunc");
-    expect(cuCtxSynchronize(), "cuCtxSynchronize");
-  });
-  std::unique_lock<std::mutex> lock(g.mutex);
-  g.changed.wait_for(lock, kLongestHold, [&] { return g.reached; });
-}
-
-void Machine::open_gate() {
-  if (syncing_thread_ < 0) return;
-  Gate& g = gate();
-  {
-    const std::lock_guard<std::mutex> lock(g.mutex);
-    g.open = true;
-  }
-  g.changed.notify_all();
-  crew_.finish(static_cast<unsigned>(syncing_thread_));
-  syncing_thread_ = -1;
 }
 
 void Machine::event(const Operation& op) {
@@ -300,7 +192,8 @@ void Machine::event(const Operation& op) {
     if ((op.c == 0 || concurrent_) && !unsafe_allowed(op.thread)) return;
     const CUresult result = op.kind == Kind::event_query ? cuEventQuery(event.handle)
                                                          : cuEventSynchronize(event.handle);
-    if (result != CUDA_ERROR_NOT_READY) expect(result, "cuEventQuery or cuEventSynchronize");
+    expect(result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result,
+           "cuEventQuery or cuEventSynchronize");
     return;
   }
   const StreamRef where = stream(op, op.b, event.context);
