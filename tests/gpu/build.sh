@@ -35,6 +35,15 @@ build thrust_loop "$nvcc" "${flags[@]}" -cudart static \
 for program in ordered_stress kernel_then_free host_reliance overlap; do
   build "$program" "$nvcc" "${flags[@]}" -cudart static "$here/$program.cu" -o "$out/$program"
 done
+build ipc_pair "$nvcc" "${flags[@]}" -cudart static \
+  "$here/ipc_pair.cu" -o "$out/ipc_pair" -L"$toolkit/lib64/stubs" -lcuda
+for program in fill_memory other_allocators peers contexts; do
+  build "$program" "$nvcc" "${flags[@]}" -cudart static \
+    "$here/contract/$program.cu" -o "$out/$program" -L"$toolkit/lib64/stubs" -lcuda
+done
+for program in captures lifecycle; do
+  build "$program" "$nvcc" "${flags[@]}" -cudart static "$here/contract/$program.cu" -o "$out/$program"
+done
 build inference_loop "$nvcc" "${flags[@]}" -cudart static \
   tests/demo/inference_loop.cpp -o "$out/inference_loop"
 
