@@ -5,8 +5,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -16,6 +14,7 @@
 #include "core/agents.h"
 #include "core/ipc_socket.h"
 #include "core/thread_stream.h"
+#include "process/forced_exit.h"
 #include "process/signal_report.h"
 #include "report/write.h"
 #include "stats/snapshot.h"
@@ -156,11 +155,6 @@ __attribute__((destructor)) void report_at_unload() {
   report_once(false);
 }
 
-int status_of_forced_exit = 0;
-void force_exit(int) {
-  syscall(SYS_exit_group, status_of_forced_exit);
-}
-
 }  // namespace
 
 core::Allocator* engine() {
@@ -194,17 +188,7 @@ void report_once(bool driver_is_up) {
 void report_before_exit(int status) {
   const pid_t process = owner.load(std::memory_order_acquire);
   if (process == 0 || process != getpid() || reported.load(std::memory_order_acquire)) return;
-  status_of_forced_exit = status;
-  struct sigaction action = {};
-  action.sa_handler = force_exit;
-  sigaction(SIGALRM, &action, nullptr);
-  sigset_t alarm_only;
-  sigemptyset(&alarm_only);
-  sigaddset(&alarm_only, SIGALRM);
-  pthread_sigmask(SIG_UNBLOCK, &alarm_only, nullptr);
-  itimerval two_seconds = {};
-  two_seconds.it_value.tv_sec = 2;
-  setitimer(ITIMER_REAL, &two_seconds, nullptr);
+  force_exit_soon(status);
   report_once(true);
 }
 

@@ -82,6 +82,15 @@ TEST(LeavingInAHandler, EndsAlways) {
   EXPECT_LT(preloaded.process.seconds, 20) << "two seconds for all at once, and some work";
 }
 
+// A report that cannot be written delays `_exit` by two seconds and no more.
+TEST(LeavingStuck, EndsAllTheSame) {
+  const std::string probe = "probe_life_exit mode=full_pipe";
+  EXPECT_EQ(run_plain(probe).exit_code, kExitCode);
+  const PreloadedRun preloaded = run_preloaded(probe, {{"CUPOOL_STATS_FILE", ""}});
+  EXPECT_EQ(preloaded.process.exit_code, kExitCode) << preloaded.describe();
+  EXPECT_GE(preloaded.process.seconds, 1.9) << "nothing stood in the way";
+}
+
 // --- children ---
 
 struct Children {

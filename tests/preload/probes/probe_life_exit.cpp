@@ -2,9 +2,10 @@
 // busy_return, busy__exit, busy_quick_exit, busy_abort, busy_term, busy_segv (eight threads
 // allocate and free meanwhile), thread_exit (a thread calls exit, main allocates), main_ends (main
 // ends by pthread_exit), statics (static objects and exit handlers allocate and free), handler_exit
-// (_exit in a signal handler that interrupts an allocation). Exit code 7, so that a lost code
-// shows.
+// (_exit in a signal handler that interrupts an allocation), full_pipe (_exit where the report
+// cannot be written). Exit code 7, so that a lost code shows.
 #include <cuda_runtime_api.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -14,6 +15,7 @@
 #include <atomic>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "probe.h"
 
@@ -147,6 +149,23 @@ void leave_in_handlers() {
   std::printf("children that ended wrongly: %d\n", wrong);
 }
 
+// Nobody reads standard error any more, and alarms are blocked: the report can never be written.
+[[noreturn]] void leave_with_a_full_pipe() {
+  void* p = nullptr;
+  MUST(cudaMalloc(&p, 4096));
+  int ends[2];
+  if (pipe2(ends, O_NONBLOCK) != 0) std::abort();
+  const std::vector<char> page(4096);
+  while (write(ends[1], page.data(), page.size()) > 0) {
+  }
+  if (fcntl(ends[1], F_SETFL, 0) != 0 || dup2(ends[1], STDERR_FILENO) < 0) std::abort();
+  signal(SIGALRM, SIG_IGN);
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, nullptr);
+  _exit(kExitCode);
+}
+
 [[noreturn]] void die_of(int signal_number) {
   const rlimit no_core{0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
@@ -169,6 +188,7 @@ int main(int argc, char** argv) {
     run_with_statics();
     return kExitCode;
   }
+  if (mode == "full_pipe") leave_with_a_full_pipe();
   start_busy_threads();
   say("leaving");
   if (mode == "busy_exit") std::exit(kExitCode);
