@@ -68,218 +68,57 @@ void forget_reachable(void* host, CUresult result) {
 
 extern "C" {
 
-CUresult cupool_hook_cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes,
-                                          CUstream stream) {
-  CUPOOL_REAL_OR_RETURN(cuMemcpyHtoDAsync_v2);
-  const CUresult result = real.cuMemcpyHtoDAsync_v2(to, from, bytes, stream);
-  note(real, stream, DefaultStream::legacy, true, result);
-  return result;
-}
+// A function and its twin for per-thread default streams: the real call, then the note. `touches`
+// says whether host memory takes part; what follows the parameters is what the real function is
+// given.
+#define CUPOOL_NOTED_AS(symbol, default_stream, touches, parameters, ...) \
+  CUresult cupool_hook_##symbol parameters {                              \
+    CUPOOL_REAL_OR_RETURN(symbol);                                        \
+    const CUresult result = real.symbol(__VA_ARGS__);                     \
+    note(real, stream, DefaultStream::default_stream, touches, result);   \
+    return result;                                                        \
+  }
+#define CUPOOL_NOTED(name, touches, parameters, ...)              \
+  CUPOOL_NOTED_AS(name, legacy, touches, parameters, __VA_ARGS__) \
+  CUPOOL_NOTED_AS(name##_ptsz, per_thread, touches, parameters, __VA_ARGS__)
 
-CUresult cupool_hook_cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr to, const void* from, size_t bytes,
-                                               CUstream stream) {
-  CUPOOL_REAL_OR_RETURN(cuMemcpyHtoDAsync_v2_ptsz);
-  const CUresult result = real.cuMemcpyHtoDAsync_v2_ptsz(to, from, bytes, stream);
-  note(real, stream, DefaultStream::per_thread, true, result);
-  return result;
-}
-
-CUresult cupool_hook_cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes,
-                                          CUstream stream) {
-  CUPOOL_REAL_OR_RETURN(cuMemcpyDtoHAsync_v2);
-  const CUresult result = real.cuMemcpyDtoHAsync_v2(to, from, bytes, stream);
-  note(real, stream, DefaultStream::legacy, true, result);
-  return result;
-}
-
-CUresult cupool_hook_cuMemcpyDtoHAsync_v2_ptsz(void* to, CUdeviceptr from, size_t bytes,
-                                               CUstream stream) {
-  CUPOOL_REAL_OR_RETURN(cuMemcpyDtoHAsync_v2_ptsz);
-  const CUresult result = real.cuMemcpyDtoHAsync_v2_ptsz(to, from, bytes, stream);
-  note(real, stream, DefaultStream::per_thread, true, result);
-  return result;
-}
-
-CUresult cupool_hook_cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes,
-                                   CUstream stream) {
-  CUPOOL_REAL_OR_RETURN(cuMemcpyAsync);
-  const CUresult result = real.cuMemcpyAsync(to, from, bytes, stream);
-  note(real, stream, DefaultStream::legacy, true, result);
-  return result;
-}
-
-CUresult cupool_hook_cuMemcpyAsync_ptsz(CUdeviceptr to, CUdeviceptr from, size_t bytes,
-                                        CUstream stream) {
-  CUPOOL_REAL_OR_RETURN(cuMemcpyAsync_ptsz);
-  const CUresult result = real.cuMemcpyAsync_ptsz(to, from, bytes, stream);
-  note(real, stream, DefaultStream::per_thread, true, result);
-  return result;
-}
-
-CUresult cupool_hook_cuMemcpyHtoAAsync_v2(CUarray to, size_t offset, const void* from, size_t bytes,
-                                          CUstream stream) {
-  CUPOOL_REAL_OR_RETURN(cuMemcpyHtoAAsync_v2);
-  const CUresult result = real.cuMemcpyHtoAAsync_v2(to, offset, from, bytes, stream);
-  note(real, stream, DefaultStream::legacy, true, result);
-  return result;
-}
-
-CUresult cupool_hook_cuMemcpyHtoAAsync_v2_ptsz(CUarray to, size_t offset, const void* from,
-                                               size_t bytes, CUstream stream) {
-  CUPOOL_REAL_OR_RETURN(cuMemcpyHtoAAsync_v2_ptsz);
-  const CUresult result = real.cuMemcpyHtoAAsync_v2_ptsz(to, offset, from, bytes, stream);
-  note(real, stream, DefaultStream::per_thread, true, result);
-  return result;
-}
-
-CUresult cupool_hook_cuMemcpyAtoHAsync_v2(void* to, CUarray from, size_t offset, size_t bytes,
-                                          CUstream stream) {
-  CUPOOL_REAL_OR_RETURN(cuMemcpyAtoHAsync_v2);
-  const CUresult result = real.cuMemcpyAtoHAsync_v2(to, from, offset, bytes, stream);
-  note(real, stream, DefaultStream::legacy, true, result);
-  return result;
-}
-
-CUresult cupool_hook_cuMemcpyAtoHAsync_v2_ptsz(void* to, CUarray from, size_t offset, size_t bytes,
-                                               CUstream stream) {
-  CUPOOL_REAL_OR_RETURN(cuMemcpyAtoHAsync_v2_ptsz);
-  const CUresult result = real.cuMemcpyAtoHAsync_v2_ptsz(to, from, offset, bytes, stream);
-  note(real, stream, DefaultStream::per_thread, true, result);
-  return result;
-}
-
-CUresult cupool_hook_cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* copy, CUstream stream) {
-  CUPOOL_REAL_OR_RETURN(cuMemcpy2DAsync_v2);
-  const CUresult result = real.cuMemcpy2DAsync_v2(copy, stream);
-  note(real, stream, DefaultStream::legacy, touches_host(copy), result);
-  return result;
-}
-
-CUresult cupool_hook_cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D* copy, CUstream stream) {
-  CUPOOL_REAL_OR_RETURN(cuMemcpy2DAsync_v2_ptsz);
-  const CUresult result = real.cuMemcpy2DAsync_v2_ptsz(copy, stream);
-  note(real, stream, DefaultStream::per_thread, touches_host(copy), result);
-  return result;
-}
-
-CUresult cupool_hook_cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* copy, CUstream stream) {
-  CUPOOL_REAL_OR_RETURN(cuMemcpy3DAsync_v2);
-  const CUresult result = real.cuMemcpy3DAsync_v2(copy, stream);
-  note(real, stream, DefaultStream::legacy, touches_host(copy), result);
-  return result;
-}
-
-CUresult cupool_hook_cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D* copy, CUstream stream) {
-  CUPOOL_REAL_OR_RETURN(cuMemcpy3DAsync_v2_ptsz);
-  const CUresult result = real.cuMemcpy3DAsync_v2_ptsz(copy, stream);
-  note(real, stream, DefaultStream::per_thread, touches_host(copy), result);
-  return result;
-}
-
-CUresult cupool_hook_cuMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes,
-                                        size_t count, void* attributes, size_t* attribute_indices,
-                                        size_t attribute_count, size_t* failed, CUstream stream) {
-  CUPOOL_REAL_OR_RETURN(cuMemcpyBatchAsync);
-  const CUresult result = real.cuMemcpyBatchAsync(
-      to, from, bytes, count, attributes, attribute_indices, attribute_count, failed, stream);
-  note(real, stream, DefaultStream::legacy, true, result);
-  return result;
-}
-
-CUresult cupool_hook_cuMemcpyBatchAsync_ptsz(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes,
-                                             size_t count, void* attributes,
-                                             size_t* attribute_indices, size_t attribute_count,
-                                             size_t* failed, CUstream stream) {
-  CUPOOL_REAL_OR_RETURN(cuMemcpyBatchAsync_ptsz);
-  const CUresult result = real.cuMemcpyBatchAsync_ptsz(
-      to, from, bytes, count, attributes, attribute_indices, attribute_count, failed, stream);
-  note(real, stream, DefaultStream::per_thread, true, result);
-  return result;
-}
-
-CUresult cupool_hook_cuMemcpyBatchAsync_v2(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes,
-                                           size_t count, void* attributes,
-                                           size_t* attribute_indices, size_t attribute_count,
-                                           CUstream stream) {
-  CUPOOL_REAL_OR_RETURN(cuMemcpyBatchAsync_v2);
-  const CUresult result = real.cuMemcpyBatchAsync_v2(to, from, bytes, count, attributes,
-                                                     attribute_indices, attribute_count, stream);
-  note(real, stream, DefaultStream::legacy, true, result);
-  return result;
-}
-
-CUresult cupool_hook_cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes,
-                                                size_t count, void* attributes,
-                                                size_t* attribute_indices, size_t attribute_count,
-                                                CUstream stream) {
-  CUPOOL_REAL_OR_RETURN(cuMemcpyBatchAsync_v2_ptsz);
-  const CUresult result = real.cuMemcpyBatchAsync_v2_ptsz(
-      to, from, bytes, count, attributes, attribute_indices, attribute_count, stream);
-  note(real, stream, DefaultStream::per_thread, true, result);
-  return result;
-}
-
-CUresult cupool_hook_cuMemcpy3DBatchAsync(size_t count, void* copies, size_t* failed,
-                                          unsigned long long flags, CUstream stream) {
-  CUPOOL_REAL_OR_RETURN(cuMemcpy3DBatchAsync);
-  const CUresult result = real.cuMemcpy3DBatchAsync(count, copies, failed, flags, stream);
-  note(real, stream, DefaultStream::legacy, true, result);
-  return result;
-}
-
-CUresult cupool_hook_cuMemcpy3DBatchAsync_ptsz(size_t count, void* copies, size_t* failed,
-                                               unsigned long long flags, CUstream stream) {
-  CUPOOL_REAL_OR_RETURN(cuMemcpy3DBatchAsync_ptsz);
-  const CUresult result = real.cuMemcpy3DBatchAsync_ptsz(count, copies, failed, flags, stream);
-  note(real, stream, DefaultStream::per_thread, true, result);
-  return result;
-}
-
-CUresult cupool_hook_cuMemcpy3DBatchAsync_v2(size_t count, void* copies, unsigned long long flags,
-                                             CUstream stream) {
-  CUPOOL_REAL_OR_RETURN(cuMemcpy3DBatchAsync_v2);
-  const CUresult result = real.cuMemcpy3DBatchAsync_v2(count, copies, flags, stream);
-  note(real, stream, DefaultStream::legacy, true, result);
-  return result;
-}
-
-CUresult cupool_hook_cuMemcpy3DBatchAsync_v2_ptsz(size_t count, void* copies,
-                                                  unsigned long long flags, CUstream stream) {
-  CUPOOL_REAL_OR_RETURN(cuMemcpy3DBatchAsync_v2_ptsz);
-  const CUresult result = real.cuMemcpy3DBatchAsync_v2_ptsz(count, copies, flags, stream);
-  note(real, stream, DefaultStream::per_thread, true, result);
-  return result;
-}
-
-CUresult cupool_hook_cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
-  CUPOOL_REAL_OR_RETURN(cuLaunchHostFunc);
-  const CUresult result = real.cuLaunchHostFunc(stream, function, data);
-  note(real, stream, DefaultStream::legacy, true, result);
-  return result;
-}
-
-CUresult cupool_hook_cuLaunchHostFunc_ptsz(CUstream stream, CUhostFn function, void* data) {
-  CUPOOL_REAL_OR_RETURN(cuLaunchHostFunc_ptsz);
-  const CUresult result = real.cuLaunchHostFunc_ptsz(stream, function, data);
-  note(real, stream, DefaultStream::per_thread, true, result);
-  return result;
-}
-
-CUresult cupool_hook_cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* data,
-                                         unsigned int flags) {
-  CUPOOL_REAL_OR_RETURN(cuStreamAddCallback);
-  const CUresult result = real.cuStreamAddCallback(stream, callback, data, flags);
-  note(real, stream, DefaultStream::legacy, true, result);
-  return result;
-}
-
-CUresult cupool_hook_cuStreamAddCallback_ptsz(CUstream stream, CUstreamCallback callback,
-                                              void* data, unsigned int flags) {
-  CUPOOL_REAL_OR_RETURN(cuStreamAddCallback_ptsz);
-  const CUresult result = real.cuStreamAddCallback_ptsz(stream, callback, data, flags);
-  note(real, stream, DefaultStream::per_thread, true, result);
-  return result;
-}
+CUPOOL_NOTED(cuMemcpyHtoDAsync_v2, true,
+             (CUdeviceptr to, const void* from, size_t bytes, CUstream stream), to, from, bytes,
+             stream)
+CUPOOL_NOTED(cuMemcpyDtoHAsync_v2, true,
+             (void* to, CUdeviceptr from, size_t bytes, CUstream stream), to, from, bytes, stream)
+CUPOOL_NOTED(cuMemcpyAsync, true, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+             to, from, bytes, stream)
+CUPOOL_NOTED(cuMemcpyHtoAAsync_v2, true,
+             (CUarray to, size_t offset, const void* from, size_t bytes, CUstream stream), to,
+             offset, from, bytes, stream)
+CUPOOL_NOTED(cuMemcpyAtoHAsync_v2, true,
+             (void* to, CUarray from, size_t offset, size_t bytes, CUstream stream), to, from,
+             offset, bytes, stream)
+CUPOOL_NOTED(cuMemcpy2DAsync_v2, touches_host(copy), (const CUDA_MEMCPY2D* copy, CUstream stream),
+             copy, stream)
+CUPOOL_NOTED(cuMemcpy3DAsync_v2, touches_host(copy), (const CUDA_MEMCPY3D* copy, CUstream stream),
+             copy, stream)
+CUPOOL_NOTED(cuMemcpyBatchAsync, true,
+             (CUdeviceptr * to, CUdeviceptr* from, size_t* bytes, size_t count, void* attributes,
+              size_t* attribute_indices, size_t attribute_count, size_t* failed, CUstream stream),
+             to, from, bytes, count, attributes, attribute_indices, attribute_count, failed, stream)
+CUPOOL_NOTED(cuMemcpyBatchAsync_v2, true,
+             (CUdeviceptr * to, CUdeviceptr* from, size_t* bytes, size_t count, void* attributes,
+              size_t* attribute_indices, size_t attribute_count, CUstream stream),
+             to, from, bytes, count, attributes, attribute_indices, attribute_count, stream)
+CUPOOL_NOTED(cuMemcpy3DBatchAsync, true,
+             (size_t count, void* copies, size_t* failed, unsigned long long flags,
+              CUstream stream),
+             count, copies, failed, flags, stream)
+CUPOOL_NOTED(cuMemcpy3DBatchAsync_v2, true,
+             (size_t count, void* copies, unsigned long long flags, CUstream stream), count, copies,
+             flags, stream)
+CUPOOL_NOTED(cuLaunchHostFunc, true, (CUstream stream, CUhostFn function, void* data), stream,
+             function, data)
+CUPOOL_NOTED(cuStreamAddCallback, true,
+             (CUstream stream, CUstreamCallback callback, void* data, unsigned int flags), stream,
+             callback, data, flags)
 
 CUresult cupool_hook_cuGraphLaunch(CUgraphExec graph, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuGraphLaunch);
