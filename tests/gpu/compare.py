@@ -6,13 +6,10 @@ own, one report per run, and the times side by side. Writes environment.txt, raw
 reports.txt and failures.txt into the output folder; exits non-zero if anything differed.
 Usually started by run_all.sh. Needs only Python's standard library.
 """
-import argparse
 import csv
-import datetime
 import glob
 import json
 import os
-import platform
 import re
 import shutil
 import statistics
@@ -21,10 +18,8 @@ import sys
 import tempfile
 import time
 
-REPOSITORY = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
-BUILT = os.path.join(REPOSITORY, ".gpu")
-HERE = os.path.join(REPOSITORY, "tests", "gpu")
-
+from common import (REPOSITORY, argument_parser, built, parse_arguments, python,
+                    write_environment)
 
 DEMO_TIMES = ("median_us", "p99_us", "requests_per_second")
 
@@ -43,14 +38,6 @@ class Program:
         self.runs = runs
         self.limit = limit
         self.setup = setup or {}
-
-
-def built(name):
-    return os.path.join(BUILT, name)
-
-
-def python(script, *arguments):
-    return [sys.executable, os.path.join(HERE, script), *arguments]
 
 
 PROGRAMS = [
@@ -281,54 +268,14 @@ class Session:
         print(f"{len(self.failures)} failures; files in {out}", flush=True)
 
 
-def first_line(command):
-    try:
-        done = subprocess.run(command, text=True, capture_output=True, timeout=60)
-        return (done.stdout or done.stderr).strip() or f"exit {done.returncode}"
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-
-
-def write_environment(options):
-    query = "name,driver_version,memory.total,clocks.max.sm"
-    lines = [
-        f"date: {datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds')}",
-        f"command: {' '.join(sys.argv)}",
-        f"variables given to cupool: {' '.join(options.env) or 'none'}",
-        f"GPU: {first_line(['nvidia-smi', '--query-gpu=' + query, '--format=csv,noheader'])}",
-        f"nvidia-smi: {first_line(['nvidia-smi', '--version'])}",
-        f"kernel: {platform.platform()}, {os.cpu_count()} cores",
-        f"python: {sys.version.split()[0]} at {sys.executable}",
-        "versions: " + first_line([sys.executable, "-c", (
-            "import torch, cupy; print('torch', torch.__version__, 'cuda', torch.version.cuda, "
-            "'cudnn', torch.backends.cudnn.version(), 'cupy', cupy.__version__)")]),
-        f"nvcc: {first_line(['nvcc', '--version']).splitlines()[-1]}",
-        f"library: {options.library}, {os.path.getsize(options.library)} bytes",
-    ]
-    with open(os.path.join(options.out, "environment.txt"), "w", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")
-    print("\n".join(lines), flush=True)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argument_parser(__doc__, budget=450)
     parser.add_argument("sections", nargs="*", help="programs to run: "
                         + " ".join(p.name for p in PROGRAMS) + " (default: all)")
     parser.add_argument("--runs", type=int, default=5, help="runs of each kind (default 5)")
-    parser.add_argument("--budget", type=float, default=450, help="seconds for everything")
-    parser.add_argument("--out", default=os.environ.get("OUT", "out"))
-    parser.add_argument("--library", default=built("libcupool.so"))
-    parser.add_argument("--env", action="append", default=[], metavar="CUPOOL_X=VALUE",
-                        help="a variable for the runs with cupool; may be repeated")
-    options = parser.parse_args()
-    unknown = set(options.sections) - {p.name for p in PROGRAMS}
-    if unknown:
-        parser.error(f"no such section: {' '.join(sorted(unknown))}")
-    options.out = os.path.abspath(options.out)
-    options.library = os.path.abspath(options.library)
-    os.makedirs(options.out, exist_ok=True)
-    if not os.path.exists(options.library):
-        parser.error(f"{options.library} is missing: tests/gpu/build.sh makes it")
+    options = parse_arguments(parser, [p.name for p in PROGRAMS])
     write_environment(options)
     session = Session(options)
     for program in PROGRAMS:

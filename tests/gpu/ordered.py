@@ -6,13 +6,12 @@ an engine made wrong on purpose (the obvious mapping), side by side in one sessi
 environment.txt, raw.csv, table.md and log.txt into the output folder; exits non-zero if a required
 property does not hold. Usually started by run_ordered.sh.
 """
-import argparse
 import os
 import statistics
 import sys
 
-from ordered_session import (MIB, OBVIOUS, VARIANTS, Process, Session, built, python, spread,
-                             write_environment)
+from common import argument_parser, built, parse_arguments, python, write_environment
+from ordered_session import MIB, OBVIOUS, VARIANTS, Process, Session, spread
 
 FOOTPRINT_FACTOR = 1.15
 FOOTPRINT_BYTES = 32 * MIB
@@ -298,24 +297,11 @@ SECTIONS = {f.__name__: f for f in (stress, micro, reliance, overlap, footprint,
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argument_parser(__doc__, budget=440)
     parser.add_argument("sections", nargs="*", help=f"of {' '.join(SECTIONS)} (default: all)")
     parser.add_argument("--seed", type=int, default=1, help="of the random programs")
     parser.add_argument("--rounds", type=int, default=7, help="of whole programs (default 7)")
-    parser.add_argument("--budget", type=float, default=440, help="seconds for everything")
-    parser.add_argument("--out", default=os.environ.get("OUT", "out"))
-    parser.add_argument("--library", default=built("libcupool.so"))
-    parser.add_argument("--env", action="append", default=[], metavar="CUPOOL_X=VALUE",
-                        help="a variable for the runs with cupool; may be repeated")
-    options = parser.parse_args()
-    unknown = set(options.sections) - set(SECTIONS)
-    if unknown:
-        parser.error(f"no such section: {' '.join(sorted(unknown))}")
-    options.out = os.path.abspath(options.out)
-    options.library = os.path.abspath(options.library)
-    os.makedirs(options.out, exist_ok=True)
-    if not os.path.exists(options.library):
-        parser.error(f"{options.library} is missing: tests/gpu/build.sh makes it")
+    options = parse_arguments(parser, SECTIONS)
     write_environment(options)
     session = Session(options)
     if not os.path.exists(built("libcupool_mutable.so")):

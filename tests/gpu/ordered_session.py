@@ -3,24 +3,19 @@ of device memory as the driver sees it, required properties, tables. Needs no pa
 and without that nvidia-smi.
 """
 import csv
-import datetime
 import glob
 import json
 import os
-import platform
 import re
 import shutil
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 
-REPOSITORY = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
-BUILT = os.path.join(REPOSITORY, ".gpu")
-HERE = os.path.join(REPOSITORY, "tests", "gpu")
+from common import REPOSITORY, built
 
 MIB = 1 << 20
 OBVIOUS = "obvious-mapping"
@@ -34,14 +29,6 @@ VARIANTS = {
     # Wrong on purpose. In ordered mode, so that no other wait hides the fault.
     OBVIOUS: {"CUPOOL_FREE_MODE": "ordered", "CUPOOL_TEST_MUTATION": OBVIOUS},
 }
-
-
-def built(name):
-    return os.path.join(BUILT, name)
-
-
-def python(script, *arguments):
-    return [sys.executable, os.path.join(HERE, script), *arguments]
 
 
 def spread(values, unit=""):
@@ -288,29 +275,3 @@ class Session:
         return [row for row in self.properties if row[4] != "yes"]
 
 
-def first_line(command):
-    try:
-        done = subprocess.run(command, text=True, capture_output=True, timeout=60)
-        return ((done.stdout or done.stderr).strip() or f"exit {done.returncode}").splitlines()[-1]
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-
-
-def write_environment(options):
-    query = "--query-gpu=name,driver_version,memory.total,clocks.max.sm,persistence_mode"
-    lines = [
-        f"date: {datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds')}",
-        f"command: {' '.join(sys.argv)}",
-        f"variables given to cupool: {' '.join(options.env) or 'none'}",
-        f"GPU: {first_line(['nvidia-smi', query, '--format=csv,noheader'])}",
-        f"kernel: {platform.platform()}, {os.cpu_count()} cores",
-        f"python: {sys.version.split()[0]} at {sys.executable}",
-        "versions: " + first_line([sys.executable, "-c", (
-            "import importlib.metadata as m\n"
-            "print([(d.name, d.version) for d in m.distributions() "
-            "if d.name in ('torch', 'cupy-cuda13x', 'nvidia-cudnn-cu13', 'nvidia-ml-py')])")]),
-        f"library: {options.library}, {os.path.getsize(options.library)} bytes",
-    ]
-    with open(os.path.join(options.out, "environment.txt"), "w", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")
-    print("\n".join(lines), flush=True)

@@ -7,7 +7,6 @@ included (contract.h says which lines are compared how). Writes environment.txt,
 log.txt into the output folder; exits non-zero if something required does not hold. Usually started by
 run_contract.sh.
 """
-import argparse
 import concurrent.futures
 import os
 import re
@@ -15,8 +14,9 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from ordered_session import (HERE, MIB, VARIANTS, Session, built, python,  # noqa: E402
-                             write_environment)
+from common import (HERE, argument_parser, built, parse_arguments, python,  # noqa: E402
+                    write_environment)
+from ordered_session import MIB, VARIANTS, Session  # noqa: E402
 
 VARIANTS["malloc"] = {"CUPOOL_BACKEND": "malloc"}
 PLAIN, AUTO, MALLOC = "legacy", "auto", "malloc"
@@ -206,22 +206,12 @@ def run_all(session, jobs, workers):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argument_parser(__doc__)
     parser.add_argument("gpus", choices=("one", "two"))
     parser.add_argument("names", nargs="*", help="parts of names of programs (default: all)")
-    parser.add_argument("--budget", type=float, help="seconds for everything")
     parser.add_argument("--workers", type=int, default=4, help="programs side by side")
-    parser.add_argument("--out", default=os.environ.get("OUT", "out"))
-    parser.add_argument("--library", default=built("libcupool.so"))
-    parser.add_argument("--env", action="append", default=[], metavar="CUPOOL_X=VALUE",
-                        help="a variable for the runs with cupool; may be repeated")
-    options = parser.parse_args()
+    options = parse_arguments(parser)
     options.budget = options.budget or {"one": 145, "two": 115}[options.gpus]
-    options.out = os.path.abspath(options.out)
-    options.library = os.path.abspath(options.library)
-    os.makedirs(options.out, exist_ok=True)
-    if not os.path.exists(options.library):
-        parser.error(f"{options.library} is missing: tests/gpu/build.sh makes it")
     write_environment(options)
     session = Session(options)
     session.section, session.notes, session.facts = options.gpus, [], []
