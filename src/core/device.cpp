@@ -60,7 +60,15 @@ void Device::choose_backend(config::Backend wanted) {
   }
   bool use_pool = supported && wanted != config::Backend::malloc;
   // Copies between devices that cannot be peers would write nothing into pool memory.
-  if (use_pool && !every_device_is_peer_ && wanted == config::Backend::automatic) use_pool = false;
+  if (use_pool && !every_device_is_peer_) {
+    use_pool = false;
+    if (wanted == config::Backend::pool) {
+      CUPOOL_WARN_ONCE(
+          "CUPOOL_BACKEND=pool: not all devices can be peers (or the driver does not say), and "
+          "copies between their pools would write nothing; serving from cuMemAlloc (show the "
+          "program one device, by CUDA_VISIBLE_DEVICES, to have pools)");
+    }
+  }
   if (!use_pool) return;
   // Never destroyed: blocks and exit handlers may still need them.
   pools_ = new PoolBackend(driver_, *this);

@@ -97,5 +97,27 @@ TEST(OddSystem, RefusedPeersMeanPlainMemory) {
   }
 }
 
+// Contract 7: where devices cannot be peers, copies between them are right, pools asked for or not.
+TEST(OddSystem, DevicesThatCannotBePeersHavePlainMemory) {
+  for (const char* backend : {"auto", "pool", "malloc"}) {
+    for (const char* order : {"before", "after", "later"}) {
+      const Environment extra = {
+          {"CUPOOL_SIM_DEVICES", "2"}, {"CUPOOL_SIM_PEERS", "0"}, {"CUPOOL_BACKEND", backend}};
+      const std::string probe = std::string("probe_row7 order=") + order;
+      const ProcessResult plain = run_plain(probe, extra);
+      const PreloadedRun run = run_preloaded(probe, extra);
+      EXPECT_EQ(plain.exit_code, 0) << plain.describe();
+      EXPECT_NE(plain.out.find("0 to 1, way 0, size 1000: 0, wrong bytes 0"), std::string::npos);
+      EXPECT_EQ(run.process.exit_code, 0) << run.describe();
+      EXPECT_EQ(run.process.out, plain.out);
+      ASSERT_EQ(run.reports.size(), 1u) << run.describe();
+      EXPECT_EQ(run.reports[0].at("backend"), "malloc");
+      const bool asked_in_vain = std::string(backend) == "pool";
+      EXPECT_EQ(run.process.err.find("can be peers") != std::string::npos, asked_in_vain)
+          << run.process.err;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace preload

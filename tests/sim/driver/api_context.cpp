@@ -234,6 +234,7 @@ CUresult enable_peer(Entry& in, CUcontext peer_handle, unsigned flags) {
   if (result != CUDA_SUCCESS) return result;
   if (peer == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (peer->device == context->device) return CUDA_ERROR_INVALID_DEVICE;
+  if (!world().settings.peers) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   return context->peers.insert(peer).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 }
 

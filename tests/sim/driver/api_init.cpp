@@ -173,7 +173,7 @@ CUresult can_access_peer(Entry& in, int* can, CUdevice device, CUdevice peer) {
   if (can == nullptr) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = in.device(device, &a);
   if (result == CUDA_SUCCESS) result = in.device(peer, &b);
-  if (result == CUDA_SUCCESS) *can = a != b ? 1 : 0;
+  if (result == CUDA_SUCCESS) *can = a != b && world().settings.peers ? 1 : 0;
   return result;
 }
 

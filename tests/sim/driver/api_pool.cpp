@@ -94,6 +94,7 @@ CUresult set_access(Entry& in, CUmemoryPool handle, const CUmemAccessDesc* map, 
     if (device == &pool->device() && map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
       return CUDA_ERROR_INVALID_VALUE;
     }
+    if (device != &pool->device() && !world().settings.peers) return CUDA_ERROR_INVALID_DEVICE;
   }
   for (size_t i = 0; i < count; ++i) pool->set_access(map[i].location.id, map[i].flags);
   return CUDA_SUCCESS;

@@ -104,6 +104,11 @@ Settings read_settings() {
     return true;
   });
   read("CUPOOL_SIM_MEMORY", [&](const char* v) { return (s.memory_bytes = parse_bytes(v)) != 0; });
+  read("CUPOOL_SIM_PEERS", [&](const char* v) {
+    if (!parse_count(v, &n)) return false;
+    s.peers = n != 0;
+    return true;
+  });
   read("CUPOOL_SIM_POOLS", [&](const char* v) {
     if (!parse_count(v, &n)) return false;
     s.pools = s.pools && n != 0;

@@ -31,6 +31,7 @@ struct Settings {
   Judge judge = Judge::off;
   int devices = 1;
   size_t memory_bytes = size_t{4} << 30;  ///< per device
+  bool peers = true;                      ///< whether devices can access one another's memory
   bool pools = true;
   PoolIpc pool_ipc = PoolIpc::yes;
   bool reclaim = false;  ///< take idle pool memory back before reporting out of memory
