@@ -27,11 +27,6 @@ bool is_hooked(const char* call) {
   return false;
 }
 
-bool is_capture_refusal(CUresult result) {
-  const int code = static_cast<int>(result);
-  return code >= 900 && code <= 908;
-}
-
 }  // namespace
 
 Machine::Machine(FreeMode free_mode, bool aligns_large)
@@ -64,6 +59,8 @@ std::string Machine::run(const Program& program) {
   live_.clear();
   shared_.clear();
   invalidated_ = cupoolSimInvalidatedCaptures();
+  invalidated_by_others_ = cupoolSimCapturesInvalidatedByOthers();
+  silent_harm = nullptr;
   complaints_ = cupoolSimComplaints();
   cupoolSimSet("mode", program.device_mode.c_str());
   cupoolSimSet("polls", std::to_string(program.polls).c_str());
@@ -254,6 +251,16 @@ void Machine::look_for_harm() {
   if (cupoolSimComplaints() != complaints_) {
     complaints_ = cupoolSimComplaints();
     fail(std::string("the judge (contract 2): ") + cupoolSimLastComplaint());
+  }
+  // Whatever else was refused to the program: such a capture was whole without cupool.
+  const unsigned long long by_others = cupoolSimCapturesInvalidatedByOthers();
+  if (by_others != invalidated_by_others_) {
+    invalidated_by_others_ = by_others;
+    fail(std::string("a capture was invalidated by no call of the program (contract 9, I3): ") +
+         cupoolSimLastInvalidatedByOthers());
+  }
+  if (const char* const call = silent_harm.exchange(nullptr)) {
+    fail(std::string("a capture was invalidated by ") + call + ", which did not say so");
   }
   const unsigned long long invalidated = cupoolSimInvalidatedCaptures();
   if (invalidated != invalidated_) {

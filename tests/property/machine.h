@@ -3,8 +3,6 @@
 // of free; this side watches results, addresses, contents and captures (contract 1, 3, 4, 6, 9).
 #pragma once
 
-#include <cuda.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <list>
@@ -16,14 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "calls.h"
 #include "crew.h"
 #include "program.h"
-
-// Named as the driver exports them, whatever versions cuda.h prefers.
-extern "C" {
-CUresult CUDAAPI cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device);
-CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext context);
-}
 
 namespace cupool::property {
 
@@ -257,6 +250,7 @@ class Machine {
   std::set<CUdeviceptr> shared_;               ///< freed, while others may use it
   std::list<Errand> errands_;                  ///< of all programs: callbacks have their addresses
   unsigned long long invalidated_ = 0;
+  unsigned long long invalidated_by_others_ = 0;
   unsigned long long complaints_ = 0;
   int syncing_thread_ = -1;  ///< in slow_synchronize()
 };

@@ -84,4 +84,22 @@ SIM_CONTROL unsigned long long cupoolSimInvalidatedCaptures(void) {
   return w.captures.invalidated();
 }
 
+SIM_CONTROL unsigned cupoolSimProgramCall(const char* symbol) {
+  if (symbol == nullptr) return end_program_call();
+  begin_program_call(symbol);
+  return 0;
+}
+
+SIM_CONTROL unsigned long long cupoolSimCapturesInvalidatedByOthers(void) {
+  World& w = world();
+  Lock lock(w.mutex);
+  return w.captures.invalidated_by_others();
+}
+
+SIM_CONTROL const char* cupoolSimLastInvalidatedByOthers(void) {
+  World& w = world();
+  Lock lock(w.mutex);
+  return w.captures.last_by_others().c_str();
+}
+
 }  // namespace cupool::sim

@@ -3,8 +3,10 @@
 #include "driver/capture.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "driver/context.h"
+#include "driver/deadlock.h"
 #include "driver/world.h"
 
 namespace cupool::sim {
@@ -12,6 +14,12 @@ namespace cupool::sim {
 namespace {
 
 thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+struct ProgramCall {
+  const char* symbol = nullptr;
+  unsigned invalidated = 0;
+};
+thread_local ProgramCall program_call;
 
 bool reaches(const std::vector<GraphNode*>& from, const GraphNode* wanted,
              std::set<const GraphNode*>& seen) {
@@ -28,6 +36,16 @@ CUstreamCaptureMode exchange_capture_mode(CUstreamCaptureMode mode) {
   const CUstreamCaptureMode previous = thread_mode;
   thread_mode = mode;
   return previous;
+}
+
+void begin_program_call(const char* symbol) {
+  program_call = ProgramCall{symbol, 0};
+}
+
+unsigned end_program_call() {
+  const unsigned invalidated = program_call.invalidated;
+  program_call = ProgramCall{};
+  return invalidated;
 }
 
 CUresult Captures::begin(Stream& stream, CUstreamCaptureMode mode, Graph* into,
@@ -87,8 +105,22 @@ bool Captures::into(const Graph& graph) const {
 }
 
 void Captures::invalidate(Capture& capture) {
-  if (capture.valid) ++invalidated_;
+  if (capture.valid) blame(capture);
   capture.valid = false;
+}
+
+// Nothing is printed here, and no stack walked: threads that race with this one would no longer.
+void Captures::blame(const Capture& capture) {
+  ++invalidated_;
+  const char* const named = program_call.symbol;
+  if (named != nullptr && std::strcmp(named, asked.call) == 0) {
+    ++program_call.invalidated;
+    return;
+  }
+  ++invalidated_by_others_;
+  last_by_others_ = std::string(asked.call) + " on thread " + std::to_string(this_thread()) +
+                    ", in " + (named == nullptr ? "no call" : named) +
+                    " of the program; the capture is of thread " + std::to_string(capture.thread);
 }
 
 Capture* Captures::by_id(unsigned long long id) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "driver/graph.h"
@@ -60,15 +61,28 @@ class Captures {
 
   unsigned long long invalidated() const { return invalidated_; }
 
+  /// Those of them that the program's own calls had no part in (begin_program_call()), and how the
+  /// latest came about.
+  unsigned long long invalidated_by_others() const { return invalidated_by_others_; }
+  const std::string& last_by_others() const { return last_by_others_; }
+
  private:
   void invalidate(Capture& capture);
+  void blame(const Capture& capture);
   Capture* by_id(unsigned long long id);
 
   std::map<unsigned long long, std::unique_ptr<Capture>> active_;
   unsigned long long last_id_ = 0;
   unsigned long long invalidated_ = 0;
+  unsigned long long invalidated_by_others_ = 0;
+  std::string last_by_others_;
 };
 
 CUstreamCaptureMode exchange_capture_mode(CUstreamCaptureMode mode);
+
+/// The program under test makes a call of `symbol` on this thread, until end_program_call(), which
+/// says how many captures that very call has invalidated. Any other call meanwhile is a library's.
+void begin_program_call(const char* symbol);
+unsigned end_program_call();
 
 }  // namespace cupool::sim

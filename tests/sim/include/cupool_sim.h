@@ -47,6 +47,17 @@ unsigned long long cupoolSimPending(void);
 /// Number of captures that were invalidated so far in this process.
 unsigned long long cupoolSimInvalidatedCaptures(void);
 
+/// Tells that the calling thread now makes the program's own call of the exported function `symbol`
+/// (exact name), or with null that it has returned: then the result is the number of captures that
+/// this call has invalidated, which is the program's own doing. What a library between program and
+/// driver calls meanwhile has another name.
+unsigned cupoolSimProgramCall(const char* symbol);
+
+/// Number of captures that were invalidated so far by a call that no cupoolSimProgramCall() had
+/// named, and in words which call did it to the latest ("" if there was none).
+unsigned long long cupoolSimCapturesInvalidatedByOthers(void);
+const char* cupoolSimLastInvalidatedByOthers(void);
+
 #ifdef __cplusplus
 }
 #endif

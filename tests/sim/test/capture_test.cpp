@@ -3,6 +3,7 @@
 #include "capture_fixture.h"
 
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -81,6 +82,34 @@ TEST_F(Captures, ContextCallsAreRefusedInEveryMode) {
       EXPECT_FALSE(survived()) << i;
     }
   }
+}
+
+// What a library calls while the program is in a call of its own is no call of the program.
+TEST_F(Captures, AnInvalidationIsTheProgramsOnlyInTheCallThatItNamed) {
+  const unsigned long long before = cupoolSimCapturesInvalidatedByOthers();
+  begin(CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_RELAXED);
+  cupoolSimProgramCall("cuCtxSynchronize");
+  EXPECT_EQ(cuCtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_EQ(cupoolSimProgramCall(nullptr), 1u);
+  EXPECT_FALSE(survived());
+  EXPECT_EQ(cupoolSimCapturesInvalidatedByOthers(), before);
+
+  begin(CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_RELAXED);
+  cupoolSimProgramCall("cuMemFree_v2");
+  EXPECT_EQ(cuCtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_EQ(cupoolSimProgramCall(nullptr), 0u);
+  EXPECT_FALSE(survived());
+  EXPECT_EQ(cupoolSimCapturesInvalidatedByOthers(), before + 1);
+  std::string how = cupoolSimLastInvalidatedByOthers();
+  EXPECT_EQ(how.find("cuCtxSynchronize on thread "), 0u) << how;
+  EXPECT_NE(how.find("in cuMemFree_v2 of the program"), std::string::npos) << how;
+
+  begin(CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_RELAXED);
+  EXPECT_EQ(cuCtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_FALSE(survived());
+  EXPECT_EQ(cupoolSimCapturesInvalidatedByOthers(), before + 2);
+  how = cupoolSimLastInvalidatedByOthers();
+  EXPECT_NE(how.find("in no call of the program"), std::string::npos) << how;
 }
 
 TEST_F(Captures, AnotherContextIsNotConcerned) {
