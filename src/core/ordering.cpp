@@ -73,7 +73,7 @@ CUresult Ordering::wait(EpochNumber epoch, bool* waited, std::uint64_t limit_ns)
     const CUresult result = wait_for_fence(fenced, lock, waited, limit_ns);
     if (limit_ns != 0 || !cuda::is_refusal(result)) return result;
   }
-  const bool broken_by_synchronising = can_record_ || capturing_locked();
+  const bool broken_by_synchronising = can_record_ || capturing_locked() || beginning_ != 0;
   return wait_for_context(lock, waited, broken_by_synchronising);
 }
 
@@ -168,11 +168,24 @@ void Ordering::abandon() {
   captures_in_process_.fetch_sub(static_cast<unsigned>(captures_.size()),
                                  std::memory_order_acq_rel);
   captures_.clear();
+  ++lives_;
   // An epoch that a thread still waits for keeps its place; the thread finds the blocks gone.
   for (Epoch& epoch : closed_) epoch.blocks = BlockList{};
   closed_.erase(std::remove_if(closed_.begin(), closed_.end(),
                                [](const Epoch& epoch) { return epoch.waiters == 0; }),
                 closed_.end());
+}
+
+// A synchronisation of the context is refused, and breaks the capture, when the driver meets it
+// while a stream captures. A thread that has found none may not have called the driver yet: the
+// capture lets it. But not without end: what the GPU waits for may be the thread that begins the
+// capture.
+void Ordering::let_synchronisations_in(std::unique_lock<std::mutex>& lock) {
+  constexpr auto kLongestWayIn = std::chrono::milliseconds(100);
+  if (synchronising_ == 0) return;
+  ++beginning_;
+  synchronised_.wait_for(lock, kLongestWayIn, [this] { return synchronising_ == 0; });
+  --beginning_;
 }
 
 // Kept from before a capture begins, so that a full device does not take the barrier away.
@@ -254,9 +267,10 @@ CUresult Ordering::record_locked() {
   if (result == CUDA_ERROR_DEINITIALIZED || cuda::is_sticky(result)) return result;
   // A driver that shuts down meanwhile, in another thread's exit, may say something else first.
   CUcontext current = nullptr;
-  if (driver_.cuCtxGetCurrent(&current) == CUDA_ERROR_DEINITIALIZED) {
-    return CUDA_ERROR_DEINITIALIZED;
-  }
+  const CUresult driver = driver_.cuCtxGetCurrent(&current);
+  if (driver == CUDA_ERROR_DEINITIALIZED) return driver;
+  // In a host function of the program nothing is answered; the next free elsewhere records.
+  if (result == CUDA_ERROR_NOT_PERMITTED || driver == CUDA_ERROR_NOT_PERMITTED) return CUDA_SUCCESS;
   can_record_ = false;
   CUPOOL_WARN_ONCE(
       "cuCtxRecordEvent failed with error %d; frees synchronise the context instead (slower, still "
@@ -336,8 +350,13 @@ CUresult Ordering::wait_for_context(std::unique_lock<std::mutex>& lock, bool* wa
   if (waited != nullptr) *waited = true;
   if (!open_.empty()) close_locked(false);
   const EpochNumber before = open_number_ - 1;
+  const std::uint64_t life = lives_;
   CUdeviceptr barrier = 0;
-  if (with_free) std::swap(barrier, barrier_);
+  if (with_free) {
+    std::swap(barrier, barrier_);
+  } else {
+    ++synchronising_;
+  }
   lock.unlock();
   CUresult result = CUDA_ERROR_INVALID_CONTEXT;
   {
@@ -351,14 +370,21 @@ CUresult Ordering::wait_for_context(std::unique_lock<std::mutex>& lock, bool* wa
         return with_free ? driver_.cuMemFree_v2(barrier) : driver_.cuCtxSynchronize();
       };
       result = wait();
-      // Without it a free returns too early, and a refused barrier is lost: once more.
+      // Without it a free returns too early: once more.
       if (cuda::is_refusal(result) && !cuda::is_capture_refusal(result)) result = wait();
     } else {
       result = CUDA_ERROR_NOT_READY;  // nothing waited for, nothing quiet; a later call tries again
     }
   }
   lock.lock();
-  if (with_free) keep_barrier_locked();
+  if (with_free) {
+    const bool untouched = result == CUDA_ERROR_INVALID_CONTEXT ||
+                           result == CUDA_ERROR_NOT_PERMITTED || cuda::is_capture_refusal(result);
+    if (untouched && life == lives_ && barrier_ == 0) barrier_ = barrier;
+    keep_barrier_locked();
+  } else if (--synchronising_ == 0) {
+    synchronised_.notify_all();
+  }
   if (result == CUDA_SUCCESS) harvest_locked(before);
   return cuda::is_capture_refusal(result) ? CUDA_ERROR_NOT_READY : result;
 }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -77,11 +78,12 @@ class Ordering {
   EpochNumber begin_synchronize();
   void end_synchronize(EpochNumber before);
 
-  /// Runs `begin` (the driver's begin of a capture) with no fence being recorded, and keeps the
-  /// stream in mind if it succeeded.
+  /// Runs `begin` (the driver's begin of a capture) with no fence being recorded and the context
+  /// not being synchronised by us, and keeps the stream in mind if it succeeded.
   template <typename Call>
   CUresult begin_capture(CUstream stream, const Call& begin) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
+    let_synchronisations_in(lock);
     keep_barrier_locked();
     const CUresult result = begin();
     if (result == CUDA_SUCCESS) {
@@ -122,6 +124,7 @@ class Ordering {
     bool seen_complete = false;
   };
 
+  void let_synchronisations_in(std::unique_lock<std::mutex>& lock);
   void keep_barrier_locked();
   bool capturing_locked() const { return !captures_.empty(); }
   void forget_capture_locked(CUstream stream);
@@ -148,6 +151,10 @@ class Ordering {
   std::atomic<std::uint64_t> pending_bytes_{0};
   std::vector<CUevent> spare_events_;
   std::vector<CUstream> captures_;
+  unsigned beginning_ = 0;      ///< threads that are about to begin a capture
+  unsigned synchronising_ = 0;  ///< threads of ours that synchronise the context, or are about to
+  std::condition_variable synchronised_;
+  std::uint64_t lives_ = 0;  ///< how often the context went
   CUdeviceptr barrier_ = 0;  ///< memory of the driver whose free is a barrier, or 0
   static inline std::atomic<unsigned> captures_in_process_{0};
   bool can_record_;

@@ -3,9 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
+#include <future>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace cupool::core {
@@ -21,6 +26,7 @@ struct FakeGpu {
   CUresult alloc_result = CUDA_SUCCESS;
   CUresult wait_result = CUDA_SUCCESS;
   CUresult context_result = CUDA_SUCCESS;
+  CUresult free_result = CUDA_SUCCESS;
 } gpu;
 
 CUcontext const kContext = reinterpret_cast<CUcontext>(0x1000);
@@ -60,13 +66,46 @@ CUresult fake_alloc(CUdeviceptr* address, std::size_t) {
 }
 CUresult fake_free(CUdeviceptr) {
   gpu.calls.emplace_back("free");
+  return gpu.free_result;
+}
+
+// A thread on its way into the driver's synchronisation, and a capture that begins meanwhile.
+struct Race {
+  std::atomic<bool> decided{false};  ///< to synchronise, and holds no lock any more
+  std::atomic<bool> capturing{false};
+  std::atomic<bool> invalidated{false};
+} race;
+
+template <typename Condition>
+bool await(const Condition& condition, std::chrono::milliseconds most) {
+  const auto end = std::chrono::steady_clock::now() + most;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+CUresult slow_exchange(CUstreamCaptureMode*) {
+  if (race.decided.exchange(true)) return CUDA_SUCCESS;
+  await([] { return race.capturing.load(); }, std::chrono::milliseconds(30));
   return CUDA_SUCCESS;
+}
+CUresult synchronize_unless_capturing() {
+  race.invalidated = race.capturing.load();
+  return race.invalidated ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+CUresult synchronize_until_capturing() {
+  race.decided = true;
+  const bool begun = await([] { return race.capturing.load(); }, std::chrono::seconds(20));
+  return begun ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
 }
 
 class OrderingTest : public testing::Test {
  protected:
   OrderingTest() {
     gpu = FakeGpu{};
+    race.decided = race.capturing = race.invalidated = false;
     driver_.cuCtxGetCurrent = fake_get_current;
     driver_.cuEventCreate = fake_create_event;
     driver_.cuCtxRecordEvent = fake_record;
@@ -225,6 +264,70 @@ TEST_F(OrderingTest, AnEventThatTheDriverRefusesIsReplacedByASynchronisation) {
   EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_SUCCESS);
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "synchronize"}));
   EXPECT_EQ(quiet_count(ordering), 1u);
+}
+
+// I3: the context may only be synchronised while nothing captures, and whether anything does is
+// asked before the driver is called.
+TEST_F(OrderingTest, NoCaptureBeginsBetweenTheDecisionToSynchroniseAndTheCall) {
+  driver_.cuCtxRecordEvent = nullptr;
+  driver_.cuThreadExchangeStreamCaptureMode = slow_exchange;
+  driver_.cuCtxSynchronize = synchronize_unless_capturing;
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  const EpochNumber epoch = retire(ordering, block);
+  auto waits = std::async(std::launch::async, [&] { return ordering.wait(epoch); });
+  ASSERT_TRUE(await([] { return race.decided.load(); }, std::chrono::seconds(20)));
+  const auto begin = [] {
+    race.capturing = true;
+    return CUDA_SUCCESS;
+  };
+  EXPECT_EQ(ordering.begin_capture(reinterpret_cast<CUstream>(0x20), begin), CUDA_SUCCESS);
+  EXPECT_EQ(waits.get(), CUDA_SUCCESS);
+  EXPECT_FALSE(race.invalidated);
+  EXPECT_EQ(quiet_count(ordering), 1u);
+}
+
+// No hang: what the GPU does may depend on the thread that begins the capture.
+TEST_F(OrderingTest, ASynchronisationThatLastsDoesNotHoldACaptureUp) {
+  driver_.cuCtxRecordEvent = nullptr;
+  driver_.cuCtxSynchronize = synchronize_until_capturing;
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  const EpochNumber epoch = retire(ordering, block);
+  auto waits = std::async(std::launch::async, [&] { return ordering.wait(epoch); });
+  ASSERT_TRUE(await([] { return race.decided.load(); }, std::chrono::seconds(20)));
+  const auto begin = [] {
+    race.capturing = true;
+    return CUDA_SUCCESS;
+  };
+  EXPECT_EQ(ordering.begin_capture(reinterpret_cast<CUstream>(0x20), begin), CUDA_SUCCESS);
+  EXPECT_EQ(waits.get(), CUDA_SUCCESS);
+}
+
+// The driver answers nothing in a host function, where a program may still free.
+TEST_F(OrderingTest, AFenceRefusedInACallbackIsRecordedLater) {
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  retire(ordering, block);
+  gpu.record_result = CUDA_ERROR_NOT_PERMITTED;
+  EXPECT_EQ(ordering.close_if_full({1, 1}), CUDA_SUCCESS);
+  gpu.record_result = CUDA_SUCCESS;
+  gpu.calls.clear();
+  EXPECT_EQ(ordering.wait_for_all(), CUDA_SUCCESS);
+  EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "wait"})) << "not synchronised";
+  EXPECT_EQ(quiet_count(ordering), 1u);
+}
+
+TEST_F(OrderingTest, ABarrierThatWasNotFreedIsKept) {
+  Ordering ordering(driver_, kContext, stats_);
+  ordering.begin_capture(reinterpret_cast<CUstream>(0x20), [] { return CUDA_SUCCESS; });
+  ASSERT_TRUE(ordering.is_barrier(0x7000));
+  Block block;
+  gpu.free_result = CUDA_ERROR_NOT_PERMITTED;
+  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_EQ(block.state.load(), BlockState::retired);
+  EXPECT_TRUE(ordering.is_barrier(0x7000));
+  EXPECT_EQ(std::count(gpu.calls.begin(), gpu.calls.end(), "alloc"), 1) << "no second one";
 }
 
 TEST_F(OrderingTest, AnEpochIsClosedWhenItHoldsABatch) {
