@@ -391,6 +391,8 @@ bool Allocator::give_back_idle(Context& context) {
   if (!serving_.load(std::memory_order_relaxed)) return false;
   const Counted giving_back(giving_back_);
   Device& device = context.device();
+  const auto returned = [&] { return device.stats().value(Counter::returned_bytes_total); };
+  const std::uint64_t returned_before = returned();
   bool any = release_ended_leases();
   for (Context* other : registry_.contexts_of(device.ordinal())) {
     if (!other->usable()) continue;
@@ -402,7 +404,6 @@ bool Allocator::give_back_idle(Context& context) {
     }
     keep_quiet(*other);
     BlockList idle = other->cache().evict_to(0);
-    any = any || !idle.empty();
     release(*other, idle);
     device.release_orphans(*other);
     const std::uint64_t before = device.pool_figures().reserved_current;
@@ -410,7 +411,9 @@ bool Allocator::give_back_idle(Context& context) {
     device.stats().add(Counter::trims_total);
     any = any || device.pool_figures().reserved_current < before;
   }
-  return any;
+  // Of the cache, and what was never kept in it: for that, memory is given back as soon as it is
+  // quiet.
+  return any || returned() != returned_before;
 }
 
 void Allocator::stop_serving() {
