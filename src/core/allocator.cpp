@@ -416,6 +416,15 @@ bool Allocator::give_back_idle(Context& context) {
   return any || returned() != returned_before;
 }
 
+// Whether memory has gone back to the device that a call which ran out of it did not find: here, or
+// by another thread that had idle blocks in its hands.
+bool Allocator::more_given_back(Context& context) {
+  const bool by_others = giving_back_.load(std::memory_order_acquire) != 0;
+  if (give_back_idle(context)) return true;
+  if (by_others) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  return by_others;
+}
+
 void Allocator::stop_serving() {
   if (!serving_.exchange(false, std::memory_order_relaxed)) return;
   CUPOOL_WARN_ONCE(

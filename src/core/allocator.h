@@ -201,14 +201,21 @@ class Allocator {
   config::FreeMode free_mode() const { return free_mode_.load(std::memory_order_relaxed); }
 
  private:
+  static constexpr int kRetries = 64;
+
   template <typename Call>
   CUresult retry_in(Context& context, const Call& real) {
-    if (!give_back_idle(context)) return CUDA_ERROR_OUT_OF_MEMORY;
-    const CUresult result = real();
+    // More than once, since other threads take what was given back.
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    for (int round = 0; result == CUDA_ERROR_OUT_OF_MEMORY && round < kRetries; ++round) {
+      if (!more_given_back(context)) break;
+      result = real();
+    }
     if (result == CUDA_SUCCESS) context.stats().add(stats::Counter::oom_rescues_total);
     return result;
   }
 
+  bool more_given_back(Context& context);
   bool can_serve(Context& context, std::uint64_t bytes) const;
   Block* take_own(Context& context, std::uint64_t bytes);
   std::uint64_t most_own_bytes(Context& context) const;

@@ -145,6 +145,12 @@ TEST(Row4Others, AreMadeOnceMoreWhenMemoryWasIdle) {
   }
 }
 
+// Idle blocks that another thread is giving back are on their way.
+TEST(Row4Others, GetWhatOtherThreadsGiveBack) {
+  expect_same("probe_row4_limit mode=physical", 0, 1,
+              {{"CUPOOL_SIM_MEMORY", "128M"}, {"CUPOOL_BACKEND", "malloc"}});
+}
+
 // With nothing idle the driver's first answer is the answer, and the last error is as without us.
 TEST(Row4Others, FailAsWithoutUsWhenNothingWasIdle) {
   const std::string probe = "probe_row4_others fill=0 inject=1";

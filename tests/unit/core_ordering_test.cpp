@@ -88,7 +88,7 @@ bool await(const Condition& condition, std::chrono::milliseconds most) {
 
 CUresult slow_exchange(CUstreamCaptureMode*) {
   if (race.decided.exchange(true)) return CUDA_SUCCESS;
-  await([] { return race.capturing.load(); }, std::chrono::milliseconds(30));
+  await([] { return race.capturing.load(); }, std::chrono::milliseconds(10));
   return CUDA_SUCCESS;
 }
 CUresult synchronize_unless_capturing() {

@@ -1,11 +1,13 @@
 // At the device's limit (contract 4). walk: ask for free memory, allocate it, on failure 1 MiB less
 // (leave= MiB are left for code, live=1: small and large blocks are live before); then a module is
 // loaded and launched. threads: many sizes from several threads until nothing is left. capture: out
-// of memory while a capture runs. fill: blocks of 8 MiB until out of memory.
+// of memory while a capture runs. fill: blocks of 8 MiB until out of memory. physical: memory of
+// another allocator, which is there while other threads allocate and free.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -146,6 +148,42 @@ void threads() {
   MUST(cudaFree(p));
 }
 
+// At most 24 MiB a thread is the program's at a time: a quarter of 128 MiB is left for each.
+void allocate_and_free(unsigned seed, const std::function<void()>& each_time) {
+  MUST(cudaSetDevice(0));
+  for (int i = 0; i < 2000; ++i) {
+    seed = seed * 1664525 + 1013904223;
+    const size_t bytes = 2 * kMiB * (1 + (seed >> 16) % 12);
+    void* p = nullptr;
+    MUST(cudaMalloc(&p, bytes));
+    MUST(cudaMemsetAsync(p, 1, 4096, cudaStreamPerThread));
+    MUST(cudaFree(p));
+    each_time();
+  }
+}
+
+void physical() {
+  int refused = 0;
+  const auto create = [&] {
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    CUmemGenericAllocationHandle handle = 0;
+    if (cuMemCreate(&handle, 24 * kMiB, &properties, 0) != CUDA_SUCCESS) {
+      ++refused;
+    } else {
+      MUST(cuMemRelease(handle));
+    }
+  };
+  std::vector<std::thread> all;
+  for (unsigned i = 0; i < 3; ++i) {
+    all.emplace_back([i] { allocate_and_free(77 + i, [] {}); });
+  }
+  allocate_and_free(80, create);
+  for (std::thread& thread : all) thread.join();
+  std::printf("refused: %d\n", refused);
+}
+
 std::vector<void*> fill(size_t block) {
   std::vector<void*> blocks;
   void* p = nullptr;
@@ -195,6 +233,8 @@ int main(int argc, char** argv) {
          probe::argument_is(argc, argv, "live", "1"));
   } else if (mode == "threads") {
     threads();
+  } else if (mode == "physical") {
+    physical();
   } else if (mode == "capture") {
     capture();
   } else {
