@@ -128,8 +128,19 @@ bool Machine::end_context(int context) {
   return true;
 }
 
+// Contract 5: what is called free can be had, and code loads into it. Where nothing is, the driver
+// alone has no room for it either, or no more than a live block keeps (docs/compatibility.md, "A
+// device that is nearly full").
+bool Machine::code_has_room() {
+  constexpr std::size_t kCode = 2u << 20;
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  if (!enter(0)) return false;
+  return !expect(cuMemGetInfo(&free_bytes, &total_bytes), "cuMemGetInfo") || free_bytes >= kCode;
+}
+
 void Machine::context_create() {
-  if (concurrent_ || alive(1) || captures_in(0)) return;
+  if (concurrent_ || alive(1) || captures_in(0) || !code_has_room()) return;
   const CUresult result = cuCtxCreate_v2(&contexts_[1].handle, 0, 0);
   if (!expect(result, "cuCtxCreate", kNoContext)) return;
   contexts_[1].generation = ++last_number_;

@@ -155,6 +155,7 @@ class Machine {
   bool await_guests_of(int context);
   void forget_context(int context);
   bool end_context(int context);
+  bool code_has_room();
   void context_create();
   void context_destroy();
   void primary_reset(const Operation& op);
