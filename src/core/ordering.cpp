@@ -182,7 +182,7 @@ void Ordering::abandon() {
 // capture.
 void Ordering::let_synchronisations_in(std::unique_lock<std::mutex>& lock) {
   constexpr auto kLongestWayIn = std::chrono::milliseconds(100);
-  if (synchronising_ == 0) return;
+  if (synchronising_ == 0 || CUPOOL_MUTATED("synchronises-into-capture")) return;
   ++beginning_;
   synchronised_.wait_for(lock, kLongestWayIn, [this] { return synchronising_ == 0; });
   --beginning_;
@@ -358,6 +358,9 @@ CUresult Ordering::wait_for_context(std::unique_lock<std::mutex>& lock, bool* wa
     ++synchronising_;
   }
   lock.unlock();
+  if (!with_free && CUPOOL_MUTATED("synchronises-into-capture")) {
+    std::this_thread::sleep_for(std::chrono::microseconds(300));
+  }
   CUresult result = CUDA_ERROR_INVALID_CONTEXT;
   {
     const cuda::RelaxedCaptureScope relaxed(driver_);

@@ -230,8 +230,13 @@ Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
   set("CUPOOL_MAX_CACHED", pick({"", "", "", "1M"}));
   set("CUPOOL_SIM_DEVICES", pick({"", "", "2"}));
   // A driver that has the function and refuses it: contexts are synchronised in place of fences.
-  const std::string refusal = pick({"", "", "", "", "", "cuCtxRecordEvent:*=801"});
-  if (options.mutation.empty() && options.forgets.empty()) set("CUPOOL_SIM_FAIL", refusal);
+  const std::string refusal = "cuCtxRecordEvent:*=801";
+  const bool refused = pick({"", "", "", "", "", "refused"}) == "refused";
+  if (options.mutation.empty() && options.forgets.empty()) {
+    if (refused) set("CUPOOL_SIM_FAIL", refusal);
+  } else if (options.mutation == "synchronises-into-capture") {
+    set("CUPOOL_SIM_FAIL", refusal);
+  }
   set("CUPOOL_TEST_MUTATION", options.mutation);
   std::string preload = options.sanitizer_runtime;
   if (!options.library.empty()) preload += (preload.empty() ? "" : ":") + options.library;
