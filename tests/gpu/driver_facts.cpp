@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -28,6 +29,11 @@ double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
   return values[values.size() / 2];
 }
+
+const CUstreamCaptureMode kModes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
+                                      CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+                                      CU_STREAM_CAPTURE_MODE_RELAXED};
+const char* const kModeNames[] = {"global", "thread-local", "relaxed"};
 
 CUstreamCaptureStatus status_of(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -104,23 +110,19 @@ void copies() {
 }
 
 void captures(CUcontext context) {
-  const CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
-                                       CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
-                                       CU_STREAM_CAPTURE_MODE_RELAXED};
-  const char* const names[] = {"global", "thread-local", "relaxed"};
   for (int m = 0; m < 3; ++m) {
     for (int thread_relaxed = 0; thread_relaxed < 2; ++thread_relaxed) {
       const auto ask = [&](const char* what, auto&& call) {
         CUstream stream = nullptr;
         MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-        MUST(cuStreamBeginCapture(stream, modes[m]));
+        MUST(cuStreamBeginCapture(stream, kModes[m]));
         CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
         if (thread_relaxed != 0) MUST(cuThreadExchangeStreamCaptureMode(&mode));
         const CUresult result = call(stream);
         if (thread_relaxed != 0) MUST(cuThreadExchangeStreamCaptureMode(&mode));
         const bool active = status_of(stream) == CU_STREAM_CAPTURE_STATUS_ACTIVE;
         const bool ended = survived(stream);
-        std::printf("capture %s, thread %s: %s answers %d, capture %s\n", names[m],
+        std::printf("capture %s, thread %s: %s answers %d, capture %s\n", kModeNames[m],
                     thread_relaxed != 0 ? "relaxed" : "as it is", what, static_cast<int>(result),
                     active && ended ? "survives" : "is broken");
         MUST(cuStreamDestroy(stream));
@@ -153,59 +155,156 @@ void captures(CUcontext context) {
   }
 }
 
-// Whether the driver's own free, in relaxed mode, waits for all work while a stream captures: then
-// it is a barrier that harms no capture.
-void free_as_barrier(CUcontext context) {
+CUfunction spin = nullptr;  // spin_ns(u64 ns) of kernels.cu
+
+void spin_on(CUstream stream, unsigned long long ns) {
+  void* parameters[] = {&ns};
+  MUST(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
+}
+
+// What might wait for all work while a stream captures, and harm no capture.
+struct Barrier {
+  const char* name;
+  CUresult (*make)(void** what);
+  CUresult (*release)(void* what);
+};
+
+CUresult make_device(void** what) {
+  return cuMemAlloc(reinterpret_cast<CUdeviceptr*>(what), 512);
+}
+CUresult release_device(void* what) {
+  return cuMemFree(reinterpret_cast<CUdeviceptr>(what));
+}
+CUresult make_registered(void** what) {
+  *what = std::aligned_alloc(4096, 4096);
+  return cuMemHostRegister(*what, 4096, 0);
+}
+CUresult release_registered(void* what) {
+  const CUresult result = cuMemHostUnregister(what);
+  std::free(what);
+  return result;
+}
+
+const Barrier kBarriers[] = {
+    {"cuMemFree", make_device, release_device},
+    {"cuMemFreeHost", [](void** what) { return cuMemAllocHost(what, 4096); }, cuMemFreeHost},
+    {"cuMemHostUnregister", make_registered, release_registered},
+};
+
+// Whether one of them, in relaxed mode, waits for all work while a stream captures; made before the
+// capture began.
+void barriers(CUcontext context) {
+  const char* const kinds[] = {"non-blocking", "blocking", "destroyed non-blocking"};
+  for (const Barrier& barrier : kBarriers) {
+    for (int m = 0; m < 3; ++m) {
+      for (int kind = 0; kind < 3; ++kind) {
+        MUST(cuCtxSynchronize());
+        void* what = nullptr;
+        MUST(barrier.make(&what));
+        CUstream busy = nullptr;
+        CUstream capturing = nullptr;
+        MUST(cuStreamCreate(&busy, kind == 1 ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING));
+        MUST(cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING));
+        spin_on(busy, 20'000'000);
+        CUevent all = nullptr;
+        MUST(cuEventCreate(&all, CU_EVENT_DISABLE_TIMING));
+        MUST(cuCtxRecordEvent(context, all));
+        if (kind == 2) MUST(cuStreamDestroy(busy));
+        MUST(cuStreamBeginCapture(capturing, kModes[m]));
+        CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+        MUST(cuThreadExchangeStreamCaptureMode(&mode));
+        const double begin = now_us();
+        const CUresult released = barrier.release(what);
+        const double end = now_us();
+        const CUresult after = cuEventQuery(all);
+        MUST(cuThreadExchangeStreamCaptureMode(&mode));
+        std::printf(
+            "capture %s, 20 ms of work on a %s stream: %s answers %d in %.0f us, event of all work "
+            "then %d, capture %s\n",
+            kModeNames[m], kinds[kind], barrier.name, static_cast<int>(released), end - begin,
+            static_cast<int>(after), survived(capturing) ? "survives" : "is broken");
+        MUST(cuCtxSynchronize());
+        MUST(cuStreamDestroy(capturing));
+        if (kind != 2) MUST(cuStreamDestroy(busy));
+        MUST(cuEventDestroy(all));
+      }
+    }
+  }
+}
+
+// A capture that begins while another thread is inside the wait for the context: does it survive,
+// and does the wait succeed?
+void capture_during_synchronisation(CUcontext context) {
+  for (int m = 0; m < 3; ++m) {
+    CUstream busy = nullptr;
+    CUstream capturing = nullptr;
+    MUST(cuStreamCreate(&busy, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING));
+    spin_on(busy, 40'000'000);
+    CUresult waited = CUDA_ERROR_UNKNOWN;
+    std::thread waiter([&] {
+      MUST(cuCtxSetCurrent(context));
+      waited = cuCtxSynchronize();
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    const CUresult begun = cuStreamBeginCapture(capturing, kModes[m]);
+    waiter.join();
+    const bool active = status_of(capturing) == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    std::printf(
+        "capture %s begun 10 ms into another thread's cuCtxSynchronize: begin answers %d, "
+        "synchronise %d, capture %s\n",
+        kModeNames[m], static_cast<int>(begun), static_cast<int>(waited),
+        begun == CUDA_SUCCESS && survived(capturing) && active ? "survives" : "is broken");
+    MUST(cuStreamDestroy(capturing));
+    MUST(cuStreamDestroy(busy));
+  }
+}
+
+// What the driver answers in a host function, where CUDA calls are not permitted.
+struct Asked {
+  CUcontext context;
+  CUevent event;
+  CUdeviceptr block;
+  CUresult record, current, query, free;
+};
+
+void CUDA_CB ask_in_host_function(void* data) {
+  auto* const asked = static_cast<Asked*>(data);
+  CUcontext current = nullptr;
+  asked->record = cuCtxRecordEvent(asked->context, asked->event);
+  asked->current = cuCtxGetCurrent(&current);
+  asked->query = cuEventQuery(asked->event);
+  asked->free = cuMemFree(asked->block);
+}
+
+void host_function(CUcontext context) {
+  Asked asked = {};
+  asked.context = context;
+  CUstream stream = nullptr;
+  MUST(cuEventCreate(&asked.event, CU_EVENT_DISABLE_TIMING));
+  MUST(cuMemAlloc(&asked.block, 4096));
+  MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  MUST(cuLaunchHostFunc(stream, ask_in_host_function, &asked));
+  MUST(cuStreamSynchronize(stream));
+  std::printf(
+      "in a host function: record of a context event %d, cuCtxGetCurrent %d, event query %d, "
+      "free %d; the same free afterwards %d\n",
+      static_cast<int>(asked.record), static_cast<int>(asked.current),
+      static_cast<int>(asked.query), static_cast<int>(asked.free),
+      static_cast<int>(cuMemFree(asked.block)));
+  MUST(cuStreamDestroy(stream));
+  MUST(cuEventDestroy(asked.event));
+}
+
+// Those that need a kernel: of the file that CUPOOL_TEST_MODULE names.
+void with_kernels(CUcontext context) {
   CUmodule module = nullptr;
-  CUfunction spin = nullptr;
   const char* file = std::getenv("CUPOOL_TEST_MODULE");
   if (file == nullptr) return;
   MUST(cuModuleLoad(&module, file));
   MUST(cuModuleGetFunction(&spin, module, "spin_ns"));
-  unsigned long long ns = 20'000'000;
-  void* parameters[] = {&ns};
-  const CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
-                                       CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
-                                       CU_STREAM_CAPTURE_MODE_RELAXED};
-  const char* const names[] = {"global", "thread-local", "relaxed"};
-  const char* const kinds[] = {"non-blocking", "blocking", "destroyed non-blocking"};
-  for (int m = 0; m < 3; ++m) {
-    for (int kind = 0; kind < 3; ++kind) {
-      MUST(cuCtxSynchronize());
-      CUdeviceptr small = 0;
-      MUST(cuMemAlloc(&small, 512));
-      CUstream busy = nullptr;
-      CUstream capturing = nullptr;
-      MUST(cuStreamCreate(&busy, kind == 1 ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING));
-      MUST(cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING));
-      MUST(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, busy, parameters, nullptr));
-      CUevent all = nullptr;
-      MUST(cuEventCreate(&all, CU_EVENT_DISABLE_TIMING));
-      MUST(cuCtxRecordEvent(context, all));
-      if (kind == 2) MUST(cuStreamDestroy(busy));
-      MUST(cuStreamBeginCapture(capturing, modes[m]));
-      CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-      MUST(cuThreadExchangeStreamCaptureMode(&mode));
-      const double begin = now_us();
-      CUdeviceptr barrier = 0;
-      const CUresult allocated = cuMemAlloc(&barrier, 512);
-      const double between = now_us();
-      const CUresult freed = cuMemFree(barrier);
-      const double end = now_us();
-      const CUresult after = cuEventQuery(all);
-      MUST(cuThreadExchangeStreamCaptureMode(&mode));
-      std::printf(
-          "capture %s, 20 ms of work on a %s stream: alloc answers %d in %.0f us, free %d in "
-          "%.0f us, event of all work then %d, capture %s\n",
-          names[m], kinds[kind], static_cast<int>(allocated), between - begin,
-          static_cast<int>(freed), end - between, static_cast<int>(after),
-          survived(capturing) ? "survives" : "is broken");
-      MUST(cuStreamDestroy(capturing));
-      if (kind != 2) MUST(cuStreamDestroy(busy));
-      MUST(cuEventDestroy(all));
-      MUST(cuMemFree(small));
-    }
-  }
+  barriers(context);
+  capture_during_synchronisation(context);
   MUST(cuModuleUnload(module));
 }
 
@@ -265,7 +364,8 @@ int main() {
   fences(context);
   copies();
   captures(context);
-  free_as_barrier(context);
+  with_kernels(context);
+  host_function(context);
   pools();
   return 0;
 }
