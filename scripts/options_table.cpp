@@ -5,7 +5,7 @@
 #include <iterator>
 #include <string>
 
-#include "config/settings.h"
+#include "cli/options_text.h"
 
 namespace {
 
@@ -13,32 +13,8 @@ constexpr const char* kBegin = "<!-- options:begin -->";
 constexpr const char* kEnd = "<!-- options:end -->";
 constexpr int kSkipped = 77;
 
-// A bar would end the cell.
-std::string cell(const std::string& text) {
-  std::string escaped;
-  for (const char c : text) {
-    if (c == '|') escaped += '\\';
-    escaped += c;
-  }
-  return escaped;
-}
-
 std::string table() {
-  std::string text = std::string(kBegin) + "\n";
-  std::string section;
-  for (const cupool::config::Row& row : cupool::config::rows()) {
-    if (section != row.section) {
-      section = row.section;
-      text += "\n**" + section +
-              "**\n\n| variable | default | accepts | meaning |\n|---|---|---|---|\n";
-    }
-    const std::string value = row.default_text[0] == '\0'
-                                  ? std::string("(none)")
-                                  : "`" + std::string(row.default_text) + "`";
-    text += "| `" + std::string(row.name) + "` | " + value + " | " + cell(row.accepted()) + " | " +
-            cell(row.documentation) + " |\n";
-  }
-  return text + "\n" + kEnd;
+  return std::string(kBegin) + "\n\n" + cupool::cli::options_as_markdown() + "\n" + kEnd;
 }
 
 bool read(const char* path, std::string* content) {

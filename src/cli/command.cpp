@@ -1,0 +1,159 @@
+// The frame of the command: which sub-commands there are, where the program's words begin, and how
+// errors are told.
+#include "cli/command.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "cli/suggestion.h"
+#include "cli/version.h"
+
+namespace cupool::cli {
+
+namespace {
+
+// The words of a program are its own, options included, so CLI11 must not see them.
+std::map<std::string, ProgramWords>& program_words() {
+  static auto* const words = new std::map<std::string, ProgramWords>;
+  return *words;
+}
+
+bool is_option(const std::string& word) {
+  return word.size() > 1 && word[0] == '-';
+}
+
+// Whether the word after this option belongs to it.
+bool takes_next_word(const CLI::App& command, const std::string& option) {
+  if (option.find('=') != std::string::npos) return false;
+  const CLI::Option* found = command.get_option_no_throw(option);
+  return found != nullptr && found->get_items_expected_max() > 0;
+}
+
+// Where the program's words begin behind `first`, or the end. Words of `after_dashes` begin at `--`
+// only.
+std::size_t program_begin(const CLI::App& command, ProgramWords words,
+                          const std::vector<std::string>& arguments, std::size_t first) {
+  std::size_t i = first;
+  while (i < arguments.size() && arguments[i] != "--") {
+    if (words == ProgramWords::after_options && !is_option(arguments[i])) break;
+    i += is_option(arguments[i]) && takes_next_word(command, arguments[i]) ? 2 : 1;
+  }
+  return std::min(i, arguments.size());
+}
+
+// Moves the program's words from the arguments to the session.
+void cut_program(const CLI::App& app, std::vector<std::string>* arguments, Session* session) {
+  if (arguments->empty()) return;
+  const auto words = program_words().find(arguments->front());
+  if (words == program_words().end() || words->second == ProgramWords::none) return;
+  const CLI::App& command = *app.get_subcommand(arguments->front());
+  const std::size_t begin = program_begin(command, words->second, *arguments, 1);
+  const bool dashes = begin < arguments->size() && (*arguments)[begin] == "--";
+  const auto at = arguments->begin() + static_cast<std::ptrdiff_t>(begin);
+  session->program.assign(at + (dashes ? 1 : 0), arguments->end());
+  arguments->erase(at, arguments->end());
+}
+
+// The first argument that nobody knows, with the nearest of those that somebody does.
+std::string unknown_argument(const CLI::App& app, const std::vector<std::string>& arguments) {
+  std::vector<std::string> names;
+  if (arguments.empty()) return "";
+  const CLI::App* command = &app;
+  std::size_t first = 0;
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(sub->get_name());
+    if (sub->get_name() != arguments[0]) continue;
+    command = sub;
+    first = 1;
+  }
+  if (first == 1) names.clear();
+  for (const CLI::Option* option : command->get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  for (std::size_t i = first; i < arguments.size(); ++i) {
+    const std::string word = arguments[i].substr(0, arguments[i].find('='));
+    if (first == 1 && !is_option(word)) continue;
+    if (is_option(word) && command->get_option_no_throw(word) != nullptr) {
+      if (takes_next_word(*command, arguments[i])) ++i;
+      continue;
+    }
+    return "cupool has no " + std::string(is_option(word) ? "option " : "command ") + word +
+           did_you_mean(word, names);
+  }
+  return "";
+}
+
+// CLI11 does not know of the words that were cut off.
+class Formatter : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    const auto words = program_words().find(app->get_name());
+    if (words == program_words().end() || words->second == ProgramWords::none) {
+      return CLI::Formatter::make_usage(app, name);
+    }
+    const bool dashes = words->second == ProgramWords::after_dashes;
+    return "Usage: " + name + (dashes ? " [OPTIONS] [FILES...] [-- " : " [OPTIONS] [--] ") +
+           "PROGRAM [ARGUMENTS...]" + (dashes ? "]" : "") + "\n";
+  }
+};
+
+void print_error(const std::string& text) {
+  std::fprintf(stderr, "cupool: %s\n", text.c_str());
+}
+
+int usage_error(const CLI::App& app, const std::vector<std::string>& arguments,
+                const CLI::ParseError& error) {
+  const std::string unknown = unknown_argument(app, arguments);
+  print_error(unknown.empty() ? error.what() : unknown);
+  const bool known = !arguments.empty() && program_words().count(arguments[0]) != 0;
+  std::fprintf(stderr, "See: cupool %s--help\n", known ? (arguments[0] + " ").c_str() : "");
+  return exit_usage;
+}
+
+}  // namespace
+
+CLI::App* add_command(CLI::App& app, Session& session, const std::string& name,
+                      const std::string& description, ProgramWords words,
+                      std::function<int(Session&)> act) {
+  program_words()[name] = words;
+  CLI::App* command = app.add_subcommand(name, description);
+  command->callback([&session, act = std::move(act)] { session.exit_code = act(session); });
+  return command;
+}
+
+int main_of(const std::vector<std::string>& arguments) {
+  Session session;
+  CLI::App app("CUDA programs with cudaMalloc and cudaFree served from stream-ordered pools.",
+               "cupool");
+  app.formatter(std::make_shared<Formatter>());
+  app.set_version_flag("--version", version_text());
+  app.require_subcommand(1);
+  app.footer("`cupool COMMAND --help` says more about each.");
+  add_run(app, session);
+  add_options(app, session);
+  std::vector<std::string> own = arguments;
+  cut_program(app, &own, &session);
+  try {
+    app.parse(std::vector<std::string>(own.rbegin(), own.rend()));
+  } catch (const CLI::Success& success) {
+    app.exit(success);  // --help and --version
+    session.exit_code = exit_ok;
+  } catch (const CLI::ParseError& error) {
+    return usage_error(app, own, error);
+  } catch (const UsageError& error) {
+    print_error(error.what());
+    return exit_usage;
+  }
+  // A reader that stopped listening, or a full disk, is not success.
+  if (std::fflush(stdout) != 0 && session.exit_code == exit_ok) {
+    std::perror("cupool: cannot write");
+    return exit_negative;
+  }
+  return session.exit_code;
+}
+
+}  // namespace cupool::cli

@@ -1,0 +1,81 @@
+// `cupool run program`: the program with cupool, and otherwise as if it had been started alone.
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+
+#include "cli/child.h"
+#include "cli/command.h"
+#include "cli/library.h"
+#include "cli/settings_arguments.h"
+#include "cli/shell_words.h"
+#include "cli/terminal.h"
+
+namespace cupool::cli {
+
+namespace {
+
+struct Arguments {
+  SettingsArguments settings;
+  bool print = false;
+};
+
+void print_command(const Environment& environment, const Arguments& arguments,
+                   const std::vector<std::string>& program) {
+  std::string line = "LD_PRELOAD=" + shell_word(environment.get("LD_PRELOAD"));
+  for (const auto& [name, value] : arguments.settings.variables()) {
+    line += " " + name + "=" + shell_word(value);
+  }
+  std::printf("%s %s\n", line.c_str(), shell_words(program).c_str());
+}
+
+// What a person would want to do next.
+void suggest_next(const Arguments& arguments, const std::vector<std::string>& program,
+                  const ChildEnd& end) {
+  const std::string words = shell_words(program);
+  if (end.start_code != 0) return;
+  if (end.signal != 0) {
+    hint("signal " + std::to_string(end.signal) +
+         " ended the program; is it cupool's doing? cupool run --enable 0 -- " + words);
+    return;
+  }
+  hint("no report? cupool doctor " + words + " says why");
+  for (const auto& [name, value] : arguments.settings.variables()) {
+    if (name == "CUPOOL_STATS_FILE") return;
+  }
+  hint("to keep the report: cupool run --stats json --stats-file report-%p.json -- " + words);
+}
+
+int act(const Arguments& arguments, const Session& session) {
+  if (session.program.empty()) throw UsageError("run needs a program: cupool run ./program");
+  ChildStart start;
+  start.argv = session.program;
+  start.environment = preloaded_environment(arguments.settings.variables());
+  if (arguments.print) {
+    print_command(start.environment, arguments, session.program);
+    return exit_ok;
+  }
+  // With nobody to tell anything, the program takes this process's place.
+  if (!is_terminal(STDERR_FILENO)) return become(start);
+  const ChildEnd end = run_child(start);
+  suggest_next(arguments, session.program, end);
+  return hand_on(end);
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Session& session) {
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* command =
+      add_command(app, session, "run", "Run a program with cupool.", ProgramWords::after_options,
+                  [arguments](Session& now) { return act(*arguments, now); });
+  command->add_flag("--print", arguments->print, "Print the command instead of running it");
+  arguments->settings.add_to(*command);
+  command->footer(
+      "The library goes first in LD_PRELOAD, before what is there. Signals, and the exit code or\n"
+      "signal that ends the program, are handed on; 126 and 127 mean that it could not be "
+      "executed\n"
+      "or found.");
+}
+
+}  // namespace cupool::cli

@@ -1,0 +1,132 @@
+// Everything is found from /proc/self/exe, so a folder that was moved or copied still works.
+#include "cli/library.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "cli/command.h"
+#include "cli/suggestion.h"
+
+namespace cupool::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kLibraryName = "libcupool.so";
+
+bool is_file(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
+std::string absolute(const std::string& path) {
+  std::error_code error;
+  const fs::path real = fs::canonical(path, error);
+  return error ? fs::absolute(path).string() : real.string();
+}
+
+std::string base_name(const std::string& path) {
+  return path.substr(path.rfind('/') + 1);
+}
+
+bool begins_with(const std::string& text, const std::string& prefix) {
+  return text.compare(0, prefix.size(), prefix) == 0;
+}
+
+bool is_sanitizer_runtime(const std::string& path) {
+  const std::string name = base_name(path);
+  for (const char* runtime : {"libasan.", "libtsan.", "libubsan.", "liblsan.", "libclang_rt."}) {
+    if (begins_with(name, runtime)) return true;
+  }
+  return false;
+}
+
+// The dynamic linker takes both separators.
+std::vector<std::string> preload_entries(const std::string& value) {
+  std::vector<std::string> entries;
+  std::size_t begin = 0;
+  while ((begin = value.find_first_not_of(" :", begin)) != std::string::npos) {
+    const std::size_t end = std::min(value.find_first_of(" :", begin), value.size());
+    entries.push_back(value.substr(begin, end - begin));
+    begin = end;
+  }
+  return entries;
+}
+
+}  // namespace
+
+std::string executable_folder() {
+  std::error_code error;
+  const fs::path path = fs::read_symlink("/proc/self/exe", error);
+  return error ? "" : path.parent_path().string();
+}
+
+std::vector<std::string> library_candidates(const std::string& folder) {
+  const std::string up = folder + "/../";
+  return {up + "lib/" + kLibraryName, up + "lib64/" + kLibraryName,
+          up + "lib/" CUPOOL_MULTIARCH "/" + kLibraryName, folder + "/" + kLibraryName};
+}
+
+std::string find_library() {
+  if (const char* chosen = std::getenv("CUPOOL_LIBRARY")) {
+    if (!is_file(chosen)) {
+      throw UsageError(std::string("CUPOOL_LIBRARY names ") + chosen + ", which is not a file");
+    }
+    return absolute(chosen);
+  }
+  std::string looked;
+  for (const std::string& path : library_candidates(executable_folder())) {
+    if (is_file(path)) return absolute(path);
+    looked += "\n  " + fs::path(path).lexically_normal().string();
+  }
+  throw UsageError(std::string("cannot find ") + kLibraryName + "; looked for" + looked +
+                   "\nCUPOOL_LIBRARY=/path/to/" + kLibraryName + " names it");
+}
+
+std::string preload_value(const std::string& library, const std::string& present) {
+  if (library.find_first_of(" :") != std::string::npos) {
+    throw UsageError("the dynamic linker cannot preload a path with a blank or a colon: " +
+                     library + "\nPut the library elsewhere and name it by CUPOOL_LIBRARY");
+  }
+  std::vector<std::string> entries;
+  for (const std::string& entry : preload_entries(present)) {
+    if (base_name(entry) != base_name(library) && base_name(entry) != kLibraryName) {
+      entries.push_back(entry);
+    }
+  }
+  const auto at = std::find_if_not(entries.begin(), entries.end(), is_sanitizer_runtime);
+  entries.insert(at, library);
+  std::string value;
+  for (const std::string& entry : entries) value += (value.empty() ? "" : ":") + entry;
+  return value;
+}
+
+std::vector<std::string> profile_folders() {
+  const std::string folder = executable_folder();
+  return {folder + "/config", folder + "/../share/cupool/profiles"};
+}
+
+std::string find_profile(const std::string& text) {
+  if (is_file(text)) return absolute(text);
+  std::vector<std::string> names;
+  for (const std::string& folder : profile_folders()) {
+    const std::string path = folder + "/" + text + ".env";
+    if (text.find('/') == std::string::npos && is_file(path)) return absolute(path);
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+      if (entry.path().extension() == ".env") names.push_back(entry.path().stem().string());
+    }
+  }
+  std::sort(names.begin(), names.end());
+  std::string known;
+  for (const std::string& name : names) known += (known.empty() ? "" : ", ") + name;
+  throw UsageError("there is no profile or file " + text + did_you_mean(text, names) +
+                   (known.empty() ? "" : "\nProfiles: " + known));
+}
+
+}  // namespace cupool::cli

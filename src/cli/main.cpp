@@ -1,0 +1,15 @@
+// The `cupool` command. It never links the engine: what it knows of a program it learns from
+// outside, from files and from child processes.
+#include <cstdio>
+#include <exception>
+
+#include "cli/command.h"
+
+int main(int argc, char** argv) {
+  try {
+    return cupool::cli::main_of({argv + (argc > 0 ? 1 : 0), argv + argc});
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "cupool: %s\n", error.what());
+    return cupool::cli::exit_negative;
+  }
+}

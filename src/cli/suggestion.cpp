@@ -1,0 +1,16 @@
+// The distance is that of the library's parser, so both guess alike.
+#include "cli/suggestion.h"
+
+#include <string_view>
+
+#include "util/text.h"
+
+namespace cupool::cli {
+
+std::string did_you_mean(const std::string& word, const std::vector<std::string>& names) {
+  const std::string_view near =
+      util::closest(word, std::vector<std::string_view>(names.begin(), names.end()));
+  return near.empty() ? "" : ". Did you mean " + std::string(near) + "?";
+}
+
+}  // namespace cupool::cli

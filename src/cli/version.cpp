@@ -1,0 +1,15 @@
+// The commit comes from a header that the build writes anew when it changes.
+#include "cli/version.h"
+
+#include "cupool_commit.h"
+
+namespace cupool::cli {
+
+std::string version_text() {
+  const std::string commit = CUPOOL_COMMIT;
+  return std::string("cupool " CUPOOL_VERSION " (") +
+         (commit.empty() ? "" : "commit " + commit + ", ") +
+         "built for CUDA " CUPOOL_BUILT_FOR_CUDA ")";
+}
+
+}  // namespace cupool::cli

@@ -1,0 +1,12 @@
+// Which cupool this is.
+#pragma once
+
+#include <string>
+
+namespace cupool::cli {
+
+/// "cupool 0.1.0 (commit 1a2b3c4, built for CUDA 13.0)"; without the commit where the sources were
+/// not in a git checkout.
+std::string version_text();
+
+}  // namespace cupool::cli

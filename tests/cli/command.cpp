@@ -1,0 +1,26 @@
+// See command.h.
+#include "command.h"
+
+namespace cli {
+
+preload::Environment environment(const preload::Environment& extra) {
+  preload::Environment all = preload::base_environment();
+  if (*CUPOOL_TEST_SANITIZER_RUNTIME != '\0') all["LD_PRELOAD"] = CUPOOL_TEST_SANITIZER_RUNTIME;
+  for (const auto& [name, value] : extra) all[name] = value;
+  return all;
+}
+
+preload::ProcessResult cupool(const std::vector<std::string>& arguments,
+                              const preload::Environment& extra) {
+  preload::Command command;
+  command.argv = {CUPOOL_TEST_COMMAND};
+  command.argv.insert(command.argv.end(), arguments.begin(), arguments.end());
+  command.environment = environment(extra);
+  return preload::run(command);
+}
+
+std::string program(const std::string& name) {
+  return std::string(CUPOOL_TEST_PROGRAM_FOLDER) + "/" + name;
+}
+
+}  // namespace cli

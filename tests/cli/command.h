@@ -1,0 +1,21 @@
+// How the tests run the command: as built, with the environment of the simulated device.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "harness.h"
+
+namespace cli {
+
+/// The environment of preload::base_environment, and what a sanitized library needs.
+preload::Environment environment(const preload::Environment& extra = {});
+
+/// Runs `cupool arguments...`.
+preload::ProcessResult cupool(const std::vector<std::string>& arguments,
+                              const preload::Environment& extra = {});
+
+/// A program of tests/cli by its name.
+std::string program(const std::string& name);
+
+}  // namespace cli

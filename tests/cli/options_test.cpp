@@ -1,0 +1,108 @@
+// `cupool options` and `--version`: the table as the library has it, and errors that help.
+#include "command.h"
+#include "config/settings.h"
+
+namespace cli {
+namespace {
+
+using preload::ProcessResult;
+
+TEST(Options, TextNamesEveryOptionUnderItsSection) {
+  const ProcessResult result = cupool({"options"});
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  std::size_t at = 0;
+  std::string section;
+  for (const cupool::config::Row& row : cupool::config::rows()) {
+    if (section != row.section) {
+      section = row.section;
+      at = result.out.find(section + "\n", at);
+      ASSERT_NE(at, std::string::npos) << section;
+    }
+    at = result.out.find("  " + std::string(row.name) + "\n", at);
+    ASSERT_NE(at, std::string::npos) << row.name << "\n" << result.out;
+  }
+}
+
+TEST(Options, MarkdownIsTheTableOfTheReadme) {
+  const ProcessResult result = cupool({"options", "--markdown"});
+  const std::string readme =
+      preload::read_file(std::string(CUPOOL_TEST_SOURCE_FOLDER) + "/README.md");
+  EXPECT_NE(readme.find("<!-- options:begin -->\n\n" + result.out + "\n<!-- options:end -->"),
+            std::string::npos)
+      << result.describe();
+}
+
+TEST(Options, JsonHasEveryOption) {
+  const ProcessResult result = cupool({"options", "--json"});
+  const nlohmann::json json = nlohmann::json::parse(result.out, nullptr, false);
+  ASSERT_TRUE(json.is_object()) << result.describe();
+  EXPECT_EQ(json.at("schema_version"), 1);
+  std::size_t i = 0;
+  for (const cupool::config::Row& row : cupool::config::rows()) {
+    const nlohmann::json& option = json.at("options").at(i++);
+    EXPECT_EQ(option.at("name"), row.name);
+    EXPECT_EQ(option.at("default"), row.default_text);
+    EXPECT_EQ(option.at("accepts"), row.accepted());
+    EXPECT_EQ(option.at("section"), row.section);
+    EXPECT_EQ(option.at("meaning"), row.documentation);
+  }
+  EXPECT_EQ(json.at("options").size(), i);
+}
+
+TEST(Options, ExplainsOneByAnyOfItsNames) {
+  const ProcessResult result = cupool({"options", "CUPOOL_FREE_MODE"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_NE(result.out.find("takes      auto, ordered or sync\n"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("default    auto\n"), std::string::npos) << result.out;
+  EXPECT_EQ(cupool({"options", "free-mode"}).out, result.out);
+  EXPECT_EQ(nlohmann::json::parse(cupool({"options", "--json", "cupool_free_mode"}).out).at("flag"),
+            "--free-mode");
+}
+
+TEST(Options, AnUnknownNameGivesTheNearest) {
+  const ProcessResult result = cupool({"options", "CUPOOL_FREE_MOD"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.err,
+            "cupool: CUPOOL_FREE_MOD is not an option of cupool. Did you mean CUPOOL_FREE_MODE?\n");
+}
+
+TEST(Command, SaysItsVersion) {
+  const ProcessResult result = cupool({"--version"});
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  EXPECT_EQ(result.out.rfind("cupool " CUPOOL_VERSION " (", 0), 0u) << result.out;
+  EXPECT_NE(result.out.find("built for CUDA "), std::string::npos) << result.out;
+}
+
+TEST(Command, HelpGoesToStandardOutputAndErrorsDoNot) {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"--help"}, {"run", "--help"}, {"options", "-h"}}) {
+    const ProcessResult help = cupool(arguments);
+    EXPECT_EQ(help.exit_code, 0) << help.describe();
+    EXPECT_NE(help.out.find("Usage: "), std::string::npos) << help.out;
+    EXPECT_EQ(help.err, "");
+  }
+  EXPECT_NE(cupool({"run", "--help"}).out.find("[--] PROGRAM [ARGUMENTS...]"), std::string::npos);
+  const ProcessResult none = cupool({});
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_EQ(none.out, "");
+  EXPECT_NE(none.err.find("--help"), std::string::npos) << none.err;
+}
+
+TEST(Command, AMisspeltCommandGivesTheNearest) {
+  const ProcessResult result = cupool({"rnu", "./program"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.err,
+            "cupool: cupool has no command rnu. Did you mean run?\nSee: cupool --help\n");
+}
+
+TEST(Command, AFullDiskIsNoSuccess) {
+  preload::Command command;
+  command.argv = {"/bin/sh", "-c", std::string(CUPOOL_TEST_COMMAND) + " options >/dev/full"};
+  command.environment = environment();
+  const ProcessResult result = preload::run(command);
+  EXPECT_EQ(result.exit_code, 1) << result.describe();
+  EXPECT_NE(result.err.find("cannot write"), std::string::npos) << result.err;
+}
+
+}  // namespace
+}  // namespace cli

@@ -1,0 +1,242 @@
+// `cupool run`: the program is started as a shell would start it, with the library first, and ends
+// the command as it ended itself.
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "cli/command.h"
+#include "cli/library.h"
+#include "command.h"
+#include "pseudo_terminal.h"
+
+namespace cli {
+namespace {
+
+using preload::ProcessResult;
+using preload::ScratchFolder;
+
+void write_file(const std::string& path, const std::string& content, bool executable) {
+  std::ofstream(path) << content;
+  std::filesystem::permissions(
+      path, executable ? std::filesystem::perms::owner_all : std::filesystem::perms::owner_read);
+}
+
+TEST(Run, ServesAProgramOfEachRouteFromThePools) {
+  for (const char* probe : {"probe_runtime_shared", "probe_runtime_static", "probe_driver_linked",
+                            "probe_dlsym", "probe_getproc"}) {
+    SCOPED_TRACE(probe);
+    const ScratchFolder folder;
+    const std::string report = folder.path() + "/report.json";
+    const ProcessResult plain = preload::run_plain(probe);
+    const ProcessResult result =
+        cupool({"run", "--stats", "json", "--stats-file", report, preload::probe_path(probe)});
+    EXPECT_EQ(result.exit_code, 0) << result.describe();
+    EXPECT_EQ(result.out, plain.out);
+    EXPECT_EQ(result.err, plain.err);
+    const nlohmann::json json = nlohmann::json::parse(preload::read_file(report), nullptr, false);
+    ASSERT_TRUE(json.is_object()) << result.describe();
+    EXPECT_GT(json.at("devices").at(0).at("counters").at("malloc_calls_total"), 0);
+  }
+}
+
+TEST(Run, TakesTheProgramsWordsAsTheyAre) {
+  const std::vector<std::string> words = {
+      "/usr/bin/printf", "<%s>", "--set", "a b", "--", "-x", ""};
+  for (const bool dashes : {false, true}) {
+    std::vector<std::string> arguments = {"run", "--enable=0"};
+    if (dashes) arguments.push_back("--");
+    arguments.insert(arguments.end(), words.begin(), words.end());
+    const ProcessResult result = cupool(arguments);
+    EXPECT_EQ(result.out, "<--set><a b><--><-x><>") << result.describe();
+  }
+}
+
+TEST(Run, PutsTheLibraryBeforeOtherPreloads) {
+  const std::string other = std::string(CUPOOL_TEST_SIM_FOLDER) + "/libcudart.so.13";
+  const std::string library = CUPOOL_TEST_LIBRARY;
+  const std::string runtime = CUPOOL_TEST_SANITIZER_RUNTIME;
+  const std::string before = runtime.empty() ? "" : runtime + ":";
+  for (const std::string& present : {other, library + " " + other, other + ":/old/libcupool.so"}) {
+    const ProcessResult result =
+        cupool({"run", "--print", "true"}, {{"LD_PRELOAD", before + present}});
+    EXPECT_EQ(result.out, "LD_PRELOAD=" + before + library + ":" + other + " true\n")
+        << present << "\n"
+        << result.describe();
+  }
+}
+
+TEST(Run, KeepsASanitizersRuntimeInFront) {
+  using cupool::cli::preload_value;
+  EXPECT_EQ(preload_value("/x/libcupool.so", ""), "/x/libcupool.so");
+  EXPECT_EQ(preload_value("/x/libcupool.so", "/gcc/libasan.so.8 /other.so"),
+            "/gcc/libasan.so.8:/x/libcupool.so:/other.so");
+  EXPECT_EQ(preload_value("/x/libcupool.so", "::/other.so:/gcc/libtsan.so"),
+            "/x/libcupool.so:/other.so:/gcc/libtsan.so");
+  EXPECT_THROW(preload_value("/a b/libcupool.so", ""), cupool::cli::UsageError);
+}
+
+TEST(Run, SetsOptionsByNameByVariableAndByProfile) {
+  const ProcessResult result = cupool({"run", "--free-mode", "sync", "--max-pending=5%", "--set",
+                                       "CUPOOL_IPC=0", "--profile", "mpi", "/usr/bin/env"});
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  EXPECT_NE(result.out.find("CUPOOL_FREE_MODE=sync\n"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("CUPOOL_MAX_PENDING=5%\n"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("CUPOOL_IPC=0\n"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("/config/mpi.env\n"), std::string::npos) << result.out;
+}
+
+TEST(Run, RefusesSettingsThatTheLibraryWouldNotTake) {
+  const struct {
+    std::vector<std::string> arguments;
+    const char* says;
+  } cases[] = {
+      {{"--free-mode", "sometimes"},
+       "cupool: CUPOOL_FREE_MODE=\"sometimes\" is not understood: it takes auto, ordered or "
+       "sync\n"},
+      {{"--set", "CUPOOL_FREEMODE=sync"}, "Did you mean CUPOOL_FREE_MODE?"},
+      {{"--set", "FREE_MODE=sync"}, "Did you mean CUPOOL_FREE_MODE?"},
+      {{"--set", "CUPOOL_FREE_MODE"}, "--set takes CUPOOL_NAME=VALUE"},
+      {{"--free-mod", "sync"}, "cupool has no option --free-mod. Did you mean --free-mode?"},
+      {{"--ipc", "0", "--set", "CUPOOL_IPC=1"}, "CUPOOL_IPC is given twice"},
+      {{"--profile", "mpu"}, "Did you mean mpi?"},
+      {{"--max-size", ""}, "is empty"},
+  };
+  for (const auto& wrong : cases) {
+    SCOPED_TRACE(wrong.says);
+    std::vector<std::string> arguments = {"run"};
+    arguments.insert(arguments.end(), wrong.arguments.begin(), wrong.arguments.end());
+    arguments.push_back("/bin/echo");
+    const ProcessResult result = cupool(arguments);
+    EXPECT_EQ(result.exit_code, 2) << result.describe();
+    EXPECT_EQ(result.out, "");
+    EXPECT_NE(result.err.find(wrong.says), std::string::npos) << result.err;
+  }
+}
+
+TEST(Run, HandsOnTheExitCode) {
+  for (const int code : {0, 1, 7, 126, 255}) {
+    const std::string number = std::to_string(code);
+    const ProcessResult piped = cupool({"run", program("cli_signal_program"), "exit", number});
+    EXPECT_EQ(piped.exit_code, code) << piped.describe();
+    const TerminalRun shown = run_at_terminal(
+        {CUPOOL_TEST_COMMAND, "run", program("cli_signal_program"), "exit", number}, environment());
+    EXPECT_TRUE(WIFEXITED(shown.status));
+    EXPECT_EQ(WEXITSTATUS(shown.status), code) << shown.output;
+  }
+}
+
+TEST(Run, DiesOfTheSignalThatEndedTheProgram) {
+  for (const int signal : {SIGTERM, SIGABRT, SIGSEGV, SIGKILL}) {
+    const std::string number = std::to_string(signal);
+    const ProcessResult piped = cupool({"run", program("cli_signal_program"), "die", number});
+    EXPECT_EQ(piped.signal, signal) << piped.describe();
+    const TerminalRun shown = run_at_terminal(
+        {CUPOOL_TEST_COMMAND, "run", program("cli_signal_program"), "die", number}, environment());
+    EXPECT_TRUE(WIFSIGNALED(shown.status)) << shown.output;
+    EXPECT_EQ(WTERMSIG(shown.status), signal);
+    EXPECT_NE(shown.output.find("signal " + number + " ended the program"), std::string::npos)
+        << shown.output;
+  }
+}
+
+TEST(Run, ForwardsSignalsToTheProgram) {
+  int sent = 0;
+  const TerminalRun run =
+      run_at_terminal({CUPOOL_TEST_COMMAND, "run", program("cli_signal_program"), "wait"},
+                      environment(), [&sent](const std::string& output, int pid, int) {
+                        if (sent == 0 && output.find("ready\n") != std::string::npos) {
+                          ++sent;
+                          kill(pid, SIGUSR1);
+                        } else if (sent == 1 && output.find("USR1\n") != std::string::npos) {
+                          ++sent;
+                          kill(pid, SIGTERM);
+                        }
+                      });
+  EXPECT_EQ(run.output.substr(0, 16), "ready\nUSR1\nTERM\n") << run.output;
+  EXPECT_TRUE(WIFEXITED(run.status));
+  EXPECT_EQ(WEXITSTATUS(run.status), 7);
+}
+
+TEST(Run, DeliversTheTerminalsInterruptOnce) {
+  int typed = 0;
+  const TerminalRun run =
+      run_at_terminal({CUPOOL_TEST_COMMAND, "run", program("cli_signal_program"), "wait"},
+                      environment(), [&typed](const std::string& output, int pid, int terminal) {
+                        if (typed == 0 && output.find("ready\n") != std::string::npos) {
+                          ++typed;
+                          EXPECT_EQ(write(terminal, "\x03", 1), 1);  // Ctrl-C
+                        } else if (typed == 1 && output.find("INT\n") != std::string::npos) {
+                          ++typed;
+                          kill(pid, SIGHUP);
+                        }
+                      });
+  // A second INT, handed on by the command, would be there instead of HUP.
+  EXPECT_NE(run.output.find("INT\nHUP\n"), std::string::npos) << run.output;
+}
+
+TEST(Run, GivesTheShellsCodesForWhatCannotBeStarted) {
+  const ScratchFolder folder;
+  write_file(folder.path() + "/plain", "no program", false);
+  write_file(folder.path() + "/broken", "#!/no/such/interpreter\n", true);
+  EXPECT_EQ(cupool({"run", "no-such-program"}).exit_code, 127);
+  EXPECT_EQ(cupool({"run", folder.path() + "/absent"}).exit_code, 127);
+  EXPECT_EQ(cupool({"run", folder.path() + "/plain/below"}).exit_code, 127);
+  EXPECT_EQ(cupool({"run", folder.path() + "/plain"}).exit_code, 126);
+  EXPECT_EQ(cupool({"run", folder.path()}).exit_code, 126);
+  EXPECT_EQ(cupool({"run", folder.path() + "/broken"}).exit_code, 127);
+  const ProcessResult result = cupool({"run", "no-such-program"});
+  EXPECT_EQ(result.err, "cupool: no-such-program: not found in PATH\n");
+  const TerminalRun shown =
+      run_at_terminal({CUPOOL_TEST_COMMAND, "run", folder.path() + "/broken"}, environment());
+  EXPECT_EQ(WEXITSTATUS(shown.status), 127) << shown.output;
+}
+
+TEST(Run, RunsAScriptWithoutAFirstLineByTheShell) {
+  const ScratchFolder folder;
+  write_file(folder.path() + "/script", "echo \"script $1\"\n", true);
+  const ProcessResult result = cupool({"run", "script", "word"}, {{"PATH", folder.path()}});
+  EXPECT_EQ(result.out, "script word\n") << result.describe();
+}
+
+TEST(Run, SaysNothingInAPipeAndTheNextCommandAtATerminal) {
+  const std::string probe = preload::probe_path("probe_runtime_shared");
+  const ProcessResult piped = cupool({"run", "--stats", "off", probe});
+  EXPECT_EQ(piped.err.find("cupool"), std::string::npos) << piped.err;
+  const TerminalRun shown =
+      run_at_terminal({CUPOOL_TEST_COMMAND, "run", "--stats", "off", probe}, environment());
+  EXPECT_NE(shown.output.find("cupool doctor " + probe), std::string::npos) << shown.output;
+}
+
+TEST(Run, NeedsAProgram) {
+  const ProcessResult result = cupool({"run", "--free-mode", "sync"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("run needs a program"), std::string::npos) << result.err;
+}
+
+TEST(Run, SaysWhereItLookedForTheLibrary) {
+  const ScratchFolder folder;
+  const std::string copy = folder.path() + "/cupool";
+  std::filesystem::copy_file(CUPOOL_TEST_COMMAND, copy);
+  preload::Command command;
+  command.argv = {copy, "run", "true"};
+  command.environment = environment();
+  const ProcessResult result = preload::run(command);
+  EXPECT_EQ(result.exit_code, 2) << result.describe();
+  EXPECT_NE(result.err.find(folder.path() + "/libcupool.so"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("CUPOOL_LIBRARY"), std::string::npos) << result.err;
+  command.environment["CUPOOL_LIBRARY"] = CUPOOL_TEST_LIBRARY;
+  command.argv = {copy, "run", "/usr/bin/env"};
+  const ProcessResult named = preload::run(command);
+  EXPECT_EQ(named.exit_code, 0) << named.describe();
+  // The library does not know this one, and would warn of it.
+  EXPECT_EQ(named.out.find("CUPOOL_LIBRARY="), std::string::npos) << named.out;
+  EXPECT_NE(named.out.find(std::string("LD_PRELOAD=") + environment()["LD_PRELOAD"] +
+                           (environment()["LD_PRELOAD"].empty() ? "" : ":") + CUPOOL_TEST_LIBRARY),
+            std::string::npos)
+      << named.out;
+}
+
+}  // namespace
+}  // namespace cli
