@@ -1,5 +1,6 @@
 # Writes cupool_commit.h with the commit that is checked out, touching it only when that has changed.
 # cmake -D SOURCE=... -D OUTPUT=... -P commit.cmake
+cmake_minimum_required(VERSION 3.22)
 find_program(git NAMES git)
 set(CUPOOL_COMMIT "")
 if(git)

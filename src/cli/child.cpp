@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -149,6 +150,28 @@ int read_start_error(int pipe_end) {
   return got == static_cast<ssize_t>(sizeof error) ? error : 0;
 }
 
+// A file without a name: unlike a pipe it is never full.
+struct MemoryFile {
+  int descriptor = memfd_create("cupool", MFD_CLOEXEC);
+
+  MemoryFile() {
+    if (descriptor < 0) throw std::system_error(errno, std::generic_category(), "memfd_create");
+  }
+  ~MemoryFile() { close(descriptor); }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  std::string content() const {
+    std::string text;
+    char buffer[65536];
+    for (;;) {
+      const ssize_t got = pread(descriptor, buffer, sizeof buffer, static_cast<off_t>(text.size()));
+      if (got <= 0) return text;
+      text.append(buffer, static_cast<std::size_t>(got));
+    }
+  }
+};
+
 void finish(ChildEnd* end, int status) {
   if (WIFSIGNALED(status)) end->signal = WTERMSIG(status);
   if (WIFEXITED(status)) end->exit_code = WEXITSTATUS(status);
@@ -263,6 +286,18 @@ ChildEnd run_child(const ChildStart& start) {
     end.reason = start.argv[0] + ": " + std::strerror(error);
   }
   return end;
+}
+
+CapturedEnd run_captured(ChildStart start) {
+  const MemoryFile output;
+  const MemoryFile error;
+  start.standard_output = output.descriptor;
+  start.standard_error = error.descriptor;
+  CapturedEnd captured;
+  captured.end = run_child(start);
+  captured.standard_output = output.content();
+  captured.standard_error = error.content();
+  return captured;
 }
 
 int hand_on(const ChildEnd& end) {

@@ -72,6 +72,16 @@ int become(ChildStart start);
 /// failed in `reason`. Call from a process with one thread.
 ChildEnd run_child(const ChildStart& start);
 
+/// A program's end with what it wrote.
+struct CapturedEnd {
+  ChildEnd end;
+  std::string standard_output;
+  std::string standard_error;
+};
+
+/// run_child with both streams kept in memory; the descriptors of `start` are not used.
+CapturedEnd run_captured(ChildStart start);
+
 /// Ends the command as the program ended: prints why it was not started, raises the signal that
 /// ended it (without a second core file), or returns its exit code.
 int hand_on(const ChildEnd& end);

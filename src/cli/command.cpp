@@ -134,6 +134,7 @@ int main_of(const std::vector<std::string>& arguments) {
   app.require_subcommand(1);
   app.footer("`cupool COMMAND --help` says more about each.");
   add_run(app, session);
+  add_doctor(app, session);
   add_options(app, session);
   std::vector<std::string> own = arguments;
   cut_program(app, &own, &session);

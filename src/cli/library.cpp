@@ -106,6 +106,14 @@ std::string preload_value(const std::string& library, const std::string& present
   return value;
 }
 
+std::vector<std::string> other_preloads(const std::string& present) {
+  std::vector<std::string> others;
+  for (const std::string& entry : preload_entries(present)) {
+    if (base_name(entry) != kLibraryName && !is_sanitizer_runtime(entry)) others.push_back(entry);
+  }
+  return others;
+}
+
 std::vector<std::string> profile_folders() {
   const std::string folder = executable_folder();
   return {folder + "/config", folder + "/../share/cupool/profiles"};

@@ -23,6 +23,9 @@ std::string find_library();
 /// Throws UsageError if the dynamic linker could not read the path (a blank or colon in it).
 std::string preload_value(const std::string& library, const std::string& present);
 
+/// The entries of an LD_PRELOAD that are neither cupool nor a sanitizer's runtime.
+std::vector<std::string> other_preloads(const std::string& present);
+
 /// Folders with profiles: beside the library as built (config) and as installed
 /// (../share/cupool/profiles).
 std::vector<std::string> profile_folders();

@@ -11,11 +11,9 @@
 namespace cupool::core {
 namespace {
 
-// cuFile is not among them: PyTorch loads it without using it, and what it registers is marked by
-// SYNC_MEMOPS, which keeps a block from being served again.
 const char* const agent_libraries[] = {
-    "libmpi.so", "libmpi_cxx.so", "libmpich.so",  "libmpicxx.so", "libmpi_gnu",
-    "libucp.so", "libuct.so",     "libfabric.so", "libgdrapi.so",
+#define CUPOOL_AGENT_LIBRARY(name) name,
+#include "config/agent_libraries.def"
 };
 
 int look(dl_phdr_info* object, std::size_t, void* found) {

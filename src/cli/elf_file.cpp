@@ -1,0 +1,375 @@
+// Reading by pread, never by mapping: a file that shrinks meanwhile gives an error and no signal.
+#include "cli/elf_file.h"
+
+#include <elf.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+
+namespace cupool::cli {
+
+namespace {
+
+constexpr std::uint64_t kMaxTable = std::uint64_t{256} << 20;    // one table of the file
+constexpr std::uint64_t kMaxScanned = std::uint64_t{512} << 20;  // in search of texts
+constexpr std::size_t kMaxEntries = 65536;                       // headers, dynamic entries
+
+// A file whose content is read in checked pieces.
+class Bytes {
+ public:
+  explicit Bytes(const std::string& path)
+      : descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
+    struct stat status {};
+    if (descriptor_ < 0 || fstat(descriptor_, &status) != 0) {
+      error_ = errno;
+    } else if (!S_ISREG(status.st_mode)) {
+      error_ = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
+    } else {
+      size_ = static_cast<std::uint64_t>(status.st_size);
+    }
+  }
+  ~Bytes() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  Bytes(const Bytes&) = delete;
+  Bytes& operator=(const Bytes&) = delete;
+
+  int error() const { return error_; }
+  std::uint64_t size() const { return size_; }
+
+  bool contains(std::uint64_t offset, std::uint64_t length) const {
+    return offset <= size_ && length <= size_ - offset;
+  }
+
+  bool read(std::uint64_t offset, void* to, std::uint64_t length) const {
+    if (!contains(offset, length)) return false;
+    auto* at = static_cast<char*>(to);
+    while (length > 0) {
+      const ssize_t got = pread(descriptor_, at, length, static_cast<off_t>(offset));
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) return false;
+      at += got;
+      offset += static_cast<std::uint64_t>(got);
+      length -= static_cast<std::uint64_t>(got);
+    }
+    return true;
+  }
+
+  template <typename Record>
+  bool read_table(std::uint64_t offset, std::uint64_t count, std::vector<Record>* out) const {
+    if (count > kMaxTable / sizeof(Record) || !contains(offset, count * sizeof(Record))) {
+      return false;
+    }
+    out->resize(count);
+    return read(offset, out->data(), count * sizeof(Record));
+  }
+
+ private:
+  int descriptor_;
+  int error_ = 0;
+  std::uint64_t size_ = 0;
+};
+
+// The text that begins at `offset` of a table of names; "" beyond its end.
+std::string name_at(const std::vector<char>& names, std::uint64_t offset) {
+  if (offset >= names.size()) return "";
+  const char* const begin = names.data() + offset;
+  return {begin, strnlen(begin, names.size() - offset)};
+}
+
+bool of_cuda(std::string_view name) {
+  return name.substr(0, 2) == "cu" || name.substr(0, 16) == "libcudart_static";
+}
+
+// One 64-bit little-endian file.
+class Reader {
+ public:
+  Reader(const Bytes& bytes, ElfFile* out) : bytes_(bytes), out_(out) {}
+
+  bool read_all(std::string* reason) {
+    const bool headers = read_headers();
+    if (!headers || !read_interpreter() || !read_dynamic() || !read_symbols()) {
+      *reason = "a broken or cut ELF file";
+      return false;
+    }
+    return true;
+  }
+
+  bool read_headers() {
+    return bytes_.read(0, &header_, sizeof header_) &&
+           (header_.e_phnum == 0 || header_.e_phentsize == sizeof(Elf64_Phdr)) &&
+           bytes_.read_table(header_.e_phoff, header_.e_phnum, &programs_) && read_sections();
+  }
+
+  const std::vector<Elf64_Phdr>& programs() const { return programs_; }
+  const std::vector<Elf64_Shdr>& sections() const { return sections_; }
+  std::string section_name(const Elf64_Shdr& section) const {
+    return name_at(section_names_, section.sh_name);
+  }
+
+ private:
+  // Absent in files that were stripped of them: no error.
+  bool read_sections() {
+    if (header_.e_shoff == 0 || header_.e_shnum == 0) return true;
+    if (header_.e_shentsize != sizeof(Elf64_Shdr) ||
+        !bytes_.read_table(header_.e_shoff, header_.e_shnum, &sections_)) {
+      return false;
+    }
+    if (header_.e_shstrndx >= sections_.size()) return true;
+    const Elf64_Shdr& names = sections_[header_.e_shstrndx];
+    return names.sh_type == SHT_NOBITS ||
+           bytes_.read_table(names.sh_offset, names.sh_size, &section_names_);
+  }
+
+  bool read_interpreter() {
+    for (const Elf64_Phdr& program : programs_) {
+      if (program.p_type != PT_INTERP) continue;
+      std::vector<char> text;
+      if (program.p_filesz > 4096 ||
+          !bytes_.read_table(program.p_offset, program.p_filesz, &text)) {
+        return false;
+      }
+      out_->interpreter = name_at(text, 0);
+    }
+    return true;
+  }
+
+  // Where an address of the running program lies in the file.
+  bool offset_of(std::uint64_t address, std::uint64_t* offset) const {
+    for (const Elf64_Phdr& program : programs_) {
+      if (program.p_type != PT_LOAD || address < program.p_vaddr ||
+          address - program.p_vaddr >= program.p_filesz) {
+        continue;
+      }
+      return !__builtin_add_overflow(program.p_offset, address - program.p_vaddr, offset);
+    }
+    return false;
+  }
+
+  bool read_dynamic() {
+    for (const Elf64_Phdr& program : programs_) {
+      if (program.p_type != PT_DYNAMIC) continue;
+      out_->dynamic = true;
+      std::vector<Elf64_Dyn> entries;
+      const std::uint64_t count = program.p_filesz / sizeof(Elf64_Dyn);
+      if (count > kMaxEntries || !bytes_.read_table(program.p_offset, count, &entries)) {
+        return false;
+      }
+      return read_dynamic_names(entries);
+    }
+    return true;
+  }
+
+  bool read_dynamic_names(const std::vector<Elf64_Dyn>& entries) {
+    std::uint64_t address = 0;
+    std::uint64_t size = 0;
+    for (const Elf64_Dyn& entry : entries) {
+      if (entry.d_tag == DT_NULL) break;
+      if (entry.d_tag == DT_STRTAB) address = entry.d_un.d_ptr;
+      if (entry.d_tag == DT_STRSZ) size = entry.d_un.d_val;
+    }
+    if (size == 0) return true;
+    std::uint64_t offset = 0;
+    std::vector<char> names;
+    if (!offset_of(address, &offset) || !bytes_.read_table(offset, size, &names)) return false;
+    for (const Elf64_Dyn& entry : entries) {
+      if (entry.d_tag == DT_NULL) break;
+      if (entry.d_tag == DT_NEEDED) out_->needed.push_back(name_at(names, entry.d_un.d_val));
+      if (entry.d_tag == DT_SONAME) out_->soname = name_at(names, entry.d_un.d_val);
+    }
+    return true;
+  }
+
+  bool read_symbols() {
+    for (const Elf64_Shdr& section : sections_) {
+      const bool table = section.sh_type == SHT_SYMTAB || section.sh_type == SHT_DYNSYM;
+      if (!table || section.sh_link >= sections_.size()) continue;
+      const Elf64_Shdr& text = sections_[section.sh_link];
+      std::vector<Elf64_Sym> symbols;
+      std::vector<char> names;
+      if (!bytes_.read_table(section.sh_offset, section.sh_size / sizeof(Elf64_Sym), &symbols) ||
+          !bytes_.read_table(text.sh_offset, text.sh_size, &names)) {
+        return false;
+      }
+      for (const Elf64_Sym& symbol : symbols) {
+        if (symbol.st_name + std::uint64_t{2} >= names.size() || names[symbol.st_name] == 0)
+          continue;
+        take_symbol(name_at(names, symbol.st_name), symbol.st_shndx != SHN_UNDEF);
+      }
+    }
+    return true;
+  }
+
+  void take_symbol(const std::string& name, bool defined) {
+    if (of_cuda(name) && out_->symbols.size() < kMaxEntries) {
+      // In .symtab a name carries its version: cudaMalloc@libcudart.so.13.
+      out_->symbols.push_back({name.substr(0, name.find('@')), defined});
+    }
+  }
+
+  const Bytes& bytes_;
+  ElfFile* out_;
+  Elf64_Ehdr header_{};
+  std::vector<Elf64_Phdr> programs_;
+  std::vector<Elf64_Shdr> sections_;
+  std::vector<char> section_names_;
+};
+
+bool begins_with(const std::string& text, const char* prefix) {
+  return text.compare(0, std::strlen(prefix), prefix) == 0;
+}
+
+struct Extent {
+  std::uint64_t offset;
+  std::uint64_t size;
+};
+
+// Where constants stand: sections that are loaded, neither code nor GPU images; without sections,
+// segments that are not code.
+std::vector<Extent> constants_of(const Reader& reader) {
+  std::vector<Extent> extents;
+  for (const Elf64_Shdr& section : reader.sections()) {
+    const std::string name = reader.section_name(section);
+    if (section.sh_type != SHT_PROGBITS || (section.sh_flags & SHF_ALLOC) == 0 ||
+        (section.sh_flags & SHF_EXECINSTR) != 0 || begins_with(name, ".nv") ||
+        begins_with(name, "__nv")) {
+      continue;
+    }
+    extents.push_back({section.sh_offset, section.sh_size});
+  }
+  if (!reader.sections().empty()) return extents;
+  for (const Elf64_Phdr& program : reader.programs()) {
+    if (program.p_type != PT_LOAD || (program.p_flags & PF_X) != 0) continue;
+    extents.push_back({program.p_offset, program.p_filesz});
+  }
+  return extents;
+}
+
+// Gives `look` one piece after another, with the last 256 bytes of each before the next one, so
+// that no text is cut in two.
+template <typename Look>
+void scan(const Bytes& bytes, const std::vector<Extent>& extents, Look look) {
+  constexpr std::uint64_t piece_size = std::uint64_t{1} << 20;
+  constexpr std::uint64_t overlap = 256;
+  std::uint64_t left = kMaxScanned;
+  std::vector<char> piece;
+  for (const Extent& extent : extents) {
+    if (!bytes.contains(extent.offset, extent.size)) continue;
+    for (std::uint64_t at = 0; at < extent.size && left > 0;) {
+      const std::uint64_t length = std::min({piece_size, extent.size - at, left});
+      piece.resize(length);
+      if (!bytes.read(extent.offset + at, piece.data(), length)) break;
+      look(std::string_view(piece.data(), length));
+      left -= length;
+      const bool last = at + length >= extent.size;
+      at += last || length <= overlap ? length : length - overlap;
+    }
+  }
+}
+
+// Opens for a scan; false for what is not a 64-bit little-endian ELF file.
+bool readable(const Bytes& bytes, Reader* reader) {
+  unsigned char ident[EI_NIDENT] = {};
+  return bytes.error() == 0 && bytes.read(0, ident, sizeof ident) &&
+         std::memcmp(ident, ELFMAG, SELFMAG) == 0 && ident[EI_CLASS] == ELFCLASS64 &&
+         ident[EI_DATA] == ELFDATA2LSB && reader->read_headers();
+}
+
+}  // namespace
+
+bool ElfFile::defines(const std::string& symbol) const {
+  return std::any_of(symbols.begin(), symbols.end(),
+                     [&symbol](const ElfSymbol& one) { return one.defined && one.name == symbol; });
+}
+
+bool ElfFile::uses(const std::string& symbol) const {
+  return std::any_of(symbols.begin(), symbols.end(), [&symbol](const ElfSymbol& one) {
+    return !one.defined && one.name == symbol;
+  });
+}
+
+ElfStatus read_elf(const std::string& path, ElfFile* out, std::string* reason) {
+  const Bytes bytes(path);
+  if (bytes.error() != 0) {
+    *reason = std::strerror(bytes.error());
+    return ElfStatus::unreadable;
+  }
+  Elf32_Ehdr start{};  // both classes begin alike: identity, type, machine
+  unsigned char ident[SELFMAG] = {};
+  if (!bytes.read(0, ident, sizeof ident) || std::memcmp(ident, ELFMAG, SELFMAG) != 0) {
+    *reason = "not an ELF file";
+    return ElfStatus::not_elf;
+  }
+  if (!bytes.read(0, &start, sizeof start)) {
+    *reason = "a cut ELF file";
+    return ElfStatus::broken;
+  }
+  out->bits = start.e_ident[EI_CLASS] == ELFCLASS64 ? 64 : 32;
+  out->little_endian = start.e_ident[EI_DATA] == ELFDATA2LSB;
+  out->type = out->little_endian ? start.e_type : __builtin_bswap16(start.e_type);
+  out->machine = out->little_endian ? start.e_machine : __builtin_bswap16(start.e_machine);
+  if (out->bits != 64 || !out->little_endian) return ElfStatus::read;
+  return Reader(bytes, out).read_all(reason) ? ElfStatus::read : ElfStatus::broken;
+}
+
+std::vector<bool> find_texts(const std::string& path, const std::vector<std::string>& texts) {
+  std::vector<bool> found(texts.size(), false);
+  const Bytes bytes(path);
+  ElfFile unused;
+  Reader reader(bytes, &unused);
+  if (!readable(bytes, &reader)) return found;
+  scan(bytes, constants_of(reader), [&](std::string_view piece) {
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      if (!found[i]) {
+        found[i] = memmem(piece.data(), piece.size(), texts[i].data(), texts[i].size()) != nullptr;
+      }
+    }
+  });
+  return found;
+}
+
+std::string gpu_compiler_release(const std::string& path) {
+  const Bytes bytes(path);
+  ElfFile unused;
+  Reader reader(bytes, &unused);
+  if (!readable(bytes, &reader)) return "";
+  std::vector<Extent> images;
+  for (const Elf64_Shdr& section : reader.sections()) {
+    if (reader.section_name(section) != ".nv_fatbin" || section.sh_type == SHT_NOBITS) continue;
+    // One image says it; the first are enough.
+    images.push_back({section.sh_offset, std::min<std::uint64_t>(section.sh_size, 16u << 20)});
+  }
+  std::string release;
+  scan(bytes, images, [&release](std::string_view piece) {
+    constexpr std::string_view mark = "Cuda compilation tools, release ";
+    const std::size_t at = piece.find(mark);
+    if (!release.empty() || at == std::string_view::npos) return;
+    const std::string_view rest = piece.substr(at + mark.size(), 8);
+    release = std::string(rest.substr(0, rest.find_first_not_of("0123456789.")));
+  });
+  return release;
+}
+
+std::string machine_name(std::uint16_t machine) {
+  switch (machine) {
+    case EM_X86_64:
+      return "x86-64";
+    case EM_386:
+      return "x86 (32-bit)";
+    case EM_AARCH64:
+      return "AArch64";
+    case EM_ARM:
+      return "ARM (32-bit)";
+    case EM_PPC64:
+      return "POWER";
+    default:
+      return "machine " + std::to_string(machine);
+  }
+}
+
+}  // namespace cupool::cli

@@ -1,0 +1,6 @@
+// A libcuda.so.1 that never answers, as one whose kernel module hangs.
+#include <unistd.h>
+
+extern "C" __attribute__((visibility("default"))) int cuInit(unsigned) {
+  for (;;) pause();
+}
