@@ -121,6 +121,7 @@ CLI::App* add_command(CLI::App& app, Session& session, const std::string& name,
                       std::function<int(Session&)> act) {
   program_words()[name] = words;
   CLI::App* command = app.add_subcommand(name, description);
+  command->group("Commands");
   command->callback([&session, act = std::move(act)] { session.exit_code = act(session); });
   return command;
 }
@@ -129,7 +130,9 @@ int main_of(const std::vector<std::string>& arguments) {
   Session session;
   CLI::App app("CUDA programs with cudaMalloc and cudaFree served from stream-ordered pools.",
                "cupool");
-  app.formatter(std::make_shared<Formatter>());
+  const auto formatter = std::make_shared<Formatter>();
+  formatter->label("SUBCOMMAND", "COMMAND");
+  app.formatter(formatter);
   app.set_version_flag("--version", version_text());
   app.require_subcommand(1);
   app.footer("`cupool COMMAND --help` says more about each.");

@@ -81,7 +81,7 @@ std::string error_text(const Driver& driver, CUresult error) {
   CUPOOL_ASK(driver, cuGetErrorName, error, &name);
   CUPOOL_ASK(driver, cuGetErrorString, error, &text);
   std::string message = name != nullptr ? name : "error " + std::to_string(error);
-  if (text != nullptr) message += ": " + std::string(text);
+  if (text != nullptr && message != text) message += ": " + std::string(text);
   return message;
 }
 
