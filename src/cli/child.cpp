@@ -203,8 +203,9 @@ void Environment::set(const std::string& name, const std::string& value) {
 }
 
 void Environment::unset(const std::string& name) {
+  const std::string prefix = name + "=";
   for (auto entry = entries_.begin(); entry != entries_.end();) {
-    const bool same = entry->compare(0, name.size() + 1, name + "=") == 0;
+    const bool same = entry->compare(0, prefix.size(), prefix) == 0;
     entry = same ? entries_.erase(entry) : entry + 1;
   }
 }
@@ -233,8 +234,8 @@ ProgramSearch find_program(const std::string& name, const Environment& environme
   int worst = ENOENT;  // a file that is there but cannot be executed says more than one that is not
   for (std::size_t begin = 0; begin <= folders.size();) {
     const std::size_t end = std::min(folders.find(':', begin), folders.size());
-    const std::string folder = end == begin ? "." : folders.substr(begin, end - begin);
-    const std::string path = folder + "/" + name;
+    std::string path = end == begin ? "." : folders.substr(begin, end - begin);
+    path.append("/").append(name);
     const int error = executable_error(path);
     if (error == 0) return ProgramSearch{path, 0, ""};
     if (code_of(error) == exit_not_executable) worst = error;

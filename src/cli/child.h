@@ -68,8 +68,9 @@ int become(ChildStart start);
 
 /// Starts the program, hands on the signals that this process gets meanwhile (TERM, INT, HUP, QUIT,
 /// USR1, USR2, ALRM, WINCH, PWR and the real-time ones; those that a terminal sends to the whole
-/// foreground group have reached it already), and waits for its end. Keeps errno of a start that
-/// failed in `reason`. Call from a process with one thread.
+/// foreground group have reached it already), and waits for its end. So Ctrl-C ends the program and
+/// not the command: who runs several looks at `signal` before the next. Call from a process with
+/// one thread.
 ChildEnd run_child(const ChildStart& start);
 
 /// A program's end with what it wrote.
