@@ -106,6 +106,8 @@ bool write_report(bool ask_driver, std::uint64_t number) {
   report::Destinations destinations;
   destinations.text = settings.stats.contains(config::StatsFormat::text);
   destinations.json = settings.stats.contains(config::StatsFormat::json);
+  destinations.csv = settings.stats.contains(config::StatsFormat::csv);
+  destinations.prometheus = settings.stats.contains(config::StatsFormat::prometheus);
   destinations.file_pattern = settings.stats_file;
   report::write_reports(snapshot, destinations);
   return true;

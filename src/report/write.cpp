@@ -3,12 +3,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
 #include <string_view>
+#include <vector>
 
+#include "report/csv.h"
 #include "report/json.h"
+#include "report/prometheus.h"
 #include "report/text.h"
 #include "util/log.h"
 #include "util/path_pattern.h"
@@ -30,9 +35,25 @@ bool write_file(const std::string& path, const std::string& report) {
   return written && closed;
 }
 
-void write_report(const std::string& path, const std::string& report) {
+// A whole new file in the place of the old one, as who reads it at any time needs it. What is no
+// file (a terminal, a FIFO) is written to, not replaced.
+bool replace_file(const std::string& path, const std::string& report) {
+  struct stat present {};
+  if (::stat(path.c_str(), &present) == 0 && !S_ISREG(present.st_mode)) {
+    return write_file(path, report);
+  }
+  const std::string half = path + "." + std::to_string(::getpid()) + ".tmp";
+  if (write_file(half, report) && ::rename(half.c_str(), path.c_str()) == 0) return true;
+  const int cause = errno;
+  ::unlink(half.c_str());
+  errno = cause;
+  return false;
+}
+
+void write_report(const std::string& path, const std::string& report,
+                  bool (*write)(const std::string&, const std::string&)) {
   if (!path.empty()) {
-    if (write_file(path, report)) return;
+    if (write(path, report)) return;
     CUPOOL_WARN_ONCE("cannot write CUPOOL_STATS_FILE %s: %s; the report goes to standard error",
                      path.c_str(), std::strerror(errno));
   }
@@ -48,22 +69,52 @@ std::string numbered(const std::string& path, std::uint64_t number) {
   return path.substr(0, dot) + "." + std::to_string(number) + path.substr(dot);
 }
 
-struct Paths {
-  std::string text;
-  std::string json;
+struct Format {
+  const char* extension;  ///< says this format; null: of none
+  const char* added;      ///< what its own file's name ends with
+  std::string (*render)(const stats::Snapshot&);
 };
+constexpr Format kText{nullptr, ".txt", text_report};
+constexpr Format kJson{".json", ".json", json_report};
+constexpr Format kCsv{".csv", ".csv", csv_report};
+constexpr Format kPrometheus{".prom", ".prom", prometheus_report};
 
-// Both formats never share a file: the one that the extension does not name gets its own appended
-// (run.log, run.log.json) or put in its place (run.json, run.txt).
-Paths paths_of(const Destinations& destinations, std::uint64_t number) {
-  const std::string path = numbered(util::expand_path_pattern(destinations.file_pattern), number);
-  if (path.empty() || !destinations.text || !destinations.json) return {path, path};
-  constexpr std::string_view extension = ".json";
-  const bool named_json =
-      path.size() > extension.size() &&
-      path.compare(path.size() - extension.size(), extension.size(), extension) == 0;
-  if (named_json) return {path.substr(0, path.size() - extension.size()) + ".txt", path};
-  return {path, path + ".json"};
+bool named_by(const Format& format, const std::string& path) {
+  if (format.extension == nullptr) return false;
+  const std::string_view extension = format.extension;
+  return path.size() > extension.size() &&
+         path.compare(path.size() - extension.size(), extension.size(), extension) == 0;
+}
+
+using Formats = std::vector<const Format*>;
+
+Formats formats_of(const Destinations& destinations) {
+  Formats formats;
+  if (destinations.text) formats.push_back(&kText);
+  if (destinations.json) formats.push_back(&kJson);
+  if (destinations.csv) formats.push_back(&kCsv);
+  if (destinations.prometheus) formats.push_back(&kPrometheus);
+  return formats;
+}
+
+// The file of one of several formats; see Destinations.
+std::string path_of(const Format& format, const Formats& formats, const std::string& path) {
+  if (path.empty() || formats.size() == 1 || named_by(format, path)) return path;
+  for (const Format* other : formats) {
+    if (!named_by(*other, path)) continue;
+    return path.substr(0, path.size() - std::strlen(other->extension)) + format.added;
+  }
+  return &format == &kText ? path : path + format.added;
+}
+
+void write_format(const Format& format, const Formats& formats, const std::string& path,
+                  const stats::Snapshot& snapshot) {
+  const std::string report = format.render(snapshot);
+  if (&format == &kPrometheus) {
+    write_report(path_of(format, formats, path), report, replace_file);
+  } else {
+    write_report(path_of(format, formats, numbered(path, snapshot.number)), report, write_file);
+  }
 }
 
 }  // namespace
@@ -71,9 +122,9 @@ Paths paths_of(const Destinations& destinations, std::uint64_t number) {
 void write_reports(const stats::Snapshot& snapshot, const Destinations& destinations) noexcept {
   const int saved_errno = errno;
   try {
-    const Paths paths = paths_of(destinations, snapshot.number);
-    if (destinations.text) write_report(paths.text, text_report(snapshot));
-    if (destinations.json) write_report(paths.json, json_report(snapshot));
+    const std::string path = util::expand_path_pattern(destinations.file_pattern);
+    const Formats formats = formats_of(destinations);
+    for (const Format* format : formats) write_format(*format, formats, path, snapshot);
   } catch (...) {
     // No memory for a report: the program ends as it would have without one.
   }

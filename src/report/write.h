@@ -10,18 +10,23 @@
 namespace cupool::report {
 
 /// Which reports, and where to. `file_pattern` is expanded by util/path_pattern.h; empty means
-/// standard error. With both formats the JSON file is `run.log.json` for `run.log`; for
-/// `run.json` the text goes to `run.txt`. A snapshot of the running process has its number in the
-/// name: `run.1.log`.
+/// standard error. Several formats never share a file: the one that the name's extension (.json,
+/// .csv, .prom) says has the name, and the others get theirs in its place (`run.json`, `run.txt`);
+/// where the extension says none, text has the name and the others get theirs appended
+/// (`run.log.json`). A snapshot of the running process has its number in the name: `run.1.log`; but
+/// not for Prometheus, whose file always holds the newest figures.
 struct Destinations {
   bool text = true;
   bool json = false;
   std::string file_pattern;
+  bool csv = false;
+  bool prometheus = false;
 };
 
-/// Writes the reports. A file is created or replaced (mode 0666 less umask); standard error gets
-/// each report by one buffer, so that those of several ranks do not mix. Keeps errno. Thread-safe.
-/// Never throws, never fails: a destination that fails is warned of and replaced.
+/// Writes the reports. A file is created or replaced (mode 0666 less umask), that of Prometheus by
+/// renaming, so that its collector never reads half of one; standard error gets each report by one
+/// buffer, so that those of several ranks do not mix. Keeps errno. Thread-safe. Never throws, never
+/// fails: a destination that fails is warned of and replaced.
 void write_reports(const stats::Snapshot& snapshot, const Destinations& destinations) noexcept;
 
 }  // namespace cupool::report

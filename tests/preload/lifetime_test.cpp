@@ -95,5 +95,31 @@ TEST(Report, TextAndJsonTogether) {
   EXPECT_EQ(mallocs, counts_of(result.out).mallocs);
 }
 
+// Every format comes from one snapshot, and none takes another's file.
+TEST(Report, AllFormatsTogether) {
+  const ScratchFolder folder;
+  Environment environment = base_environment();
+  add_preload(&environment);
+  environment["CUPOOL_STATS"] = "text,json,csv,prometheus";
+  environment["CUPOOL_STATS_FILE"] = folder.path() + "/report.log";
+  Command command;
+  command.argv = {probe_path("probe_runtime_shared")};
+  command.environment = environment;
+  const ProcessResult result = run(command);
+  EXPECT_EQ(result.err, "") << result.describe();
+  EXPECT_EQ(folder.files().size(), 4u) << "and no half-written file";
+  const std::string mallocs = std::to_string(counts_of(result.out).mallocs);
+  const std::string csv = read_file(folder.path() + "/report.log.csv");
+  EXPECT_NE(csv.find(",0,counter,malloc_calls_total," + mallocs + "\r\n"), std::string::npos)
+      << csv;
+  const std::string prometheus = read_file(folder.path() + "/report.log.prom");
+  EXPECT_NE(prometheus.find("cupool_malloc_calls_total{device=\"0\",pid=\"" +
+                            std::to_string(result.pid) + "\",rank=\"\"} " + mallocs + "\n"),
+            std::string::npos)
+      << prometheus;
+  EXPECT_FALSE(read_file(folder.path() + "/report.log").empty());
+  EXPECT_FALSE(read_file(folder.path() + "/report.log.json").empty());
+}
+
 }  // namespace
 }  // namespace preload

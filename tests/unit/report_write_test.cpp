@@ -13,7 +13,9 @@
 #include <functional>
 
 #include "fixed_snapshot.h"
+#include "report/csv.h"
 #include "report/json.h"
+#include "report/prometheus.h"
 #include "report/text.h"
 #include "temporary_folder.h"
 
@@ -74,6 +76,65 @@ TEST_F(WriteReports, BothFormatsNeverShareAFile) {
   write_reports(snapshot_, {true, true, folder_.file("run.json")});
   EXPECT_EQ(content_of(folder_.file("run.json")), json_);
   EXPECT_EQ(content_of(folder_.file("run.txt")), text_);
+}
+
+TEST_F(WriteReports, SeveralFormatsHaveAFileEach) {
+  const std::string csv = csv_report(snapshot_);
+  const std::string prometheus = prometheus_report(snapshot_);
+  write_reports(snapshot_, {true, true, folder_.file("run.log"), true, true});
+  EXPECT_EQ(content_of(folder_.file("run.log")), text_);
+  EXPECT_EQ(content_of(folder_.file("run.log.json")), json_);
+  EXPECT_EQ(content_of(folder_.file("run.log.csv")), csv);
+  EXPECT_EQ(content_of(folder_.file("run.log.prom")), prometheus);
+  write_reports(snapshot_, {true, true, folder_.file("one.csv"), true, true});
+  EXPECT_EQ(content_of(folder_.file("one.csv")), csv);
+  EXPECT_EQ(content_of(folder_.file("one.txt")), text_);
+  EXPECT_EQ(content_of(folder_.file("one.json")), json_);
+  EXPECT_EQ(content_of(folder_.file("one.prom")), prometheus);
+  write_reports(snapshot_, {false, true, folder_.file("two.log"), false, true});
+  EXPECT_EQ(content_of(folder_.file("two.log.json")), json_);
+  EXPECT_EQ(content_of(folder_.file("two.log.prom")), prometheus);
+  EXPECT_FALSE(std::filesystem::exists(folder_.file("two.log"))) << "nobody's without text";
+}
+
+// The textfile collector reads at any time: it must never see half of a file.
+TEST_F(WriteReports, PrometheusFileIsReplacedByRenaming) {
+  const std::string path = folder_.file("a.prom");
+  folder_.write("a.prom", "old\n");
+  const int before = ::open(path.c_str(), O_RDONLY);
+  ASSERT_GE(before, 0);
+  write_reports(snapshot_, {false, false, path, false, true});
+  char text[16] = {};
+  EXPECT_EQ(::read(before, text, sizeof text - 1), 4) << "who has the old one open keeps it";
+  EXPECT_STREQ(text, "old\n");
+  ::close(before);
+  EXPECT_EQ(content_of(path), prometheus_report(snapshot_));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.file("")),
+                          std::filesystem::directory_iterator()),
+            1)
+      << "nothing is left beside it";
+}
+
+TEST_F(WriteReports, PrometheusKeepsOneFileForAllSnapshots) {
+  stats::Snapshot snapshot = snapshot_;
+  snapshot.number = 2;
+  write_reports(snapshot, {false, true, folder_.file("a.json"), false, true});
+  EXPECT_EQ(content_of(folder_.file("a.prom")), prometheus_report(snapshot));
+  EXPECT_EQ(content_of(folder_.file("a.2.json")), json_report(snapshot));
+}
+
+TEST_F(WriteReports, PrometheusDoesNotReplaceADevice) {
+  const std::string fifo = folder_.file("fifo.prom");
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const int reader = ::open(fifo.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  write_reports(snapshot_, {false, false, fifo, false, true});
+  std::string got(65536, '\0');
+  const ssize_t size = ::read(reader, got.data(), got.size());
+  ::close(reader);
+  ASSERT_GT(size, 0);
+  EXPECT_EQ(got.substr(0, static_cast<std::size_t>(size)), prometheus_report(snapshot_));
+  EXPECT_TRUE(std::filesystem::is_fifo(fifo));
 }
 
 TEST_F(WriteReports, TheFilesNameIsExpanded) {

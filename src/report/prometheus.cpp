@@ -1,0 +1,210 @@
+// Prometheus text from a snapshot. Names come from the keys of counters.def by rule: nanoseconds
+// become seconds, a gauge's peak gets a name of its own, and the unit stands last.
+// Source: prometheus.io, "Exposition formats" and "Metric and label naming".
+#include "report/prometheus.h"
+
+#include <cstdio>
+#include <string_view>
+
+#include "report/derived.h"
+
+namespace cupool::report {
+
+namespace {
+
+// How many bytes a UTF-8 sequence that begins with `first` has; 0: none begins so.
+std::size_t sequence_length(unsigned char first) {
+  if (first < 0x80) return 1;
+  if (first >= 0xc2 && first <= 0xdf) return 2;
+  if (first >= 0xe0 && first <= 0xef) return 3;
+  return first >= 0xf0 && first <= 0xf4 ? 4 : 0;
+}
+
+// In label values backslash, quote and line end are escaped. They have to be UTF-8, which paths
+// need not be: what begins no sequence, or an unfinished one, becomes a question mark.
+std::string label_value(std::string_view text) {
+  std::string escaped;
+  for (std::size_t i = 0; i < text.size();) {
+    std::size_t length = sequence_length(static_cast<unsigned char>(text[i]));
+    bool whole = length != 0 && i + length <= text.size();
+    for (std::size_t k = 1; whole && k < length; ++k) {
+      whole = (static_cast<unsigned char>(text[i + k]) & 0xc0) == 0x80;
+    }
+    if (!whole) length = 1;
+    if (text[i] == '\\' || text[i] == '"') escaped += '\\';
+    if (text[i] == '\n') {
+      escaped += "\\n";
+    } else if (whole) {
+      escaped += text.substr(i, length);
+    } else {
+      escaped += '?';
+    }
+    i += length;
+  }
+  return escaped;
+}
+
+// Exact: nine digits hold every nanosecond.
+std::string seconds(std::uint64_t ns) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%llu.%09llu", static_cast<unsigned long long>(ns / 1000000000u),
+                static_cast<unsigned long long>(ns % 1000000000u));
+  return text;
+}
+
+bool ends_with(std::string_view text, std::string_view end) {
+  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
+}
+
+// free_wait_ns_total: cupool_free_wait_seconds_total.
+std::string counter_name(std::string_view key) {
+  constexpr std::string_view ns = "_ns_total";
+  const std::string name = "cupool_" + std::string(key);
+  if (!ends_with(key, ns)) return name;
+  return name.substr(0, name.size() - ns.size()) + "_seconds_total";
+}
+
+// application_bytes: cupool_application_peak_bytes.
+std::string peak_name(std::string_view key) {
+  const std::size_t unit = key.rfind('_');
+  return "cupool_" + std::string(key.substr(0, unit)) + "_peak" + std::string(key.substr(unit));
+}
+
+class Exposition {
+ public:
+  explicit Exposition(const stats::Snapshot& snapshot)
+      : devices_(snapshot.devices),
+        who_("pid=\"" + std::to_string(snapshot.pid) + "\",rank=\"" +
+             label_value(snapshot.process.rank) + "\"") {}
+
+  void begin(const std::string& name, const char* type, std::string_view help) {
+    text_ += "# HELP " + name + " " + std::string(help) + "\n# TYPE " + name + " " + type + "\n";
+  }
+  void sample(const std::string& name, const std::string& labels, const std::string& value) {
+    text_ += name + "{" + labels + "} " + value + "\n";
+  }
+  std::string labels_of(const stats::DeviceSnapshot& device) const {
+    return "device=\"" + std::to_string(device.ordinal) + "\"," + who_;
+  }
+
+  // A metric with one sample for each device that `value` has a text for.
+  template <typename Value>
+  void metric(const std::string& name, const char* type, std::string_view help,
+              const Value& value) {
+    std::string samples;
+    samples.swap(text_);
+    bool any = false;
+    for (const stats::DeviceSnapshot& device : devices_) {
+      const std::string text = value(device);
+      if (text.empty()) continue;
+      sample(name, labels_of(device), text);
+      any = true;
+    }
+    samples.swap(text_);
+    if (!any) return;
+    begin(name, type, help);
+    text_ += samples;
+  }
+
+  const std::vector<stats::DeviceSnapshot>& devices() const { return devices_; }
+  const std::string& who() const { return who_; }
+  std::string take() { return std::move(text_); }
+
+ private:
+  const std::vector<stats::DeviceSnapshot>& devices_;
+  const std::string who_;
+  std::string text_;
+};
+
+using Device = stats::DeviceSnapshot;
+
+void add_times(Exposition& out, const char* call, std::string_view help,
+               const stats::HistogramSummary Device::*time) {
+  const std::string name = "cupool_" + std::string(call) + "_duration_seconds";
+  if (out.devices().empty()) return;
+  out.begin(name, "summary", help);
+  for (const Device& device : out.devices()) {
+    const stats::HistogramSummary& figures = device.*time;
+    const std::string labels = out.labels_of(device);
+    const auto quantile = [&](const char* share, std::uint64_t ns) {
+      out.sample(name, labels + ",quantile=\"" + share + "\"", seconds(ns));
+    };
+    quantile("0.5", figures.p50_ns);
+    quantile("0.9", figures.p90_ns);
+    quantile("0.99", figures.p99_ns);
+    quantile("0.999", figures.p99_9_ns);
+    out.sample(name + "_sum", labels, seconds(figures.sum_ns));
+    out.sample(name + "_count", labels, std::to_string(figures.count));
+  }
+  out.metric("cupool_" + std::string(call) + "_duration_max_seconds", "gauge",
+             "Longest of these calls",
+             [&](const Device& device) { return seconds((device.*time).max_ns); });
+}
+
+void add_process(Exposition& out, const stats::Snapshot& snapshot) {
+  const stats::ProcessInfo& process = snapshot.process;
+  out.begin("cupool_process_info", "gauge", "The process that this file is of; always 1");
+  out.sample("cupool_process_info",
+             out.who() + ",version=\"" + label_value(process.library_version) + "\",program=\"" +
+                 label_value(process.program_path) + "\",free_mode=\"" +
+                 label_value(process.free_mode) + "\",backend=\"" + label_value(process.backend) +
+                 "\"",
+             "1");
+  out.begin("cupool_process_start_time_seconds", "gauge",
+            "When the process began to use the GPU, since 1970-01-01 UTC");
+  out.sample("cupool_process_start_time_seconds", out.who(), seconds(process.start_wall_ns));
+  out.begin("cupool_report_time_seconds", "gauge",
+            "When these figures were taken, since 1970-01-01 UTC");
+  out.sample("cupool_report_time_seconds", out.who(), seconds(snapshot.end_wall_ns));
+}
+
+void add_figures(Exposition& out) {
+#define CUPOOL_COUNTER(key, unit, help)                                           \
+  out.metric(counter_name(#key), "counter", help, [](const Device& device) {      \
+    const std::uint64_t value = device[stats::Counter::key];                      \
+    return ends_with(#key, "_ns_total") ? seconds(value) : std::to_string(value); \
+  });
+#define CUPOOL_GAUGE(key, unit, help)                                  \
+  out.metric("cupool_" #key, "gauge", help, [](const Device& device) { \
+    return std::to_string(device[stats::Gauge::key].current);          \
+  });                                                                  \
+  out.metric(peak_name(#key), "gauge", "Highest value so far: " help,  \
+             [](const Device& device) { return std::to_string(device[stats::Gauge::key].peak); });
+#include "stats/counters.def"
+}
+
+void add_pool(Exposition& out) {
+  const auto figure = [&out](const char* name, const char* help,
+                             std::uint64_t stats::PoolFigures::*value) {
+    out.metric(name, "gauge", help, [value](const Device& device) {
+      return device.pool.valid ? std::to_string(device.pool.*value) : std::string();
+    });
+  };
+  figure("cupool_pool_reserved_bytes", "What the driver's pool reserves",
+         &stats::PoolFigures::reserved_current);
+  figure("cupool_pool_reserved_peak_bytes", "The most that the driver's pool has reserved",
+         &stats::PoolFigures::reserved_high);
+  figure("cupool_pool_used_bytes", "What of the driver's pool is in blocks",
+         &stats::PoolFigures::used_current);
+  figure("cupool_pool_used_peak_bytes", "The most of the driver's pool that was in blocks",
+         &stats::PoolFigures::used_high);
+  out.metric("cupool_device_memory_bytes", "gauge", "Memory of the device", [](const Device& d) {
+    return d.total_memory_bytes == 0 ? std::string() : std::to_string(d.total_memory_bytes);
+  });
+}
+
+}  // namespace
+
+std::string prometheus_report(const stats::Snapshot& snapshot) {
+  Exposition out(snapshot);
+  add_process(out, snapshot);
+  add_figures(out);
+  add_times(out, "malloc", "Time of allocation calls", &Device::malloc_time);
+  add_times(out, "free", "Time of free calls", &Device::free_time);
+  add_times(out, "synchronize", "Time of device and context synchronisations",
+            &Device::synchronize_time);
+  add_pool(out);
+  return out.take();
+}
+
+}  // namespace cupool::report

@@ -1,0 +1,16 @@
+// The report for Prometheus, as node_exporter's textfile collector reads it.
+#pragma once
+
+#include <string>
+
+#include "stats/snapshot.h"
+
+namespace cupool::report {
+
+/// A snapshot in the Prometheus text format 0.0.4: HELP, TYPE and samples of each metric together,
+/// base units (bytes, seconds), `_total` on counters alone, labels `device` (the driver's ordinal;
+/// -1 if unknown), `pid` and `rank` (empty without a launcher). No time stamps: the textfile
+/// collector refuses them. Pure. Throws only std::bad_alloc.
+std::string prometheus_report(const stats::Snapshot& snapshot);
+
+}  // namespace cupool::report

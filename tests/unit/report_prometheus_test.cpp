@@ -1,0 +1,138 @@
+// The Prometheus report against the rules of its text format and of the textfile collector, line by
+// line, and its values against the snapshot.
+#include "report/prometheus.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "fixed_snapshot.h"
+
+namespace cupool::report {
+namespace {
+
+using test::fixed_snapshot;
+using testing::HasSubstr;
+
+struct Metric {
+  std::string type;
+  std::string meaning;
+  std::map<std::string, std::string> samples;  // name and labels: value
+};
+
+// Fails on a line that the format does not know, and on samples that do not stand with their HELP.
+std::map<std::string, Metric> parsed(const std::string& text) {
+  std::map<std::string, Metric> metrics;
+  const std::regex help("# HELP ([a-zA-Z_:][a-zA-Z0-9_:]*) (.+)");
+  const std::regex type("# TYPE ([a-zA-Z_:][a-zA-Z0-9_:]*) (counter|gauge|summary|histogram)");
+  const std::regex sample(
+      "([a-zA-Z_:][a-zA-Z0-9_:]*)"
+      "\\{((?:[a-zA-Z_]\\w*=\"(?:[^\"\\\\\\n]|\\\\[\\\\\"n])*\",?)+)\\} (-?[0-9]+(?:\\.[0-9]+)?)");
+  std::string current;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::smatch match;
+    if (std::regex_match(line, match, help)) {
+      current = match[1];
+      EXPECT_EQ(metrics.count(current), 0u) << current << " stands in two places";
+      metrics[current].meaning = match[2];
+    } else if (std::regex_match(line, match, type)) {
+      EXPECT_EQ(match[1], current) << "TYPE follows HELP";
+      metrics[current].type = match[2];
+    } else if (std::regex_match(line, match, sample)) {
+      const std::string name = match[1];
+      const bool of_summary = metrics[current].type == "summary" &&
+                              (name == current + "_sum" || name == current + "_count");
+      EXPECT_TRUE(name == current || of_summary) << line << " stands under " << current;
+      const bool fresh =
+          metrics[current].samples.emplace(name + "{" + match[2].str() + "}", match[3]).second;
+      EXPECT_TRUE(fresh) << line << " comes twice";
+    } else {
+      ADD_FAILURE() << "not a line of the format: " << line;
+    }
+  }
+  return metrics;
+}
+
+const std::string kLabels = "{device=\"0\",pid=\"4242\",rank=\"3\"}";
+
+TEST(PrometheusReport, KeepsToTheFormatAndItsNames) {
+  const std::string text = prometheus_report(fixed_snapshot());
+  EXPECT_EQ(text.back(), '\n') << "the last line must end";
+  for (const auto& [name, metric] : parsed(text)) {
+    EXPECT_FALSE(metric.samples.empty()) << name;
+    EXPECT_EQ(name.rfind("cupool_", 0), 0u) << name;
+    const bool total = name.size() > 6 && name.compare(name.size() - 6, 6, "_total") == 0;
+    EXPECT_EQ(total, metric.type == "counter") << name;
+    EXPECT_EQ(name.find("_ns"), std::string::npos) << name << ": base units are seconds and bytes";
+  }
+}
+
+TEST(PrometheusReport, HasEveryCounterAndGauge) {
+  stats::Snapshot snapshot = fixed_snapshot();
+  const stats::DeviceSnapshot& device = snapshot.devices[0];
+  auto metrics = parsed(prometheus_report(snapshot));
+  std::size_t counters = 0;
+#define CUPOOL_COUNTER(key, unit, help)                                  \
+  if (std::string(#unit) != "ns") {                                      \
+    ++counters;                                                          \
+    EXPECT_EQ(metrics["cupool_" #key].samples["cupool_" #key + kLabels], \
+              std::to_string(device[stats::Counter::key]));              \
+    EXPECT_EQ(metrics["cupool_" #key].meaning, help);                    \
+  }
+#define CUPOOL_GAUGE(key, unit, help)                                  \
+  EXPECT_EQ(metrics["cupool_" #key].samples["cupool_" #key + kLabels], \
+            std::to_string(device[stats::Gauge::key].current));
+#include "stats/counters.def"
+  EXPECT_EQ(counters, stats::kCounters - 1) << "one counter is of time";
+  EXPECT_EQ(
+      metrics["cupool_free_wait_seconds_total"].samples["cupool_free_wait_seconds_total" + kLabels],
+      "1.250000000");
+  EXPECT_EQ(metrics["cupool_held_peak_bytes"].samples["cupool_held_peak_bytes" + kLabels],
+            std::to_string(std::int64_t{3072} << 20));
+  EXPECT_EQ(metrics["cupool_leaked_peak_blocks"].type, "gauge");
+  EXPECT_EQ(metrics["cupool_pool_reserved_bytes"].samples["cupool_pool_reserved_bytes" + kLabels],
+            std::to_string(2080u << 20));
+}
+
+TEST(PrometheusReport, TimesAreSummariesInSeconds) {
+  auto metrics = parsed(prometheus_report(fixed_snapshot()));
+  Metric& malloc = metrics["cupool_malloc_duration_seconds"];
+  EXPECT_EQ(malloc.type, "summary");
+  EXPECT_EQ(malloc.samples["cupool_malloc_duration_seconds"
+                           "{device=\"0\",pid=\"4242\",rank=\"3\",quantile=\"0.99\"}"],
+            "0.000001791");
+  EXPECT_EQ(malloc.samples["cupool_malloc_duration_seconds_sum" + kLabels], "0.280000000");
+  EXPECT_EQ(malloc.samples["cupool_malloc_duration_seconds_count" + kLabels], "1000000");
+}
+
+TEST(PrometheusReport, DevicesOfOneMetricStandTogether) {
+  stats::Snapshot snapshot = fixed_snapshot();
+  snapshot.devices.push_back(test::fixed_device());
+  snapshot.devices[1].ordinal = 5;
+  snapshot.devices[1].pool = {};
+  auto metrics = parsed(prometheus_report(snapshot));
+  EXPECT_EQ(metrics["cupool_held_bytes"].samples.size(), 2u);
+  EXPECT_EQ(metrics["cupool_pool_used_bytes"].samples.size(), 1u) << "one has no pool";
+}
+
+TEST(PrometheusReport, EscapesWhatComesFromOutside) {
+  stats::Snapshot snapshot = fixed_snapshot();
+  snapshot.process.program_path = "/a\"b\\c\nd\xff\xc3\xa9\xe2\x82";
+  const std::string text = prometheus_report(snapshot);
+  parsed(text);
+  EXPECT_THAT(text, HasSubstr("program=\"/a\\\"b\\\\c\\nd?\xc3\xa9??\""));
+}
+
+TEST(PrometheusReport, AnEmptySnapshotHasTheProcessAlone) {
+  for (const auto& [name, metric] : parsed(prometheus_report(stats::Snapshot{}))) {
+    EXPECT_THAT(name, testing::AnyOf(HasSubstr("process"), HasSubstr("report_time")));
+  }
+}
+
+}  // namespace
+}  // namespace cupool::report
