@@ -10,6 +10,7 @@
 #include "core/accounting.h"
 #include "core/agents.h"
 #include "cuda/errors.h"
+#include "stats/timeline.h"
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/mutation.h"
@@ -18,6 +19,7 @@ namespace cupool::core {
 
 using stats::Counter;
 using stats::DeviceStats;
+using stats::EventKind;
 using stats::Gauge;
 
 namespace {
@@ -54,6 +56,8 @@ void count_malloc(DeviceStats& stats, std::uint64_t bytes, Counter served_by,
   stats.add(Counter::malloc_calls_total);
   stats.add(Counter::malloc_requested_bytes_total, bytes);
   stats.add(served_by);
+  stats.requested_sizes().record(bytes);
+  stats::this_thread().add_mallocs(1, bytes);
   stats.malloc_time().record(util::now_ns() - start_ns);
 }
 
@@ -151,6 +155,7 @@ Block* Allocator::take_own(Context& context, std::uint64_t bytes) {
     Tally& tally = cache->tally;
     ++tally.mallocs;
     tally.malloc_bytes += bytes;
+    tally.sizes.record(bytes);
     tally.application += signed_bytes(bytes);
     if (tally.application > tally.application_high) tally.application_high = tally.application;
     tally.rounding += signed_bytes(block->capacity - bytes);
@@ -257,7 +262,10 @@ Block* Allocator::fresh_block(Context& context, std::uint64_t capacity) {
     if (giving_back_.load(std::memory_order_acquire) == 0) break;
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
-  if (ran_out && result == CUDA_SUCCESS) stats.add(Counter::oom_rescues_total);
+  if (ran_out && result == CUDA_SUCCESS) {
+    stats.add(Counter::oom_rescues_total);
+    stats::note_event(EventKind::oom_rescue, stats, capacity);
+  }
   if (result != CUDA_SUCCESS) {
     note_failure(context, result);
     if (result != CUDA_ERROR_OUT_OF_MEMORY && !cuda::is_sticky(result) && !cuda::shut_down()) {
@@ -323,6 +331,7 @@ Block* Allocator::adopt(Context& context, std::uint64_t capacity, CUdeviceptr ad
   stats.add(Counter::growth_total);
   stats.add(Counter::growth_bytes_total, capacity);
   stats.gauge_add(Gauge::held_bytes, signed_bytes(capacity));
+  stats::note_event(EventKind::growth, stats, capacity);
   return block;
 }
 
@@ -373,6 +382,7 @@ void Allocator::release(Context& context, BlockList& idle) {
   stats.gauge_add(Gauge::held_bytes, -signed_bytes(idle.bytes));
   stats.add(Counter::returned_blocks_total, idle.count);
   stats.add(Counter::returned_bytes_total, idle.bytes);
+  stats::note_event(EventKind::give_back, stats, idle.bytes);
   while (Block* block = idle.pop()) {
     const CUdeviceptr address = block->address;
     const BlockSource source = block->source;
@@ -409,6 +419,7 @@ bool Allocator::give_back_idle(Context& context) {
     const std::uint64_t before = device.pool_figures().reserved_current;
     device.trim(*other);
     device.stats().add(Counter::trims_total);
+    stats::note_event(EventKind::trim, device.stats(), 0);
     any = any || device.pool_figures().reserved_current < before;
   }
   // Of the cache, and what was never kept in it: for that, memory is given back as soon as it is

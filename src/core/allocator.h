@@ -11,6 +11,7 @@
 #include "core/ipc_imports.h"
 #include "core/pointer_map.h"
 #include "cuda/driver.h"
+#include "stats/timeline.h"
 #include "util/clock.h"
 
 namespace cupool::core {
@@ -205,13 +206,12 @@ class Allocator {
 
   template <typename Call>
   CUresult retry_in(Context& context, const Call& real) {
-    // More than once, since other threads take what was given back.
-    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    for (int round = 0; result == CUDA_ERROR_OUT_OF_MEMORY && round < kRetries; ++round) {
-      if (!more_given_back(context)) break;
-      result = real();
+    if (!give_back_idle(context)) return CUDA_ERROR_OUT_OF_MEMORY;
+    const CUresult result = real();
+    if (result == CUDA_SUCCESS) {
+      context.stats().add(stats::Counter::oom_rescues_total);
+      stats::note_event(stats::EventKind::oom_rescue, context.stats(), 0);
     }
-    if (result == CUDA_SUCCESS) context.stats().add(stats::Counter::oom_rescues_total);
     return result;
   }
 

@@ -50,6 +50,7 @@ CUresult Allocator::free_claimed(Block& block) {
     const std::uint64_t start = util::now_ns();
     stats.add(Counter::free_calls_total);
     stats.add(Counter::free_bytes_total, block.requested);
+    stats::this_thread().add_frees(1);
     const CUresult result = finish_free(context, retire(block));
     stats.free_time().record(util::now_ns() - start);
     return result;
@@ -118,6 +119,7 @@ std::optional<CUresult> Allocator::try_free_in_stream(CUdeviceptr address) {
   Context& context = *block->context;
   context.stats().add(Counter::free_calls_total);
   context.stats().add(Counter::free_bytes_total, block->requested);
+  stats::this_thread().add_frees(1);
   retire(*block);
   context.stats().free_time().record(util::now_ns() - start);
   return CUDA_SUCCESS;
@@ -227,7 +229,12 @@ CUresult Allocator::bound_pending(Context& context, std::size_t blocks) {
 void Allocator::count_wait(DeviceStats& stats, Counter reason, std::uint64_t start_ns) {
   stats.add(Counter::free_waits_total);
   stats.add(reason);
-  stats.add(Counter::free_wait_ns_total, util::now_ns() - start_ns);
+  const std::uint64_t waited_ns = util::now_ns() - start_ns;
+  stats.add(Counter::free_wait_ns_total, waited_ns);
+  stats::this_thread().add_wait(waited_ns);
+  if (waited_ns >= stats::kShortestWaitNs) {
+    stats::note_event(stats::EventKind::wait, stats, 0, waited_ns);
+  }
 }
 
 CUresult Allocator::answer_of_free(Context& context, CUresult result) {

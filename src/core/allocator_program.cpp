@@ -25,6 +25,8 @@ void Allocator::note_passed_allocation(Context* context, std::uint64_t bytes,
   }
   stats.add(Counter::malloc_requested_bytes_total, bytes);
   stats.add(Counter::served_passthrough_total);
+  stats.requested_sizes().record(bytes);
+  stats::this_thread().add_mallocs(1, bytes);
   Block* block = context == nullptr ? nullptr : new_block();
   if (block == nullptr) return;
   block->address = *address;
@@ -64,6 +66,7 @@ void Allocator::note_passed_free(Block* passed, CUresult result, std::uint64_t s
     return;
   }
   stats.add(Counter::free_bytes_total, passed->requested);
+  stats::this_thread().add_frees(1);
   count_passed(stats, *passed, -1);
   delete_block(passed);
 }
@@ -182,7 +185,8 @@ void Allocator::leave_room_for_managed(Context& context) {
   BlockList idle = context.cache().evict_to(allowed);
   release(context, idle);
   device.trim(context);
-  stats::device(device.ordinal()).add(Counter::trims_total);
+  device.stats().add(Counter::trims_total);
+  stats::note_event(stats::EventKind::trim, device.stats(), 0);
 }
 
 void Allocator::mark_shared_outside(CUdeviceptr address) {
@@ -196,6 +200,7 @@ void Allocator::context_gone(Context& context) {
   registry_.forget_found();
   DeviceStats& stats = context.stats();
   std::vector<CUdeviceptr> orphans;
+  const std::uint64_t lost_before = stats.value(Counter::context_lost_bytes_total);
   for (Block* block :
        blocks_.extract([&](const Block& candidate) { return candidate.context == &context; })) {
     if (block->source == BlockSource::passed_through) {
@@ -219,6 +224,8 @@ void Allocator::context_gone(Context& context) {
     if (block->source == BlockSource::pool && unused) orphans.push_back(block->address);
     delete_block(block);
   }
+  const std::uint64_t lost = stats.value(Counter::context_lost_bytes_total) - lost_before;
+  if (lost != 0) stats::note_event(stats::EventKind::context_lost, stats, lost);
   context.device().add_orphans(orphans);
   imports_.context_gone(context);
   // Managed and mapped memory goes with the last context.

@@ -31,7 +31,10 @@ void Tally::fold(stats::DeviceStats& stats) {
   if (rounding != 0) stats.gauge_add(Gauge::rounding_bytes, rounding);
   if (cached != 0) stats.gauge_add(Gauge::cached_bytes, cached);
   if (retired != 0) stats.gauge_add(Gauge::retired_bytes, retired);
-  *this = Tally{};
+  sizes.fold(stats.requested_sizes());
+  if (owner != nullptr && mallocs != 0) owner->add_mallocs(mallocs, malloc_bytes);
+  if (owner != nullptr && frees != 0) owner->add_frees(frees);
+  static_cast<TallyFigures&>(*this) = TallyFigures{};
 }
 
 Block* ThreadCache::take(std::uint64_t capacity) {

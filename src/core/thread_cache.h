@@ -10,13 +10,13 @@
 #include "core/block.h"
 #include "core/size_class.h"
 #include "stats/device_stats.h"
+#include "stats/thread_figures.h"
 
 namespace cupool::core {
 
 class Context;
 
-/// Figures of a thread that the statistics do not know yet.
-struct Tally {
+struct TallyFigures {
   std::uint64_t mallocs = 0;
   std::uint64_t malloc_bytes = 0;
   std::uint64_t frees = 0;
@@ -26,6 +26,12 @@ struct Tally {
   std::int64_t rounding = 0;
   std::int64_t cached = 0;
   std::int64_t retired = 0;
+};
+
+/// Figures of a thread that the statistics do not know yet.
+struct Tally : TallyFigures {
+  stats::SizeTally sizes;
+  stats::ThreadFigures* owner = nullptr;  ///< whose figures these are; stays
 
   /// Adds all to `stats` and begins anew.
   void fold(stats::DeviceStats& stats);
@@ -70,6 +76,11 @@ class alignas(128) ThreadCache {
   /// Whether the batch is due by its number of blocks, and how many that are.
   bool is_full() const { return batch_.count >= target_; }
   std::size_t target() const { return target_; }
+  /// Whose figures the tally holds from now on.
+  void set_owner(stats::ThreadFigures& owner) {
+    const Guard guard(*this);
+    tally.owner = &owner;
+  }
   /// All quiet blocks.
   BlockList drain();
 

@@ -134,7 +134,10 @@ Entry& entry_of(Context& context) {
 
 ThreadCache* thread_cache(Context& context) {
   Entry& entry = entry_of(context);
-  if (entry.cache == nullptr) entry.cache = context.thread_caches().take(context);
+  if (entry.cache == nullptr) {
+    entry.cache = context.thread_caches().take(context);
+    if (entry.cache != nullptr) entry.cache->set_owner(stats::this_thread());
+  }
   return entry.cache;
 }
 

@@ -1,15 +1,12 @@
 // JSON from a snapshot, counters and gauges by traversal of counters.def.
 #include "report/json.h"
 
-#include <nlohmann/json.hpp>
-
 #include "report/derived.h"
+#include "report/json_timeline.h"
 
 namespace cupool::report {
 
 namespace {
-
-using Json = nlohmann::ordered_json;  // keys in the order of counters.def
 
 Json counters_of(const stats::DeviceSnapshot& device) {
   Json json = Json::object();
@@ -28,9 +25,25 @@ Json gauges_of(const stats::DeviceSnapshot& device) {
 }
 
 Json time_of(const stats::HistogramSummary& time) {
-  return {{"count", time.count},      {"sum_ns", time.sum_ns}, {"max_ns", time.max_ns},
-          {"p50_ns", time.p50_ns},    {"p90_ns", time.p90_ns}, {"p99_ns", time.p99_ns},
-          {"p99_9_ns", time.p99_9_ns}};
+  Json buckets = Json::array();
+  for (const stats::HistogramBucket& bucket : time.buckets) {
+    buckets.push_back({{"upper_bound_ns", bucket.upper_bound_ns}, {"count", bucket.count}});
+  }
+  return {{"count", time.count},       {"sum_ns", time.sum_ns}, {"max_ns", time.max_ns},
+          {"p50_ns", time.p50_ns},     {"p90_ns", time.p90_ns}, {"p99_ns", time.p99_ns},
+          {"p99_9_ns", time.p99_9_ns}, {"buckets", buckets}};
+}
+
+Json sizes_of(const stats::DeviceSnapshot& device) {
+  Json json = Json::array();
+  for (std::size_t i = 0; i < stats::kSizeBuckets; ++i) {
+    const stats::SizeBucket& bucket = device.requested_sizes[i];
+    if (bucket.count == 0) continue;
+    json.push_back({{"upper_bound_bytes", stats::size_bucket_bound(i)},
+                    {"count", bucket.count},
+                    {"bytes", bucket.bytes}});
+  }
+  return json;
 }
 
 Json pool_of(const stats::PoolFigures& pool) {
@@ -51,6 +64,7 @@ Json device_of(const stats::DeviceSnapshot& device) {
   json["times"] = {{"malloc", time_of(device.malloc_time)},
                    {"free", time_of(device.free_time)},
                    {"synchronize", time_of(device.synchronize_time)}};
+  json["requested_sizes"] = sizes_of(device);
   json["pool"] = pool_of(device.pool);
   json["driver_slack_bytes"] =
       device.pool.valid ? Json(device.driver_slack_bytes()) : Json(nullptr);
@@ -106,6 +120,10 @@ std::string json_report(const stats::Snapshot& snapshot) {
   for (const stats::DeviceSnapshot& device : snapshot.devices) {
     json["devices"].push_back(device_of(device));
   }
+  json["threads"] = threads_of(snapshot);
+  json["other_threads"] = other_threads_of(snapshot);
+  json["events"] = events_of(snapshot);
+  json["series"] = series_of(snapshot);
   json["suggested_settings"] = suggested_settings_of(snapshot);
   json["settings"] = settings_of(snapshot);
   // Paths need not be UTF-8: replace instead of throwing.

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "stats/thread_figures.h"
+#include "stats/timeline.h"
+
 namespace cupool::stats {
 
 namespace {
@@ -19,8 +22,15 @@ DeviceStats& device(int ordinal) noexcept {
   return g_devices[known ? ordinal : kMaxDevices];
 }
 
+int ordinal_of(const DeviceStats& stats) noexcept {
+  const auto index = &stats - g_devices;
+  return index >= 0 && index < kMaxDevices ? static_cast<int>(index) : -1;
+}
+
 void reset_after_fork() noexcept {
   for (DeviceStats& each : g_devices) each.reset();
+  reset_threads();
+  reset_timeline();
 }
 
 void DeviceStats::set_pool_figures(const PoolFigures& figures) noexcept {
@@ -90,6 +100,7 @@ void DeviceStats::reset() noexcept {
   malloc_time_.reset();
   free_time_.reset();
   synchronize_time_.reset();
+  requested_sizes_.reset();
   set_pool_figures(PoolFigures{});
 }
 

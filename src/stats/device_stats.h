@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "stats/histogram.h"
+#include "stats/size_histogram.h"
 
 namespace cupool::stats {
 
@@ -88,6 +89,10 @@ class alignas(64) DeviceStats {
   const Histogram& free_time() const noexcept { return free_time_; }
   const Histogram& synchronize_time() const noexcept { return synchronize_time_; }
 
+  /// What the program asked for in calls that succeeded, by size.
+  SizeHistogram& requested_sizes() noexcept { return requested_sizes_; }
+  const SizeHistogram& requested_sizes() const noexcept { return requested_sizes_; }
+
   /// Keeps what the driver said of the pool; the last call before take() is reported. The engine
   /// calls it while the driver can still be asked.
   void set_pool_figures(const PoolFigures& figures) noexcept;
@@ -130,6 +135,7 @@ class alignas(64) DeviceStats {
   Histogram malloc_time_;
   Histogram free_time_;
   Histogram synchronize_time_;
+  SizeHistogram requested_sizes_;
   PoolCells pool_;
   std::atomic<int> info_state_{info_unset};
   std::uint64_t total_memory_bytes_ = 0;
@@ -140,6 +146,9 @@ class alignas(64) DeviceStats {
 /// first instruction to the last. An ordinal outside 0..63 (or unknown: -1) gets one shared spare,
 /// which a snapshot shows as device -1. Thread-safe; cannot fail.
 DeviceStats& device(int ordinal) noexcept;
+
+/// The ordinal of a device's figures; -1 of the spare's. Cannot fail.
+int ordinal_of(const DeviceStats& stats) noexcept;
 
 /// Empties all figures in a forked child, which must report what it did and not what its parent
 /// did. Async-signal-safe; call it before other threads exist.

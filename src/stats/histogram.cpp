@@ -32,12 +32,13 @@ std::uint64_t percentile_of(const Buckets& buckets, std::uint64_t count, std::ui
 
 }  // namespace
 
-HistogramSummary Histogram::summary() const noexcept {
+HistogramSummary Histogram::summary() const {
   Buckets buckets{};
   HistogramSummary summary;
   for (std::size_t i = 0; i < kBuckets; ++i) {
     buckets[i] = buckets_[i].load(std::memory_order_relaxed);
     summary.count += buckets[i];
+    if (buckets[i] != 0) summary.buckets.push_back({upper_bound_of(i), buckets[i]});
   }
   summary.sum_ns = sum();
   summary.max_ns = max();

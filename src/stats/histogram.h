@@ -6,8 +6,15 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace cupool::stats {
+
+/// A bucket that is not empty.
+struct HistogramBucket {
+  std::uint64_t upper_bound_ns = 0;  ///< the longest duration that falls into it
+  std::uint64_t count = 0;
+};
 
 /// A histogram at one moment, for reports. Times in nanoseconds.
 struct HistogramSummary {
@@ -18,6 +25,7 @@ struct HistogramSummary {
   std::uint64_t p90_ns = 0;
   std::uint64_t p99_ns = 0;
   std::uint64_t p99_9_ns = 0;
+  std::vector<HistogramBucket> buckets;  ///< those that are not empty, by duration
 };
 
 /// Buckets: each of 0..15 ns by itself, then 8 of equal width for each power of two.
@@ -52,8 +60,8 @@ class Histogram {
   /// figure and at most 12.5 % above it. 0 if nothing was recorded.
   std::uint64_t percentile(double quantile) const noexcept;
 
-  /// All figures from one reading of the buckets.
-  HistogramSummary summary() const noexcept;
+  /// All figures from one reading of the buckets. Throws only std::bad_alloc.
+  HistogramSummary summary() const;
 
   /// Back to empty; for a forked child, before other threads exist.
   void reset() noexcept;

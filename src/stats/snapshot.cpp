@@ -42,6 +42,7 @@ DeviceSnapshot snapshot_of(const DeviceStats& stats, int ordinal) {
   snapshot.free_time = stats.free_time().summary();
   snapshot.synchronize_time = stats.synchronize_time().summary();
   snapshot.pool = stats.pool_figures();
+  snapshot.requested_sizes = stats.requested_sizes().read();
   return snapshot;
 }
 
@@ -54,7 +55,7 @@ ProcessInfo this_process() {
   info.host = util::host_name();
   info.rank = util::launcher_rank();
   info.library_version = CUPOOL_VERSION;
-  info.start_wall_ns = util::wall_ns();
+  info.start_wall_ns = util::wall_ns() - since_start_ns();
   return info;
 }
 
@@ -95,6 +96,8 @@ Snapshot take() {
     const DeviceStats& stats = device(ordinal);
     if (stats.active()) snapshot.devices.push_back(snapshot_of(stats, ordinal));
   }
+  snapshot.threads = thread_snapshots(&snapshot.other_threads, &snapshot.other_thread_count);
+  snapshot.events = events();
   snapshot.end_wall_ns = util::wall_ns();
   return snapshot;
 }

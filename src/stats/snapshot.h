@@ -8,6 +8,9 @@
 #include <vector>
 
 #include "stats/device_stats.h"
+#include "stats/series.h"
+#include "stats/thread_figures.h"
+#include "stats/timeline.h"
 
 namespace cupool::stats {
 
@@ -52,6 +55,7 @@ struct DeviceSnapshot {
   HistogramSummary free_time;
   HistogramSummary synchronize_time;
   PoolFigures pool;
+  SizeBuckets requested_sizes{};
 
   std::uint64_t operator[](Counter c) const { return counters[static_cast<std::size_t>(c)]; }
   std::uint64_t& operator[](Counter c) { return counters[static_cast<std::size_t>(c)]; }
@@ -71,6 +75,11 @@ struct Snapshot {
   std::uint64_t end_wall_ns = 0;  ///< when it was taken
   ProcessInfo process;
   std::vector<DeviceSnapshot> devices;  ///< those with any activity, by ordinal
+  std::vector<ThreadSnapshot> threads;  ///< those with figures of their own
+  ThreadSnapshot other_threads;         ///< the sum of all others
+  std::uint64_t other_thread_count = 0;
+  std::vector<Event> events;  ///< by time
+  Series series;              ///< added by who keeps one
 
   /// Whether the process allocated GPU memory in any way, ours or its own: only then it reports.
   bool allocated_gpu_memory() const noexcept;

@@ -151,6 +151,31 @@ void expect_counts(const PreloadedRun& result) {
   for (const nlohmann::json& report : result.reports) expect_identity(report);
 }
 
+namespace {
+
+// What threads did adds up to what was done on all devices.
+void expect_threads(const nlohmann::json& report) {
+  const auto sum_of_threads = [&report](const char* key) {
+    uint64_t sum = report.at("other_threads").at(key).get<uint64_t>();
+    for (const nlohmann::json& thread : report.at("threads")) sum += thread.at(key).get<uint64_t>();
+    return sum;
+  };
+  const auto sum_of_devices = [&report](const char* key) {
+    uint64_t sum = 0;
+    for (const nlohmann::json& device : report.at("devices")) {
+      sum += device.at("counters").at(key).get<uint64_t>();
+    }
+    return sum;
+  };
+  EXPECT_EQ(sum_of_threads("malloc_calls_total"),
+            sum_of_devices("malloc_calls_total") - sum_of_devices("malloc_failed_total"));
+  EXPECT_EQ(sum_of_threads("malloc_requested_bytes_total"),
+            sum_of_devices("malloc_requested_bytes_total"));
+  EXPECT_EQ(sum_of_threads("free_waits_total"), sum_of_devices("free_waits_total"));
+}
+
+}  // namespace
+
 void expect_identity(const nlohmann::json& report) {
   EXPECT_EQ(report.at("schema_version"), 1);
   for (const nlohmann::json& device : report.at("devices")) {
@@ -170,7 +195,17 @@ void expect_identity(const nlohmann::json& report) {
                   counter("served_fresh_total") + counter("served_passthrough_total"),
               counter("malloc_calls_total") - counter("malloc_failed_total"))
         << device.dump(1);
+    // So do the sizes.
+    uint64_t sized = 0;
+    uint64_t sized_bytes = 0;
+    for (const nlohmann::json& bucket : device.at("requested_sizes")) {
+      sized += bucket.at("count").get<uint64_t>();
+      sized_bytes += bucket.at("bytes").get<uint64_t>();
+    }
+    EXPECT_EQ(sized, counter("malloc_calls_total") - counter("malloc_failed_total"));
+    EXPECT_EQ(sized_bytes, counter("malloc_requested_bytes_total"));
   }
+  expect_threads(report);
 }
 
 }  // namespace preload

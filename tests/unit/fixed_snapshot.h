@@ -45,11 +45,42 @@ inline stats::DeviceSnapshot fixed_device() {
   device[Counter::fences_total] = 42'000;
   device[Counter::fence_queries_total] = 47'000;
   device[Counter::synchronize_calls_total] = 60;
-  device.malloc_time = {1'000'000, 280'000'000, 3'400'000, 140, 223, 1'791, 16'383};
-  device.free_time = {1'000'010, 1'400'000'000, 8'400'000, 120, 191, 5'119, 114'687};
+  device.malloc_time = {
+      1'000'000, 280'000'000, 3'400'000, 140,
+      223,       1'791,       16'383,    {{143, 900'000}, {1'791, 99'999}, {3'407'871, 1}}};
+  device.free_time = {1'000'010, 1'400'000'000, 8'400'000, 120, 191, 5'119, 114'687, {}};
   device.synchronize_time = {60,         900'000'000, 21'000'000, 14'680'063,
-                             18'874'367, 20'971'519,  21'000'000};
+                             18'874'367, 20'971'519,  21'000'000, {}};
+  device.requested_sizes[9] = {400'000, 200'000'000};
+  device.requested_sizes[20] = {600'000, static_cast<std::uint64_t>(600'000 * mib)};
   return device;
+}
+
+inline stats::Sample fixed_sample(std::uint64_t time_ns, std::uint64_t mallocs) {
+  stats::DeviceSample device;
+  device.ordinal = 0;
+  device.gauges[static_cast<std::size_t>(stats::Gauge::application_bytes)] = 4096;
+  device.gauges[static_cast<std::size_t>(stats::Gauge::held_bytes)] = 8192;
+  device.counters[static_cast<std::size_t>(stats::Counter::malloc_calls_total)] = mallocs;
+  return {time_ns, {device}};
+}
+
+// What grows with the run: two threads and others, three events, a series of two samples.
+inline void add_timeline(stats::Snapshot& snapshot) {
+  snapshot.threads = {{4242, "train", 700'000, 1 << 30, 700'010, 200, 1'000'000'000},
+                      {4250, "loader", 200'000, 1 << 20, 200'000, 50, 250'000'000}};
+  snapshot.other_threads = {0, "", 100'000, 1 << 10, 100'000, 0, 0};
+  snapshot.other_thread_count = 17;
+  snapshot.events = {{1'000, stats::EventKind::growth, 0, 3, 6 << 20, 0},
+                     {2'000'000, stats::EventKind::wait, 0, 1, 0, 8'400'000},
+                     {3'000'000, stats::EventKind::trim, 0, 1, 0, 0}};
+  snapshot.series.interval_ns = 100'000'000;
+  snapshot.series.kept_interval_ns = 200'000'000;
+  snapshot.series.samples = {fixed_sample(5, 10), fixed_sample(200'000'005, 25)};
+  snapshot.series.samples[1].devices[0].has_device_memory = true;
+  snapshot.series.samples[1].devices[0].device_free_bytes = 100;
+  snapshot.series.samples[1].devices[0].device_total_bytes = 200;
+  snapshot.series.samples[1].devices[0].pool = {true, 32 << 20, 64 << 20, 16 << 20, 48 << 20};
 }
 
 inline stats::Snapshot fixed_snapshot() {
@@ -71,6 +102,7 @@ inline stats::Snapshot fixed_snapshot() {
       {"CUPOOL_STATS", "text", "environment", true},
   };
   snapshot.devices.push_back(fixed_device());
+  add_timeline(snapshot);
   return snapshot;
 }
 

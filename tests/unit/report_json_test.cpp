@@ -30,6 +30,7 @@ stats::DeviceSnapshot distinct_device() {
                                   &time->p90_ns, &time->p99_ns, &time->p99_9_ns}) {
       *figure = ++next;
     }
+    time->buckets = {{++next, ++next}, {++next, ++next}};
   }
   return device;
 }
@@ -42,7 +43,12 @@ void expect_time(const json& got, const stats::HistogramSummary& time) {
   EXPECT_EQ(got.at("p90_ns"), time.p90_ns);
   EXPECT_EQ(got.at("p99_ns"), time.p99_ns);
   EXPECT_EQ(got.at("p99_9_ns"), time.p99_9_ns);
-  EXPECT_EQ(got.size(), 7u);
+  ASSERT_EQ(got.at("buckets").size(), time.buckets.size());
+  for (std::size_t i = 0; i < time.buckets.size(); ++i) {
+    EXPECT_EQ(got.at("buckets").at(i).at("upper_bound_ns"), time.buckets[i].upper_bound_ns);
+    EXPECT_EQ(got.at("buckets").at(i).at("count"), time.buckets[i].count);
+  }
+  EXPECT_EQ(got.size(), 8u);
 }
 
 TEST(JsonReport, HasEveryFigureOfTheSnapshot) {
@@ -68,6 +74,53 @@ TEST(JsonReport, HasEveryFigureOfTheSnapshot) {
     expect_time(got.at("times").at("free"), device.free_time);
     expect_time(got.at("times").at("synchronize"), device.synchronize_time);
   }
+}
+
+TEST(JsonReport, SizesAreByPowersOfTwoWithoutTheEmptyOnes) {
+  const json device = json::parse(json_report(fixed_snapshot())).at("devices").at(0);
+  EXPECT_EQ(device.at("requested_sizes"), json::parse(R"([
+      {"upper_bound_bytes": 512, "count": 400000, "bytes": 200000000},
+      {"upper_bound_bytes": 1048576, "count": 600000, "bytes": 629145600000}])"));
+}
+
+TEST(JsonReport, ThreadsAreListedAndTheOthersSummedUp) {
+  const json report = json::parse(json_report(fixed_snapshot()));
+  ASSERT_EQ(report.at("threads").size(), 2u);
+  EXPECT_EQ(report.at("threads").at(1), json::parse(R"({"tid": 4250, "name": "loader",
+      "malloc_calls_total": 200000, "malloc_requested_bytes_total": 1048576,
+      "free_calls_total": 200000, "free_waits_total": 50, "free_wait_ns_total": 250000000})"));
+  EXPECT_EQ(report.at("other_threads").at("threads"), 17);
+  EXPECT_EQ(report.at("other_threads").at("malloc_calls_total"), 100000);
+}
+
+TEST(JsonReport, EventsHaveTheirTimes) {
+  const json events = json::parse(json_report(fixed_snapshot())).at("events");
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events.at(0), json::parse(R"({"time_ns": 1000, "kind": "growth", "device": 0,
+                                          "count": 3, "bytes": 6291456, "duration_ns": 0})"));
+  EXPECT_EQ(events.at(1).at("kind"), "wait");
+  EXPECT_EQ(events.at(1).at("duration_ns"), 8400000);
+}
+
+TEST(JsonReport, SamplesSayWhatCountersGrewBy) {
+  stats::Snapshot snapshot = fixed_snapshot();
+  const json series = json::parse(json_report(snapshot)).at("series");
+  EXPECT_EQ(series.at("interval_ns"), 100000000);
+  EXPECT_EQ(series.at("kept_interval_ns"), 200000000);
+  ASSERT_EQ(series.at("samples").size(), 2u);
+  const json first = series.at("samples").at(0).at("devices").at(0);
+  EXPECT_EQ(first.at("counters"), json::parse(R"({"malloc_calls_total": 10})"));
+  EXPECT_TRUE(first.at("device_free_bytes").is_null());
+  EXPECT_TRUE(first.at("pool_reserved_bytes").is_null());
+  EXPECT_EQ(first.at("application_bytes"), 4096);
+  EXPECT_EQ(first.at("held_bytes"), 8192);
+  const json second = series.at("samples").at(1).at("devices").at(0);
+  EXPECT_EQ(second.at("counters"), json::parse(R"({"malloc_calls_total": 15})"));
+  EXPECT_EQ(second.at("device_free_bytes"), 100);
+  EXPECT_EQ(second.at("device_total_bytes"), 200);
+  EXPECT_EQ(second.at("pool_reserved_bytes"), 32 << 20);
+  snapshot.series = {};
+  EXPECT_TRUE(json::parse(json_report(snapshot)).at("series").is_null());
 }
 
 TEST(JsonReport, NamesTheProcessAndItsSettings) {

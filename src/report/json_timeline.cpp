@@ -1,0 +1,107 @@
+// Threads, events and samples in JSON. Samples hold what counters grew by since the sample before:
+// a reader draws rates without a second look, and zeros need no place.
+#include "report/json_timeline.h"
+
+namespace cupool::report {
+
+namespace {
+
+Json figures_of(const stats::ThreadSnapshot& thread) {
+  return {{"malloc_calls_total", thread.malloc_calls_total},
+          {"malloc_requested_bytes_total", thread.malloc_requested_bytes_total},
+          {"free_calls_total", thread.free_calls_total},
+          {"free_waits_total", thread.free_waits_total},
+          {"free_wait_ns_total", thread.free_wait_ns_total}};
+}
+
+Json growth_of(const stats::DeviceSample& now, const stats::DeviceSample* before) {
+  Json json = Json::object();
+  const auto add = [&](const char* key, stats::Counter counter) {
+    const auto index = static_cast<std::size_t>(counter);
+    const std::uint64_t grown =
+        now.counters[index] - (before == nullptr ? 0 : before->counters[index]);
+    if (grown != 0) json[key] = grown;
+  };
+#define CUPOOL_COUNTER(key, unit, help) add(#key, stats::Counter::key);
+#include "stats/counters.def"
+  return json;
+}
+
+Json device_sample_of(const stats::DeviceSample& now, const stats::DeviceSample* before) {
+  const auto gauge = [&now](stats::Gauge which) {
+    return now.gauges[static_cast<std::size_t>(which)];
+  };
+  Json json;
+  json["ordinal"] = now.ordinal;
+  json["application_bytes"] = gauge(stats::Gauge::application_bytes);
+  json["rounding_bytes"] = gauge(stats::Gauge::rounding_bytes);
+  json["retired_bytes"] = gauge(stats::Gauge::retired_bytes);
+  json["cached_bytes"] = gauge(stats::Gauge::cached_bytes);
+  json["held_bytes"] = gauge(stats::Gauge::held_bytes);
+  json["passthrough_bytes"] = gauge(stats::Gauge::passthrough_bytes);
+  json["pool_reserved_bytes"] = now.pool.valid ? Json(now.pool.reserved_current) : Json(nullptr);
+  json["pool_used_bytes"] = now.pool.valid ? Json(now.pool.used_current) : Json(nullptr);
+  json["device_free_bytes"] = now.has_device_memory ? Json(now.device_free_bytes) : Json(nullptr);
+  json["device_total_bytes"] = now.has_device_memory ? Json(now.device_total_bytes) : Json(nullptr);
+  json["counters"] = growth_of(now, before);
+  return json;
+}
+
+const stats::DeviceSample* find(const stats::Sample* sample, int ordinal) {
+  if (sample == nullptr) return nullptr;
+  for (const stats::DeviceSample& device : sample->devices) {
+    if (device.ordinal == ordinal) return &device;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Json threads_of(const stats::Snapshot& snapshot) {
+  Json json = Json::array();
+  for (const stats::ThreadSnapshot& thread : snapshot.threads) {
+    Json each = {{"tid", thread.tid}, {"name", thread.name}};
+    each.update(figures_of(thread));
+    json.push_back(std::move(each));
+  }
+  return json;
+}
+
+Json other_threads_of(const stats::Snapshot& snapshot) {
+  Json json = {{"threads", snapshot.other_thread_count}};
+  json.update(figures_of(snapshot.other_threads));
+  return json;
+}
+
+Json events_of(const stats::Snapshot& snapshot) {
+  Json json = Json::array();
+  for (const stats::Event& event : snapshot.events) {
+    json.push_back({{"time_ns", event.time_ns},
+                    {"kind", stats::text_of(event.kind)},
+                    {"device", event.device},
+                    {"count", event.count},
+                    {"bytes", event.bytes},
+                    {"duration_ns", event.duration_ns}});
+  }
+  return json;
+}
+
+Json series_of(const stats::Snapshot& snapshot) {
+  const stats::Series& series = snapshot.series;
+  if (series.interval_ns == 0) return nullptr;
+  Json samples = Json::array();
+  const stats::Sample* before = nullptr;
+  for (const stats::Sample& sample : series.samples) {
+    Json devices = Json::array();
+    for (const stats::DeviceSample& device : sample.devices) {
+      devices.push_back(device_sample_of(device, find(before, device.ordinal)));
+    }
+    samples.push_back({{"time_ns", sample.time_ns}, {"devices", std::move(devices)}});
+    before = &sample;
+  }
+  return {{"interval_ns", series.interval_ns},
+          {"kept_interval_ns", series.kept_interval_ns},
+          {"samples", std::move(samples)}};
+}
+
+}  // namespace cupool::report

@@ -1,0 +1,72 @@
+// What each thread of the program did: the first 256 that allocate by themselves, all others
+// together. Sums alone, brought here when a thread's tally is folded and in slow paths.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace cupool::stats {
+
+inline constexpr std::size_t kListedThreads = 256;
+
+/// A thread at the moment of a snapshot; the keys are those of the counters.
+struct ThreadSnapshot {
+  int tid = 0;       ///< the kernel's; 0 of all others together
+  std::string name;  ///< what the thread was called when it first allocated
+  std::uint64_t malloc_calls_total = 0;
+  std::uint64_t malloc_requested_bytes_total = 0;
+  std::uint64_t free_calls_total = 0;
+  std::uint64_t free_waits_total = 0;
+  std::uint64_t free_wait_ns_total = 0;
+};
+
+/// The sums of one thread. All members are thread-safe, lock-free and cannot fail.
+class ThreadFigures {
+ public:
+  constexpr ThreadFigures() noexcept = default;
+  ThreadFigures(const ThreadFigures&) = delete;
+  ThreadFigures& operator=(const ThreadFigures&) = delete;
+
+  void add_mallocs(std::uint64_t calls, std::uint64_t bytes) noexcept {
+    mallocs_.fetch_add(calls, std::memory_order_relaxed);
+    malloc_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  void add_frees(std::uint64_t calls) noexcept {
+    frees_.fetch_add(calls, std::memory_order_relaxed);
+  }
+  void add_wait(std::uint64_t duration_ns) noexcept {
+    waits_.fetch_add(1, std::memory_order_relaxed);
+    wait_ns_.fetch_add(duration_ns, std::memory_order_relaxed);
+  }
+
+ private:
+  friend ThreadFigures& this_thread() noexcept;
+  friend std::vector<ThreadSnapshot> thread_snapshots(ThreadSnapshot* others,
+                                                      std::uint64_t* other_threads);
+  friend void reset_threads() noexcept;
+  ThreadSnapshot read() const;
+  void reset() noexcept;
+
+  std::atomic<int> tid_{0};  // set last: until then nobody reads the name
+  char name_[16] = {};
+  std::atomic<std::uint64_t> mallocs_{0};
+  std::atomic<std::uint64_t> malloc_bytes_{0};
+  std::atomic<std::uint64_t> frees_{0};
+  std::atomic<std::uint64_t> waits_{0};
+  std::atomic<std::uint64_t> wait_ns_{0};
+};
+
+/// The calling thread's. Static storage, never freed.
+ThreadFigures& this_thread() noexcept;
+
+/// The threads with figures of their own, in the order in which they first allocated; of the others
+/// the sum, and how many they are. Throws only std::bad_alloc.
+std::vector<ThreadSnapshot> thread_snapshots(ThreadSnapshot* others, std::uint64_t* other_threads);
+
+/// All back to zero; for a forked child, before other threads exist.
+void reset_threads() noexcept;
+
+}  // namespace cupool::stats
