@@ -4,6 +4,8 @@
 
 #include <signal.h>
 
+#include <algorithm>
+
 namespace cupool::config {
 
 namespace {
@@ -105,8 +107,20 @@ bool parse_value(std::string_view text, const Range& range, Count* out) {
 }
 
 bool parse_value(std::string_view text, const Range& range, Milliseconds* out) {
-  Count value = 0;
-  if (!parse_value(text, range, &value) || value > INT64_MAX) return false;
+  const std::size_t number_end = std::min(text.find_first_not_of("0123456789"), text.size());
+  const std::string unit = util::to_lower(util::trim(text.substr(number_end)));
+  std::uint64_t factor = 1;
+  if (unit == "s") {
+    factor = 1000;
+  } else if (unit == "min") {
+    factor = 60'000;
+  } else if (!unit.empty() && unit != "ms") {
+    return false;
+  }
+  std::uint64_t value = 0;
+  if (!util::parse_uint64(text.substr(0, number_end), &value)) return false;
+  if (__builtin_mul_overflow(value, factor, &value) || value > INT64_MAX) return false;
+  if (!within(range, value)) return false;
   *out = Milliseconds(static_cast<std::int64_t>(value));
   return true;
 }

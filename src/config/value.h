@@ -20,6 +20,7 @@ bool parse_value(std::string_view text, const Range& range, bool* out);
 bool parse_value(std::string_view text, const Range& range, SizeOption* out);
 /// Digits only.
 bool parse_value(std::string_view text, const Range& range, Count* out);
+/// Digits, and a unit (ms, s, min); without one, milliseconds. The range is in milliseconds.
 bool parse_value(std::string_view text, const Range& range, Milliseconds* out);
 /// Names separated by commas; `off` stands alone.
 bool parse_value(std::string_view text, const Range& range, StatsFormats* out);

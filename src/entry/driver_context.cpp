@@ -5,6 +5,7 @@
 #include "entry/forward.h"
 #include "entry/hooks.h"
 #include "process/lifecycle.h"
+#include "process/sampler.h"
 
 using cupool::core::Allocator;
 using cupool::core::Context;
@@ -65,6 +66,7 @@ template <typename Call>
 CUresult end_primary(const cupool::cuda::Driver& real, CUdevice device, const Call& call) {
   Allocator* allocator = engine();
   if (allocator == nullptr) return call();
+  const cupool::process::SamplingPause no_samples;
   const CUcontext primary = active_primary(real, device);
   const CUresult result = call();
   if (result == CUDA_SUCCESS) primary_context_ended(*allocator, real, device, primary);
@@ -75,6 +77,7 @@ template <typename Call>
 CUresult destroy_context(CUcontext handle, const Call& call) {
   Allocator* allocator = engine();
   Context* context = allocator == nullptr ? nullptr : allocator->registry().find(handle);
+  const cupool::process::SamplingPause no_samples;
   const CUresult result = change_current(call);
   if (result == CUDA_SUCCESS && context != nullptr) allocator->context_gone(*context);
   return result;

@@ -14,7 +14,7 @@
 #include "core/agents.h"
 #include "core/ipc_socket.h"
 #include "core/thread_stream.h"
-#include "process/forced_exit.h"
+#include "process/sampler.h"
 #include "process/signal_report.h"
 #include "report/write.h"
 #include "stats/snapshot.h"
@@ -94,14 +94,11 @@ void describe_process() {
   stats::set_process_info(*identity);
 }
 
-// The report of now; `number` as in the snapshot. False if there is nothing to report.
-bool write_report(bool ask_driver, std::uint64_t number) {
-  if (ask_driver && !cuda::shut_down()) allocator->refresh_figures();
-  allocator->fold_statistics();
-  describe_process();
-  stats::Snapshot snapshot = stats::take();
-  if (!snapshot.allocated_gpu_memory()) return false;
-  snapshot.number = number;
+// Never destroyed; null without CUPOOL_STATS_INTERVAL.
+stats::SampleRing* samples = nullptr;
+
+// The formats and the file that the settings ask for.
+report::Destinations destinations_in_force() {
   const config::Settings& settings = config::settings();
   report::Destinations destinations;
   destinations.text = settings.stats.contains(config::StatsFormat::text);
@@ -109,7 +106,41 @@ bool write_report(bool ask_driver, std::uint64_t number) {
   destinations.csv = settings.stats.contains(config::StatsFormat::csv);
   destinations.prometheus = settings.stats.contains(config::StatsFormat::prometheus);
   destinations.file_pattern = settings.stats_file;
+  return destinations;
+}
+
+// The report of now; `number` as in the snapshot. False if there is nothing to report.
+bool write_report(bool ask_driver, std::uint64_t number, const report::Destinations& destinations) {
+  ask_driver = ask_driver && !cuda::shut_down();
+  if (ask_driver) allocator->refresh_figures();
+  allocator->fold_statistics();
+  describe_process();
+  stats::Snapshot snapshot = stats::take();
+  if (!snapshot.allocated_gpu_memory()) return false;
+  snapshot.number = number;
+  if (samples != nullptr) {
+    snapshot.series = samples->read();
+    snapshot.series.samples.push_back(take_sample(*allocator, ask_driver));
+  }
   report::write_reports(snapshot, destinations);
+  return true;
+}
+
+// One interval of the series; Prometheus's file follows it. False: the process has reported.
+bool sample_now() {
+  const std::lock_guard<std::mutex> lock(report_mutex);
+  if (reported.load(std::memory_order_acquire)) return false;
+  try {
+    const bool ask_driver = !driver_leaves && !cuda::shut_down();
+    samples->add(take_sample(*allocator, ask_driver));
+    report::Destinations destinations = destinations_in_force();
+    if (destinations.prometheus && !destinations.file_pattern.empty()) {
+      destinations.only_prometheus = true;
+      write_report(ask_driver, 0, destinations);
+    }
+  } catch (...) {
+    CUPOOL_LOG(warn, "no memory for a sample of the time series");
+  }
   return true;
 }
 
@@ -117,9 +148,17 @@ void report_on_signal() {
   const std::lock_guard<std::mutex> lock(report_mutex);
   if (reported.load(std::memory_order_acquire)) return;
   try {
-    if (write_report(!driver_leaves, snapshots + 1)) ++snapshots;
+    if (write_report(!driver_leaves, snapshots + 1, destinations_in_force())) ++snapshots;
   } catch (...) {
     CUPOOL_LOG(warn, "no memory for a snapshot of the report");
+  }
+}
+
+void start_sampling() {
+  const std::chrono::milliseconds interval = config::settings().stats_interval;
+  samples = new stats::SampleRing(static_cast<std::uint64_t>(interval.count()) * 1'000'000u);
+  if (!sample_every(interval, sample_now)) {
+    CUPOOL_WARN_ONCE("CUPOOL_STATS_INTERVAL: no thread for it; the report has no time series");
   }
 }
 
@@ -149,6 +188,7 @@ core::Allocator* start() {
   if (settings.stats_signal.value != 0 && !settings.stats.off()) {
     write_on_signal(settings.stats_signal.value, report_on_signal);
   }
+  if (settings.stats_interval.count() != 0 && !settings.stats.off()) start_sampling();
   return allocator;
 }
 
@@ -181,7 +221,7 @@ void report_once(bool driver_is_up) {
   if (config::settings().stats.off()) return;
   const std::lock_guard<std::mutex> lock(report_mutex);
   try {
-    write_report(driver_is_up, 0);
+    write_report(driver_is_up, 0, destinations_in_force());
   } catch (...) {
     CUPOOL_LOG(warn, "no memory for the report at exit");
   }

@@ -3,12 +3,12 @@
 #include "process/signal_report.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "process/background.h"
 #include "util/log.h"
 
 namespace cupool::process {
@@ -26,26 +26,12 @@ void ask(int) {
 }
 
 void* serve(void*) {
-  pthread_setname_np(pthread_self(), "cupool-report");
   for (;;) {
     if (sem_wait(&wanted) != 0) continue;
     while (sem_trywait(&wanted) == 0) {
     }
     write_snapshot();
   }
-}
-
-// With every signal blocked: none of the program's is ever handled on this thread.
-bool start_thread() {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_t thread{};
-  const bool started = pthread_create(&thread, nullptr, serve, nullptr) == 0;
-  if (started) pthread_detach(thread);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
 }
 
 }  // namespace
@@ -62,7 +48,7 @@ void write_on_signal(int signal_number, void (*write)()) {
   }
   process_of_thread = getpid();
   write_snapshot = write;
-  if (sem_init(&wanted, 0, 0) != 0 || !start_thread()) {
+  if (sem_init(&wanted, 0, 0) != 0 || !start_background("cupool-report", serve)) {
     CUPOOL_WARN_ONCE("CUPOOL_STATS_SIGNAL: no thread for it; the signal is left alone");
     return;
   }

@@ -89,6 +89,44 @@ void add_device(Table& table, const stats::DeviceSnapshot& device) {
   table.row("pool", "driver_slack_bytes", device.driver_slack_bytes());
 }
 
+void add_sample(Table& table, const stats::DeviceSample& sample,
+                const stats::DeviceSample* before) {
+  const auto gauge = [&](const char* name, stats::Gauge which) {
+    table.row("sample", name, sample.gauges[static_cast<std::size_t>(which)]);
+  };
+  gauge("application_bytes", stats::Gauge::application_bytes);
+  gauge("rounding_bytes", stats::Gauge::rounding_bytes);
+  gauge("retired_bytes", stats::Gauge::retired_bytes);
+  gauge("cached_bytes", stats::Gauge::cached_bytes);
+  gauge("held_bytes", stats::Gauge::held_bytes);
+  gauge("passthrough_bytes", stats::Gauge::passthrough_bytes);
+  if (sample.pool.valid) {
+    table.row("sample", "pool_reserved_bytes", sample.pool.reserved_current);
+    table.row("sample", "pool_used_bytes", sample.pool.used_current);
+  }
+  if (sample.has_device_memory) {
+    table.row("sample", "device_free_bytes", sample.device_free_bytes);
+    table.row("sample", "device_total_bytes", sample.device_total_bytes);
+  }
+  const auto growth = [&](const char* key, stats::Counter counter) {
+    const std::uint64_t grown = growth_of(counter, sample, before);
+    if (grown != 0) table.row("sample_growth", key, grown);
+  };
+#define CUPOOL_COUNTER(key, unit, help) growth(#key, stats::Counter::key);
+#include "stats/counters.def"
+}
+
+void add_series(Table& table, const stats::Snapshot& snapshot) {
+  const stats::Sample* before = nullptr;
+  for (const stats::Sample& sample : snapshot.series.samples) {
+    for (const stats::DeviceSample& device : sample.devices) {
+      table.begin(snapshot.process.start_wall_ns + sample.time_ns, std::to_string(device.ordinal));
+      add_sample(table, device, device_in(before, device.ordinal));
+    }
+    before = &sample;
+  }
+}
+
 }  // namespace
 
 std::string csv_report(const stats::Snapshot& snapshot) {
@@ -101,6 +139,7 @@ std::string csv_report(const stats::Snapshot& snapshot) {
     table.begin(snapshot.end_wall_ns, std::to_string(device.ordinal));
     add_device(table, device);
   }
+  add_series(table, snapshot);
   return table.take();
 }
 

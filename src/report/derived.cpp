@@ -23,6 +23,20 @@ std::uint64_t suggested_pool_bytes(const stats::Snapshot& snapshot) noexcept {
   return steps * step;
 }
 
+const stats::DeviceSample* device_in(const stats::Sample* sample, int ordinal) noexcept {
+  if (sample == nullptr) return nullptr;
+  for (const stats::DeviceSample& device : sample->devices) {
+    if (device.ordinal == ordinal) return &device;
+  }
+  return nullptr;
+}
+
+std::uint64_t growth_of(stats::Counter counter, const stats::DeviceSample& sample,
+                        const stats::DeviceSample* before) noexcept {
+  const auto index = static_cast<std::size_t>(counter);
+  return sample.counters[index] - (before == nullptr ? 0 : before->counters[index]);
+}
+
 std::string option_value(std::uint64_t bytes) {
   constexpr std::uint64_t mib = std::uint64_t{1} << 20;
   constexpr std::uint64_t gib = std::uint64_t{1} << 30;

@@ -17,6 +17,13 @@ std::int64_t unaccounted_bytes(const stats::DeviceSnapshot& device) noexcept;
 /// driver pool was used.
 std::uint64_t suggested_pool_bytes(const stats::Snapshot& snapshot) noexcept;
 
+/// The sample of a device, or null if there is none (or no `sample`).
+const stats::DeviceSample* device_in(const stats::Sample* sample, int ordinal) noexcept;
+
+/// What a counter grew by since the sample before, or since the start if that is null.
+std::uint64_t growth_of(stats::Counter counter, const stats::DeviceSample& sample,
+                        const stats::DeviceSample* before) noexcept;
+
 /// Bytes as a value that CUPOOL_* options take: "3G", "3104M", "1234".
 std::string option_value(std::uint64_t bytes);
 

@@ -2,6 +2,8 @@
 // a reader draws rates without a second look, and zeros need no place.
 #include "report/json_timeline.h"
 
+#include "report/derived.h"
+
 namespace cupool::report {
 
 namespace {
@@ -14,12 +16,10 @@ Json figures_of(const stats::ThreadSnapshot& thread) {
           {"free_wait_ns_total", thread.free_wait_ns_total}};
 }
 
-Json growth_of(const stats::DeviceSample& now, const stats::DeviceSample* before) {
+Json all_growth_of(const stats::DeviceSample& now, const stats::DeviceSample* before) {
   Json json = Json::object();
   const auto add = [&](const char* key, stats::Counter counter) {
-    const auto index = static_cast<std::size_t>(counter);
-    const std::uint64_t grown =
-        now.counters[index] - (before == nullptr ? 0 : before->counters[index]);
+    const std::uint64_t grown = growth_of(counter, now, before);
     if (grown != 0) json[key] = grown;
   };
 #define CUPOOL_COUNTER(key, unit, help) add(#key, stats::Counter::key);
@@ -43,16 +43,8 @@ Json device_sample_of(const stats::DeviceSample& now, const stats::DeviceSample*
   json["pool_used_bytes"] = now.pool.valid ? Json(now.pool.used_current) : Json(nullptr);
   json["device_free_bytes"] = now.has_device_memory ? Json(now.device_free_bytes) : Json(nullptr);
   json["device_total_bytes"] = now.has_device_memory ? Json(now.device_total_bytes) : Json(nullptr);
-  json["counters"] = growth_of(now, before);
+  json["counters"] = all_growth_of(now, before);
   return json;
-}
-
-const stats::DeviceSample* find(const stats::Sample* sample, int ordinal) {
-  if (sample == nullptr) return nullptr;
-  for (const stats::DeviceSample& device : sample->devices) {
-    if (device.ordinal == ordinal) return &device;
-  }
-  return nullptr;
 }
 
 }  // namespace
@@ -94,7 +86,7 @@ Json series_of(const stats::Snapshot& snapshot) {
   for (const stats::Sample& sample : series.samples) {
     Json devices = Json::array();
     for (const stats::DeviceSample& device : sample.devices) {
-      devices.push_back(device_sample_of(device, find(before, device.ordinal)));
+      devices.push_back(device_sample_of(device, device_in(before, device.ordinal)));
     }
     samples.push_back({{"time_ns", sample.time_ns}, {"devices", std::move(devices)}});
     before = &sample;

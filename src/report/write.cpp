@@ -124,7 +124,10 @@ void write_reports(const stats::Snapshot& snapshot, const Destinations& destinat
   try {
     const std::string path = util::expand_path_pattern(destinations.file_pattern);
     const Formats formats = formats_of(destinations);
-    for (const Format* format : formats) write_format(*format, formats, path, snapshot);
+    for (const Format* format : formats) {
+      if (destinations.only_prometheus && format != &kPrometheus) continue;
+      write_format(*format, formats, path, snapshot);
+    }
   } catch (...) {
     // No memory for a report: the program ends as it would have without one.
   }

@@ -21,6 +21,7 @@ struct Destinations {
   std::string file_pattern;
   bool csv = false;
   bool prometheus = false;
+  bool only_prometheus = false;  ///< this time the others are not written, but keep their names
 };
 
 /// Writes the reports. A file is created or replaced (mode 0666 less umask), that of Prometheus by

@@ -1,5 +1,8 @@
 // What a report says beyond counters (docs/statistics.md): threads, sizes, events and the time
 // series, held against what the program is known to have done.
+#include <algorithm>
+#include <cctype>
+
 #include "harness.h"
 
 namespace preload {
@@ -67,6 +70,121 @@ TEST(ReportDetails, AnOutOfMemoryErrorAvertedIsAnEvent) {
 TEST(ReportDetails, ThereIsNoSeriesUnlessItIsAskedFor) {
   const PreloadedRun result = expect_same("probe_runtime_shared");
   EXPECT_TRUE(result.reports.at(0).at("series").is_null());
+}
+
+// --- the time series ---
+
+const Environment kOften = {{"CUPOOL_STATS_INTERVAL", "5ms"}};
+
+TEST(Series, ShowsWhatTheProgramHeldAndWhen) {
+  const PreloadedRun result = expect_same("probe_series mode=steps", 0, 1, kOften);
+  const nlohmann::json& series = result.reports.at(0).at("series");
+  ASSERT_FALSE(series.is_null());
+  EXPECT_EQ(series.at("interval_ns"), 5'000'000);
+  const nlohmann::json& samples = series.at("samples");
+  ASSERT_GE(samples.size(), 10u) << "450 ms in steps of 5 ms";
+  std::vector<uint64_t> levels;
+  uint64_t mallocs = 0;
+  uint64_t before = 0;
+  for (const nlohmann::json& sample : samples) {
+    EXPECT_GE(sample.at("time_ns"), before);
+    before = sample.at("time_ns");
+    for (const nlohmann::json& device : sample.at("devices")) {
+      const uint64_t level = device.at("application_bytes").get<uint64_t>() >> 20;
+      if (levels.empty() || levels.back() != level) levels.push_back(level);
+      mallocs += device.at("counters").value("malloc_calls_total", uint64_t{0});
+      EXPECT_GE(device.at("pool_reserved_bytes"), device.at("held_bytes"));
+      EXPECT_GE(device.at("device_total_bytes"), device.at("device_free_bytes"));
+    }
+  }
+  if (!levels.empty() && levels.front() == 0) levels.erase(levels.begin());  // before the first
+  EXPECT_EQ(levels, (std::vector<uint64_t>{1, 65, 1, 0}));
+  EXPECT_EQ(mallocs, 2u) << "what counters grew by adds up to their totals";
+}
+
+TEST(Series, HasTheFreeMemoryOfTheDevice) {
+  const PreloadedRun result = run_preloaded("probe_series mode=steps", kOften);
+  uint64_t least = UINT64_MAX;
+  uint64_t most = 0;
+  for (const nlohmann::json& sample : result.reports.at(0).at("series").at("samples")) {
+    for (const nlohmann::json& device : sample.at("devices")) {
+      if (device.at("device_free_bytes").is_null()) continue;  // the one at exit
+      least = std::min(least, device.at("device_free_bytes").get<uint64_t>());
+      most = std::max(most, device.at("device_free_bytes").get<uint64_t>());
+    }
+  }
+  ASSERT_NE(most, 0u) << "the driver was never asked";
+  EXPECT_GE(most - least, uint64_t{64} << 20);
+}
+
+TEST(Series, IsInTheTableToo) {
+  const ScratchFolder folder;
+  run_preloaded("probe_series mode=steps", {{"CUPOOL_STATS_INTERVAL", "5"},
+                                            {"CUPOOL_STATS", "csv"},
+                                            {"CUPOOL_STATS_FILE", folder.path() + "/report.csv"}});
+  const std::string table = read_file(folder.path() + "/report.csv");
+  EXPECT_NE(table.find(",0,sample,application_bytes,68157440\r\n"), std::string::npos) << table;
+  EXPECT_NE(table.find(",0,sample_growth,malloc_calls_total,1\r\n"), std::string::npos) << table;
+}
+
+TEST(Series, PrometheusFileFollowsTheProgram) {
+  const ScratchFolder folder;
+  const std::string file = folder.path() + "/report.prom";
+  const PreloadedRun result =
+      run_preloaded("probe_series mode=prometheus", {{"CUPOOL_STATS_INTERVAL", "20ms"},
+                                                     {"CUPOOL_STATS", "json,prometheus"},
+                                                     {"CUPOOL_STATS_FILE", file},
+                                                     {"PROBE_SERIES_FILE", file}});
+  EXPECT_EQ(result.process.exit_code, 0) << result.describe();
+  EXPECT_EQ(result.process.err, "");
+  EXPECT_EQ(folder.files().size(), 2u) << "the other format comes once, at exit";
+}
+
+// A sample must not meet a context that goes away, nor break a capture, nor hold a fork back.
+class SeriesIsHarmless : public testing::TestWithParam<const char*> {};
+
+TEST_P(SeriesIsHarmless, WhateverTheProgramDoes) {
+  const PreloadedRun result = expect_same(GetParam(), 0, 1, {{"CUPOOL_STATS_INTERVAL", "1"}});
+  EXPECT_FALSE(result.reports.at(0).at("series").is_null());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SeriesIsHarmless,
+                         testing::Values("probe_series mode=contexts", "probe_series mode=reset",
+                                         "probe_fork mode=busy", "probe_contexts",
+                                         "probe_runtime_shared threads=3 iterations=60"),
+                         [](const auto& row) {
+                           std::string name = row.param;
+                           for (char& c : name) c = std::isalnum(c) != 0 ? c : '_';
+                           return name;
+                         });
+
+// I3: cupool lets captures live that the driver's own functions would end, so the output is held
+// against the one without samples.
+TEST(Series, BreaksNoCapture) {
+  const PreloadedRun without = run_preloaded("probe_capture");
+  for (int i = 0; i < 5; ++i) {
+    const PreloadedRun with = run_preloaded("probe_capture", {{"CUPOOL_STATS_INTERVAL", "1"}});
+    EXPECT_EQ(with.process.out, without.process.out) << with.describe();
+    EXPECT_EQ(with.process.exit_code, without.process.exit_code);
+  }
+}
+
+TEST(Series, EndsWithTheProcessHoweverItLeaves) {
+  for (const char* mode : {"return", "exit", "_exit", "quick_exit", "thread"}) {
+    const PreloadedRun result =
+        expect_same(std::string("probe_exit mode=") + mode, 7, 1, {{"CUPOOL_STATS_INTERVAL", "1"}});
+    EXPECT_FALSE(result.reports.at(0).at("series").is_null()) << mode;
+  }
+}
+
+TEST(Series, CostsAThreadOnlyWhereItIsAskedFor) {
+  const std::string probe = "probe_life_signal mode=tasks";
+  const std::string plain = run_plain(probe).out;
+  EXPECT_EQ(run_preloaded(probe).process.out, plain);
+  EXPECT_NE(run_preloaded(probe, kOften).process.out, plain);
+  Environment silent = kOften;
+  silent["CUPOOL_STATS"] = "off";
+  EXPECT_EQ(run_preloaded(probe, silent).process.out, plain) << "nothing to write";
 }
 
 }  // namespace

@@ -31,6 +31,8 @@ RUNS = [
     ("probe_runtime_shared", {"CUPOOL_FREE_MODE": "sync", "SLURM_PROCID": "3"},
      lambda r: r["process"]["rank"] == "3"),
     ("probe_driver_linked", {"CUPOOL_MAX_CACHED": "0"}, lambda r: r["events"]),
+    ("probe_series mode=steps", {"CUPOOL_STATS_INTERVAL": "5ms"},
+     lambda r: len(r["series"]["samples"]) >= 3),
     ("probe_contexts", {}, lambda r: r["devices"]),
     ("probe_runtime_shared devices=2", {"CUPOOL_SIM_DEVICES": "2"},
      lambda r: len(r["devices"]) >= 2),

@@ -152,6 +152,19 @@ TEST(Number, KeepsToItsRange) {
   EXPECT_TRUE(parse_value("60", range, &time));
   EXPECT_EQ(time, std::chrono::milliseconds(60));
   EXPECT_FALSE(parse_value("9223372036854775808", kAny, &time));
+  for (const auto& [text, ms] : {std::pair<const char*, int>{"250", 250},
+                                 {"250ms", 250},
+                                 {"2 s", 2000},
+                                 {"2S", 2000},
+                                 {"1min", 60'000},
+                                 {"0", 0}}) {
+    EXPECT_TRUE(parse_value(text, kAny, &time)) << text;
+    EXPECT_EQ(time, std::chrono::milliseconds(ms)) << text;
+  }
+  for (const char* text : {"", "ms", "1.5s", "-1", "1h", "1 m s", "9223372036854775807s"}) {
+    EXPECT_FALSE(parse_value(text, kAny, &time)) << text;
+  }
+  EXPECT_FALSE(parse_value("1s", range, &time)) << "beyond 60 ms";
   EXPECT_EQ(TypeText<Milliseconds>::accepted(range), "10 to 60 ms");
 }
 

@@ -1,0 +1,118 @@
+// Sleeping to points in time, not for durations: samples do not drift. A pause is a number and not
+// a lock, so that no lock of ours is held while the driver destroys a context (I4).
+#include "process/sampler.h"
+
+#include <errno.h>
+#include <time.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+
+#include "cuda/scopes.h"
+#include "process/background.h"
+#include "util/clock.h"
+
+namespace cupool::process {
+namespace {
+
+std::uint64_t interval_ns = 0;
+bool (*take)() = nullptr;
+
+std::atomic<bool> sampling{false};
+std::mutex context_mutex;
+std::condition_variable context_left;
+int pauses = 0;
+bool in_context = false;
+
+void sleep_until(std::uint64_t deadline_ns) {
+  timespec until{};
+  until.tv_sec = static_cast<time_t>(deadline_ns / 1'000'000'000u);
+  until.tv_nsec = static_cast<long>(deadline_ns % 1'000'000'000u);
+  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) == EINTR) {
+  }
+}
+
+void* run(void*) {
+  std::uint64_t next = util::now_ns();
+  while (take()) {
+    const std::uint64_t now = util::now_ns();
+    next += interval_ns;
+    if (next < now) next += (now - next) / interval_ns * interval_ns + interval_ns;
+    sleep_until(next);
+  }
+  return nullptr;
+}
+
+// True: no context is destroyed before leave_contexts().
+bool enter_contexts() {
+  const std::lock_guard<std::mutex> lock(context_mutex);
+  in_context = pauses == 0;
+  return in_context;
+}
+
+void leave_contexts() {
+  {
+    const std::lock_guard<std::mutex> lock(context_mutex);
+    in_context = false;
+  }
+  context_left.notify_all();
+}
+
+// In relaxed capture mode and by way of the real functions: no capture of the program notices.
+bool ask_free_memory(core::Allocator& allocator, const cuda::Driver& driver,
+                     stats::DeviceSample* sample) {
+  for (core::Context* context : allocator.registry().contexts_of(sample->ordinal)) {
+    if (!context->usable()) continue;
+    const cuda::RelaxedCaptureScope relaxed(driver);
+    const cuda::ContextScope scope(driver, context->handle());
+    size_t free_bytes = 0;
+    size_t total_bytes = 0;
+    if (!scope.ok() || driver.cuMemGetInfo_v2(&free_bytes, &total_bytes) != CUDA_SUCCESS) continue;
+    sample->device_free_bytes = free_bytes;
+    sample->device_total_bytes = total_bytes;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool sample_every(std::chrono::milliseconds interval, bool (*sample)()) {
+  interval_ns = static_cast<std::uint64_t>(interval.count()) * 1'000'000u;
+  take = sample;
+  sampling.store(true, std::memory_order_release);
+  return start_background("cupool-sample", run);
+}
+
+stats::Sample take_sample(core::Allocator& allocator, bool ask_driver) {
+  const cuda::Driver* driver = ask_driver ? cuda::driver() : nullptr;
+  allocator.fold_statistics();
+  if (driver != nullptr) {
+    for (core::Device* device : allocator.registry().devices()) {
+      device->stats().set_pool_figures(device->pool_figures());
+    }
+  }
+  stats::Sample sample = stats::sample_figures();
+  if (driver == nullptr || !enter_contexts()) return sample;
+  for (stats::DeviceSample& device : sample.devices) {
+    device.has_device_memory = ask_free_memory(allocator, *driver, &device);
+  }
+  leave_contexts();
+  return sample;
+}
+
+SamplingPause::SamplingPause() : active_(sampling.load(std::memory_order_acquire)) {
+  if (!active_) return;
+  std::unique_lock<std::mutex> lock(context_mutex);
+  ++pauses;
+  context_left.wait(lock, [] { return !in_context; });
+}
+
+SamplingPause::~SamplingPause() {
+  if (!active_) return;
+  const std::lock_guard<std::mutex> lock(context_mutex);
+  --pauses;
+}
+
+}  // namespace cupool::process

@@ -1,0 +1,35 @@
+// The time series (CUPOOL_STATS_INTERVAL): a thread of ours looks at the figures from time to time.
+// It never touches what the program's threads are doing, and steps back where one destroys a
+// context.
+#pragma once
+
+#include <chrono>
+
+#include "core/allocator.h"
+#include "stats/series.h"
+
+namespace cupool::process {
+
+/// From now on `sample` is called on a thread of its own every `interval`, until it returns false.
+/// An interval that the thread slept through is left out. False if there can be no thread. To be
+/// called once.
+bool sample_every(std::chrono::milliseconds interval, bool (*sample)());
+
+/// The figures of now; with `ask_driver` those of the driver too: its pools, and the free memory of
+/// each device, unless a context is being destroyed. Throws only std::bad_alloc.
+stats::Sample take_sample(core::Allocator& allocator, bool ask_driver);
+
+/// For the life of an object no sample enters a context: the program is about to destroy one. Waits
+/// for one that is under way. Costs a load where there is no sampling.
+class SamplingPause {
+ public:
+  SamplingPause();
+  ~SamplingPause();
+  SamplingPause(const SamplingPause&) = delete;
+  SamplingPause& operator=(const SamplingPause&) = delete;
+
+ private:
+  const bool active_;
+};
+
+}  // namespace cupool::process

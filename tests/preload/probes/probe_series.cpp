@@ -1,0 +1,88 @@
+// A program whose memory changes in known steps, for the time series (CUPOOL_STATS_INTERVAL). mode=
+// steps (1 MiB, 64 MiB, 1 MiB, each for a while), contexts (destroys contexts all the time), reset
+// (resets the device all the time), prometheus (reads the file of its own figures while it runs).
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "probe.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr useconds_t kWhile = 150'000;
+
+void steps() {
+  void* small = nullptr;
+  void* large = nullptr;
+  MUST(cudaMalloc(&small, size_t{1} << 20));
+  usleep(kWhile);
+  MUST(cudaMalloc(&large, size_t{64} << 20));
+  usleep(kWhile);
+  MUST(cudaFree(large));
+  usleep(kWhile);
+  MUST(cudaFree(small));
+}
+
+void contexts() {
+  MUST(cuInit(0));
+  const auto end = Clock::now() + std::chrono::milliseconds(500);
+  while (Clock::now() < end) {
+    CUcontext context = nullptr;
+    CUdeviceptr address = 0;
+    MUST(cuCtxCreate(&context, nullptr, 0, 0));
+    MUST(cuMemAlloc(&address, 4096));
+    MUST(cuMemFree(address));
+    MUST(cuCtxDestroy(context));
+  }
+}
+
+void reset() {
+  const auto end = Clock::now() + std::chrono::milliseconds(500);
+  while (Clock::now() < end) {
+    void* address = nullptr;
+    MUST(cudaMalloc(&address, 4096));
+    MUST(cudaDeviceReset());
+  }
+}
+
+std::string own_file() {
+  std::ifstream file(std::getenv("PROBE_SERIES_FILE"));
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// The file comes and changes while the program runs, and is whole whenever it is looked at.
+void prometheus() {
+  void* address = nullptr;
+  MUST(cudaMalloc(&address, size_t{3} << 20));
+  std::string first;
+  const auto patience = Clock::now() + std::chrono::seconds(20);
+  for (bool changed = false; !changed;) {
+    CHECK(Clock::now() < patience);
+    const std::string text = own_file();
+    if (text.empty()) continue;
+    CHECK(text.rfind("# HELP ", 0) == 0 && text.back() == '\n');
+    CHECK(text.find("cupool_device_memory_bytes{") != std::string::npos);  // the last metric
+    if (first.empty()) first = text;
+    changed = text != first && text.find("cupool_application_bytes{device=\"0\"") != text.npos;
+  }
+  MUST(cudaFree(address));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string mode = probe::argument(argc, argv, "mode", "steps");
+  if (mode == "steps") steps();
+  if (mode == "contexts") contexts();
+  if (mode == "reset") reset();
+  if (mode == "prometheus") prometheus();
+  std::printf("done\n");
+  return 0;
+}
