@@ -12,6 +12,7 @@
 #include "core/pointer_map.h"
 #include "cuda/driver.h"
 #include "stats/timeline.h"
+#include "trace/watch.h"
 #include "util/clock.h"
 
 namespace cupool::core {
@@ -156,6 +157,8 @@ class Allocator {
 
   /// The live block of ours that begins at `base`, or null.
   const Block* live_block(CUdeviceptr base);
+  /// The program's memory that begins at `address`, whoever serves it.
+  std::optional<trace::Memory> memory_at(CUdeviceptr address) const;
   /// Whether `base` is a block that the program has freed already.
   bool is_freed_block(CUdeviceptr base);
 

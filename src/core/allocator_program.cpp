@@ -150,6 +150,14 @@ const Block* Allocator::live_block(CUdeviceptr base) {
   return live ? block : nullptr;
 }
 
+std::optional<trace::Memory> Allocator::memory_at(CUdeviceptr address) const {
+  const Block* block = blocks_.find(address);
+  if (block == nullptr || block->state.load(std::memory_order_acquire) != BlockState::live) {
+    return std::nullopt;
+  }
+  return trace::Memory{address, block->requested, block->context->device().ordinal()};
+}
+
 bool Allocator::is_freed_block(CUdeviceptr base) {
   const Block* block = blocks_.find(base);
   return block != nullptr && block->state.load(std::memory_order_acquire) != BlockState::live;
@@ -203,6 +211,9 @@ void Allocator::context_gone(Context& context) {
   const std::uint64_t lost_before = stats.value(Counter::context_lost_bytes_total);
   for (Block* block :
        blocks_.extract([&](const Block& candidate) { return candidate.context == &context; })) {
+    if (trace::watching() && block->state.load(std::memory_order_relaxed) == BlockState::live) {
+      trace::note_lost({block->address, block->requested, context.device().ordinal()});
+    }
     if (block->source == BlockSource::passed_through) {
       stats.add(Counter::context_lost_bytes_total, block->requested);
       count_passed(stats, *block, -1);

@@ -4,6 +4,7 @@
 
 #include "entry/forward.h"
 #include "entry/hooks.h"
+#include "entry/watched.h"
 #include "process/lifecycle.h"
 
 using cupool::core::Allocator;
@@ -41,7 +42,8 @@ std::optional<CUresult> free_ours(CUresult (*is_capturing)(CUstream, CUstreamCap
       status != CU_STREAM_CAPTURE_STATUS_NONE) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  return allocator->try_free_in_stream(address);
+  return cupool::entry::watched_free(*allocator, address,
+                                     [&] { return allocator->try_free_in_stream(address); });
 }
 
 // Code of the program needs device memory as well (contract 4).

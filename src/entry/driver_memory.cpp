@@ -6,11 +6,14 @@
 #include "entry/bypass.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
+#include "entry/watched.h"
 #include "process/lifecycle.h"
 
 using cupool::core::Allocator;
 using cupool::core::Block;
 using cupool::core::IpcImports;
+using cupool::entry::watched_allocation;
+using cupool::entry::watched_free;
 using cupool::process::engine;
 using cupool::process::started_engine;
 
@@ -98,11 +101,14 @@ CUresult cupool_hook_cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   CUPOOL_REAL_OR_RETURN(cuMemAlloc_v2);
   Allocator* allocator = started_engine();
   if (allocator == nullptr) return real.cuMemAlloc_v2(address, bytes);
-  if (!cupool::entry::is_bypassed(__builtin_return_address(0))) {
-    if (const auto served = allocator->try_allocate(bytes, address)) return *served;
-  }
-  return allocator->pass_allocation([&] { return bytes; }, address,
-                                    [&] { return real.cuMemAlloc_v2(address, bytes); });
+  const void* caller = __builtin_return_address(0);
+  return watched_allocation(*allocator, bytes, address, [&] {
+    if (!cupool::entry::is_bypassed(caller)) {
+      if (const auto served = allocator->try_allocate(bytes, address)) return *served;
+    }
+    return allocator->pass_allocation([&] { return bytes; }, address,
+                                      [&] { return real.cuMemAlloc_v2(address, bytes); });
+  });
 }
 
 CUresult cupool_hook_cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width,
@@ -112,8 +118,10 @@ CUresult cupool_hook_cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, siz
   if (allocator == nullptr) {
     return real.cuMemAllocPitch_v2(address, pitch, width, height, element_bytes);
   }
-  return allocate_pitched(*allocator, real, __builtin_return_address(0), address, pitch, width,
-                          height, element_bytes);
+  const void* caller = __builtin_return_address(0);
+  return watched_allocation(*allocator, width * height, address, [&] {
+    return allocate_pitched(*allocator, real, caller, address, pitch, width, height, element_bytes);
+  });
 }
 
 CUresult cupool_hook_cuMemFree_v2(CUdeviceptr address) {
@@ -124,8 +132,10 @@ CUresult cupool_hook_cuMemFree_v2(CUdeviceptr address) {
     allocator->count_null_free();
     return real.cuMemFree_v2(address);
   }
-  if (const auto served = allocator->try_free(address)) return *served;
-  return allocator->pass_free(address, [&] { return real.cuMemFree_v2(address); });
+  return watched_free(*allocator, address, [&] {
+    if (const auto served = allocator->try_free(address)) return *served;
+    return allocator->pass_free(address, [&] { return real.cuMemFree_v2(address); });
+  });
 }
 
 CUresult cupool_hook_cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {

@@ -10,6 +10,8 @@
 #include "entry/hooks.h"
 #include "entry/real_runtime.h"
 #include "process/lifecycle.h"
+#include "trace/watch.h"
+#include "util/clock.h"
 
 using cupool::core::Allocator;
 using cupool::core::Context;
@@ -40,13 +42,24 @@ ShortCut short_cut(const RealRuntimeFunction& real) {
   return cut;
 }
 
+// Serves from the cache, and tells who watches.
+bool serve(const ShortCut& cut, std::uint64_t bytes, CUdeviceptr* address) {
+  const bool watched = cupool::trace::watching();
+  const std::uint64_t start = watched ? cupool::util::now_ns() : 0;
+  if (!cut.allocator->try_allocate_cached(*cut.context, bytes, address)) return false;
+  if (watched) {
+    cupool::trace::note_allocation({*address, bytes, cut.context->device().ordinal()}, start);
+  }
+  return true;
+}
+
 bool serve_pitched(const ShortCut& cut, std::size_t width, std::uint64_t rows, void** address,
                    std::size_t* pitch) {
   const std::uint64_t known = cut.allocator->known_pitch(width);
   std::uint64_t bytes = 0;
   CUdeviceptr served = 0;
   if (known == 0 || rows == 0 || __builtin_mul_overflow(known, rows, &bytes) ||
-      !cut.allocator->try_allocate_cached(*cut.context, bytes, &served)) {
+      !serve(cut, bytes, &served)) {
     return false;
   }
   *address = reinterpret_cast<void*>(served);
@@ -81,7 +94,7 @@ cudaError_t cupool_hook_cudaMalloc(void** address, std::size_t bytes) {
   if (address != nullptr && bytes != 0 && !bypass) {
     CUdeviceptr served = 0;
     const ShortCut cut = short_cut(real);
-    if (cut && cut.allocator->try_allocate_cached(*cut.context, bytes, &served)) {
+    if (cut && serve(cut, bytes, &served)) {
       *address = reinterpret_cast<void*>(served);
       return cudaSuccess;
     }
@@ -127,7 +140,9 @@ cudaError_t cupool_hook_cudaMalloc3D(cudaPitchedPtr* pitched, cudaExtent extent)
 cudaError_t cupool_hook_cudaFree(void* address) {
   CUPOOL_REAL_RUNTIME(cudaFree);
   const auto device_address = reinterpret_cast<CUdeviceptr>(address);
-  if (address != nullptr) {
+  // Who watches has to know of a free before it happens, and only once: the driver's hook does
+  // that.
+  if (address != nullptr && !cupool::trace::watching()) {
     const ShortCut cut = short_cut(real);
     if (cut && cut.allocator->try_free_live(device_address)) return cudaSuccess;
   }

@@ -5,6 +5,9 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -18,7 +21,10 @@
 #include "process/signal_report.h"
 #include "report/write.h"
 #include "stats/snapshot.h"
+#include "trace/recorder.h"
+#include "trace/watch.h"
 #include "util/log.h"
+#include "util/path_pattern.h"
 
 namespace cupool::process {
 namespace {
@@ -94,6 +100,15 @@ void describe_process() {
   stats::set_process_info(*identity);
 }
 
+// Bytes that are free on the file system of a file, or will be created on.
+std::uint64_t room_beside(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  struct statvfs system {};
+  if (statvfs(folder.c_str(), &system) != 0) return 0;
+  return static_cast<std::uint64_t>(system.f_bavail) * system.f_frsize;
+}
+
 // Never destroyed; null without CUPOOL_STATS_INTERVAL.
 stats::SampleRing* samples = nullptr;
 
@@ -122,6 +137,8 @@ bool write_report(bool ask_driver, std::uint64_t number, const report::Destinati
     snapshot.series = samples->read();
     snapshot.series.samples.push_back(take_sample(*allocator, ask_driver));
   }
+  const trace::TraceFigures traced = trace::trace_figures();
+  snapshot.trace = {traced.path, traced.events, traced.dropped, traced.bytes};
   report::write_reports(snapshot, destinations);
   return true;
 }
@@ -147,10 +164,20 @@ bool sample_now() {
 void report_on_signal() {
   const std::lock_guard<std::mutex> lock(report_mutex);
   if (reported.load(std::memory_order_acquire)) return;
+  trace::flush_trace();
   try {
     if (write_report(!driver_leaves, snapshots + 1, destinations_in_force())) ++snapshots;
   } catch (...) {
     CUPOOL_LOG(warn, "no memory for a snapshot of the report");
+  }
+}
+
+void start_watchers() {
+  const config::Settings& settings = config::settings();
+  if (!settings.trace.empty()) {
+    const std::string path = util::expand_path_pattern(settings.trace);
+    trace::start_trace(path, settings.trace_limit.resolve(room_beside(path)));
+    trace::add_watcher(trace::kTrace);
   }
 }
 
@@ -183,6 +210,7 @@ core::Allocator* start() {
   owner.store(getpid(), std::memory_order_relaxed);
   atexit(driver_may_go_soon);
   at_quick_exit(report_at_quick_exit);
+  start_watchers();
   running.store(allocator, std::memory_order_release);
   const config::Settings& settings = config::settings();
   if (settings.stats_signal.value != 0 && !settings.stats.off()) {
@@ -218,6 +246,7 @@ void report_once(bool driver_is_up) {
   const pid_t process = owner.load(std::memory_order_acquire);
   if (process == 0 || process != getpid()) return;
   if (reported.exchange(true, std::memory_order_acq_rel)) return;
+  trace::finish_trace();
   if (config::settings().stats.off()) return;
   const std::lock_guard<std::mutex> lock(report_mutex);
   try {

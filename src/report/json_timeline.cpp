@@ -96,4 +96,13 @@ Json series_of(const stats::Snapshot& snapshot) {
           {"samples", std::move(samples)}};
 }
 
+Json trace_of(const stats::Snapshot& snapshot) {
+  const stats::TraceSummary& trace = snapshot.trace;
+  if (trace.path.empty()) return nullptr;
+  return {{"path", trace.path},
+          {"events_total", trace.events},
+          {"dropped_events_total", trace.dropped},
+          {"file_bytes", trace.bytes}};
+}
+
 }  // namespace cupool::report

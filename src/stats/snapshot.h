@@ -68,6 +68,14 @@ struct DeviceSnapshot {
   std::int64_t driver_slack_bytes() const noexcept;
 };
 
+/// What became of the trace (CUPOOL_TRACE) so far.
+struct TraceSummary {
+  std::string path;  ///< empty: there is none
+  std::uint64_t events = 0;
+  std::uint64_t dropped = 0;
+  std::uint64_t bytes = 0;
+};
+
 struct Snapshot {
   int schema_version = kSchemaVersion;
   int pid = 0;
@@ -80,6 +88,7 @@ struct Snapshot {
   std::uint64_t other_thread_count = 0;
   std::vector<Event> events;  ///< by time
   Series series;              ///< added by who keeps one
+  TraceSummary trace;         ///< added by who keeps one
 
   /// Whether the process allocated GPU memory in any way, ours or its own: only then it reports.
   bool allocated_gpu_memory() const noexcept;

@@ -33,6 +33,8 @@ RUNS = [
     ("probe_driver_linked", {"CUPOOL_MAX_CACHED": "0"}, lambda r: r["events"]),
     ("probe_series mode=steps", {"CUPOOL_STATS_INTERVAL": "5ms"},
      lambda r: len(r["series"]["samples"]) >= 3),
+    ("probe_runtime_shared", {"CUPOOL_TRACE": "%FOLDER%/trace.csv"},
+     lambda r: r["trace"]["events_total"] == 160),
     ("probe_contexts", {}, lambda r: r["devices"]),
     ("probe_runtime_shared devices=2", {"CUPOOL_SIM_DEVICES": "2"},
      lambda r: len(r["devices"]) >= 2),
@@ -75,7 +77,7 @@ def run(arguments, probe, settings):
         preload = f"{arguments.runtime}:{arguments.library}" if arguments.runtime else arguments.library
         environment = {"PATH": os.environ["PATH"], "LC_ALL": "C", "LD_LIBRARY_PATH": arguments.driver,
                        "LD_PRELOAD": preload, "CUPOOL_STATS": "json",
-                       "CUPOOL_STATS_FILE": f"{folder}/%p.json", **settings}
+                       "CUPOOL_STATS_FILE": f"{folder}/%p.json", **{key: value.replace("%FOLDER%", folder) for key, value in settings.items()}}
         environment.update({key: os.environ[key] for key in os.environ if key.endswith("SAN_OPTIONS")})
         words = probe.split()
         done = subprocess.run([os.path.join(arguments.probes, words[0]), *words[1:]], env=environment,

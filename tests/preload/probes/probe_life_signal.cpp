@@ -1,7 +1,7 @@
 // A program that is asked for a report while it runs (contract 11, CUPOOL_STATS_SIGNAL=USR1). mode=
 // plain, busy (threads allocate, come and go), own_later, own_before, ignored, fork, capture,
 // descriptors (the program closes all and opens its own), restart (a blocking read), leaving
-// (signals until the end), tasks (prints the number of threads).
+// (signals until the end), tasks (prints the number of threads), killed (right after a snapshot).
 #include <cuda_runtime_api.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -182,6 +182,10 @@ int main(int argc, char** argv) {
   if (mode == "restart") while_reading();
   if (mode == "leaving") until_the_end();
   if (mode == "tasks") print_number_of_threads();
+  if (mode == "killed") {
+    ask_and_wait(1);
+    kill(getpid(), SIGKILL);
+  }
   std::printf("done\n");
   return 0;
 }

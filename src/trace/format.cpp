@@ -1,0 +1,146 @@
+// Sources: rapidsai/rmm, docs of logging_resource_adaptor (columns Thread,Time,Action,Pointer,Size,
+// Stream; the order of the rows is the order of the replay); "Trace Event Format" of the Chromium
+// project (the array form, whose closing bracket may be missing).
+#include "trace/format.h"
+
+#include <time.h>
+
+#include <cstdio>
+#include <fstream>
+#include <utility>
+
+namespace cupool::trace {
+
+namespace {
+
+constexpr std::uint64_t kSecond = 1'000'000'000;
+constexpr std::uint64_t kCounterStepNs = 100'000;
+
+// Text of ours and of thread names, which may hold anything.
+std::string quoted(const std::string& text) {
+  std::string json = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') json += '\\';
+    json += byte < ' ' || byte >= 0x7f ? '?' : c;
+  }
+  return json + "\"";
+}
+
+std::string thread_name(int tid) {
+  std::ifstream file("/proc/self/task/" + std::to_string(tid) + "/comm");
+  std::string name;
+  std::getline(file, name);
+  return name.empty() ? "thread " + std::to_string(tid) : name;
+}
+
+}  // namespace
+
+Format format_of(const std::string& path) {
+  constexpr char extension[] = ".json";
+  constexpr std::size_t length = sizeof extension - 1;
+  const bool json =
+      path.size() > length && path.compare(path.size() - length, length, extension) == 0;
+  return json ? Format::chrome_json : Format::rmm_csv;
+}
+
+Renderer::Renderer(Format format, std::uint64_t wall_ns, std::uint64_t monotonic_ns, int pid,
+                   std::string process)
+    : format_(format),
+      wall_ns_(wall_ns),
+      monotonic_ns_(monotonic_ns),
+      pid_(pid),
+      process_(std::move(process)) {}
+
+std::string Renderer::header() const {
+  if (format_ == Format::rmm_csv) return "Thread,Time,Action,Pointer,Size,Stream\n";
+  return "[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":" + std::to_string(pid_) +
+         ",\"args\":{\"name\":" + quoted(process_) + "}}";
+}
+
+std::string Renderer::footer() const {
+  return format_ == Format::rmm_csv ? "" : "\n]\n";
+}
+
+void Renderer::render(const Event& event, std::string* out) {
+  format_ == Format::rmm_csv ? render_row(event, out) : render_json(event, out);
+}
+
+void Renderer::render_row(const Event& event, std::string* out) {
+  if (event.action == Action::free_done) return;
+  const std::uint64_t wall_ns = wall_ns_ + (event.time_ns - monotonic_ns_);
+  if (wall_ns / kSecond != second_) {
+    second_ = wall_ns / kSecond;
+    const auto seconds = static_cast<time_t>(second_);
+    struct tm parts {};
+    ::localtime_r(&seconds, &parts);
+    char text[16];
+    clock_.assign(text, ::strftime(text, sizeof text, "%H:%M:%S", &parts));
+  }
+  const char* action = event.action == Action::allocate ? "allocate"
+                       : event.action == Action::free   ? "free"
+                                                        : "allocate failure";
+  char row[160];
+  char pointer[32] = "(nil)";
+  if (event.address != 0) {
+    std::snprintf(pointer, sizeof pointer, "0x%llx",
+                  static_cast<unsigned long long>(event.address));
+  }
+  const int length =
+      std::snprintf(row, sizeof row, "%d,%s.%06llu,%s,%s,%llu,0\n", event.tid, clock_.c_str(),
+                    static_cast<unsigned long long>(wall_ns % kSecond / 1000), action, pointer,
+                    static_cast<unsigned long long>(event.bytes));
+  out->append(row, static_cast<std::size_t>(length));
+}
+
+std::string Renderer::microseconds(std::uint64_t time_ns) const {
+  const std::uint64_t since = time_ns > monotonic_ns_ ? time_ns - monotonic_ns_ : 0;
+  char text[40];
+  std::snprintf(text, sizeof text, "%llu.%03u", static_cast<unsigned long long>(since / 1000),
+                static_cast<unsigned>(since % 1000));
+  return text;
+}
+
+void Renderer::name_thread(int tid, std::string* out) {
+  if (!named_threads_.emplace(tid, true).second) return;
+  *out += ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":" + std::to_string(pid_) +
+          ",\"tid\":" + std::to_string(tid) + ",\"args\":{\"name\":" + quoted(thread_name(tid)) +
+          "}}";
+}
+
+// The live bytes as a counter, no more often than a reader can see.
+void Renderer::count(const Event& event, std::string* out) {
+  const auto bytes = static_cast<std::int64_t>(event.bytes);
+  std::int64_t& live = live_bytes_[event.device];
+  live += event.action == Action::allocate ? bytes : -bytes;
+  std::uint64_t& counted_at = counted_at_[event.device];
+  if (counted_at != 0 && event.time_ns - counted_at < kCounterStepNs) return;
+  counted_at = event.time_ns;
+  *out += ",\n{\"name\":\"live bytes of device " + std::to_string(event.device) +
+          "\",\"ph\":\"C\",\"pid\":" + std::to_string(pid_) +
+          ",\"ts\":" + microseconds(event.time_ns) +
+          ",\"args\":{\"bytes\":" + std::to_string(live) + "}}";
+}
+
+void Renderer::render_json(const Event& event, std::string* out) {
+  if (event.action == Action::allocate || event.action == Action::free) count(event, out);
+  if (event.action == Action::free) return;  // shown when it is done
+  name_thread(event.tid, out);
+  const char* name = event.action == Action::allocate           ? "malloc"
+                     : event.action == Action::allocate_failure ? "malloc failed"
+                                                                : "free";
+  char address[32];
+  std::snprintf(address, sizeof address, "0x%llx", static_cast<unsigned long long>(event.address));
+  char duration[40];
+  std::snprintf(duration, sizeof duration, "%llu.%03u",
+                static_cast<unsigned long long>(event.duration_ns / 1000),
+                static_cast<unsigned>(event.duration_ns % 1000));
+  *out += std::string(",\n{\"name\":\"") + name +
+          "\",\"cat\":\"memory\",\"ph\":\"X\",\"pid\":" + std::to_string(pid_) +
+          ",\"tid\":" + std::to_string(event.tid) +
+          ",\"ts\":" + microseconds(event.time_ns - event.duration_ns) + ",\"dur\":" + duration +
+          ",\"args\":{\"bytes\":" + std::to_string(event.bytes) + ",\"address\":\"" + address +
+          "\",\"device\":" + std::to_string(event.device) + "}}";
+}
+
+}  // namespace cupool::trace

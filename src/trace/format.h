@@ -1,0 +1,50 @@
+// Traces as text: the table that RMM's logging adaptor writes and its replay benchmark reads, and
+// the JSON that chrome://tracing and Perfetto read.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "trace/event.h"
+
+namespace cupool::trace {
+
+enum class Format { rmm_csv, chrome_json };
+
+/// The format that a file's name asks for: `.json` is Chrome's, any other RMM's.
+Format format_of(const std::string& path);
+
+/// Renders events in the order of their times. Not thread-safe. Throws only std::bad_alloc.
+class Renderer {
+ public:
+  /// `wall_ns` is the wall time (since 1970) of the monotonic time `monotonic_ns`; `process` is
+  /// shown as the process' name.
+  Renderer(Format format, std::uint64_t wall_ns, std::uint64_t monotonic_ns, int pid,
+           std::string process);
+
+  std::string header() const;
+  void render(const Event& event, std::string* out);
+  std::string footer() const;
+
+ private:
+  void render_row(const Event& event, std::string* out);
+  void render_json(const Event& event, std::string* out);
+  void name_thread(int tid, std::string* out);
+  void count(const Event& event, std::string* out);
+  std::string microseconds(std::uint64_t time_ns) const;
+
+  const Format format_;
+  const std::uint64_t wall_ns_;
+  const std::uint64_t monotonic_ns_;
+  const int pid_;
+  const std::string process_;
+  std::uint64_t second_ = UINT64_MAX;  ///< whose clock time is at hand
+  std::string clock_;
+  std::map<int, bool> named_threads_;
+  std::map<int, std::int64_t> live_bytes_;   ///< by device
+  std::map<int, std::uint64_t> counted_at_;  ///< when they were last shown
+};
+
+}  // namespace cupool::trace

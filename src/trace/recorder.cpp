@@ -1,0 +1,266 @@
+// An event is stamped and stored under its buffer's lock, which nobody else wants but who empties
+// all buffers. So whatever is stored in a buffer after it was emptied is younger than the moment at
+// which emptying began: up to that moment the merged order is final and can be written.
+#include "trace/recorder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <vector>
+
+#include "trace/format.h"
+#include "util/clock.h"
+#include "util/log.h"
+#include "util/path_pattern.h"
+#include "util/write_all.h"
+
+namespace cupool::trace {
+
+namespace {
+
+constexpr std::size_t kBufferEvents = 2048;
+
+// Of one thread at a time; one whose thread has ended is used again. Never freed.
+struct alignas(128) Buffer {
+  std::atomic<bool> locked{false};
+  std::atomic<bool> in_use{true};
+  int tid = 0;
+  std::size_t size = 0;
+  std::uint64_t last_ns = 0;
+  Buffer* next = nullptr;
+  Event events[kBufferEvents];
+};
+
+class BufferLock {
+ public:
+  explicit BufferLock(Buffer& buffer) : buffer_(buffer) {
+    while (buffer_.locked.exchange(true, std::memory_order_acquire)) sched_yield();
+  }
+  ~BufferLock() { buffer_.locked.store(false, std::memory_order_release); }
+  BufferLock(const BufferLock&) = delete;
+  BufferLock& operator=(const BufferLock&) = delete;
+
+ private:
+  Buffer& buffer_;
+};
+
+// The file and what waits for it; under file_mutex.
+struct File {
+  File(std::string file_path, std::uint64_t limit)
+      : path(std::move(file_path)),
+        limit_bytes(limit),
+        format(format_of(path)),
+        renderer(format, util::wall_ns(), util::now_ns(), static_cast<int>(::getpid()),
+                 "process " + std::to_string(::getpid())) {}
+
+  const std::string path;
+  const std::uint64_t limit_bytes;
+  const Format format;
+  Renderer renderer;
+  std::vector<Event> waiting;  // recorded, but not yet final in their order
+  std::uint64_t bytes = 0;
+  std::uint64_t events = 0;
+  std::uint64_t dropped = 0;
+  bool closed = false;  // finished, full, or the disk is
+};
+
+std::mutex file_mutex;
+std::atomic<File*> file{nullptr};
+std::atomic<Buffer*> buffers{nullptr};
+std::atomic<std::uint64_t> unbuffered{0};
+thread_local Buffer* own_buffer = nullptr;
+
+void thread_ends(void* buffer) {
+  static_cast<Buffer*>(buffer)->in_use.store(false, std::memory_order_release);
+  own_buffer = nullptr;
+}
+
+Buffer* unused_buffer() {
+  for (Buffer* each = buffers.load(std::memory_order_acquire); each != nullptr; each = each->next) {
+    bool used = false;
+    if (each->in_use.compare_exchange_strong(used, true, std::memory_order_acq_rel)) return each;
+  }
+  auto* made = new (std::nothrow) Buffer;
+  if (made == nullptr) return nullptr;
+  made->next = buffers.load(std::memory_order_relaxed);
+  while (!buffers.compare_exchange_weak(made->next, made, std::memory_order_acq_rel)) {
+  }
+  return made;
+}
+
+Buffer* buffer_of_thread() {
+  if (own_buffer != nullptr) return own_buffer;
+  static const pthread_key_t key = [] {
+    pthread_key_t created{};
+    pthread_key_create(&created, thread_ends);
+    return created;
+  }();
+  Buffer* buffer = unused_buffer();
+  if (buffer == nullptr) return nullptr;
+  {
+    const BufferLock lock(*buffer);
+    buffer->tid = static_cast<int>(::syscall(SYS_gettid));
+  }
+  pthread_setspecific(key, buffer);
+  return own_buffer = buffer;
+}
+
+void warn_of_failure(const File& failed, int cause) {
+  CUPOOL_WARN_ONCE("cannot write CUPOOL_TRACE %s: %s; the trace ends here", failed.path.c_str(),
+                   std::strerror(cause));
+}
+
+// Opened for each write: a descriptor kept open could be closed by the program and its number given
+// to one of the program's own files.
+bool append(File& to, const std::string& text) {
+  const int flags =
+      O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (to.bytes == 0 ? O_TRUNC : O_APPEND);
+  const int fd = ::open(to.path.c_str(), flags, 0666);
+  const bool written = fd >= 0 && util::write_all(fd, text.data(), text.size());
+  const int cause = errno;
+  if (fd >= 0) ::close(fd);
+  if (!written) warn_of_failure(to, cause);
+  return written;
+}
+
+// Writes `events`, in their order, as far as there is room.
+void write_events(File& to, const Event* first, const Event* last) {
+  std::string text = to.bytes == 0 && first != last ? to.renderer.header() : std::string();
+  const std::uint64_t reserved = to.renderer.footer().size();
+  std::uint64_t rendered = 0;
+  for (; first != last && !to.closed; ++first) {
+    const std::size_t before = text.size();
+    to.renderer.render(*first, &text);
+    if (to.bytes + text.size() + reserved > to.limit_bytes) {
+      text.resize(before);
+      text += to.renderer.footer();
+      to.closed = true;
+      break;
+    }
+    ++rendered;
+  }
+  to.dropped += static_cast<std::uint64_t>(last - first);
+  if (text.empty() || !append(to, text)) {
+    to.closed = to.closed || !text.empty();
+    to.dropped += rendered;
+    return;
+  }
+  to.bytes += text.size();
+  to.events += rendered;
+}
+
+void take_all(File& to) {
+  for (Buffer* each = buffers.load(std::memory_order_acquire); each != nullptr; each = each->next) {
+    const BufferLock lock(*each);
+    if (to.closed) {
+      to.dropped += each->size;
+    } else {
+      to.waiting.insert(to.waiting.end(), each->events, each->events + each->size);
+    }
+    each->size = 0;
+  }
+}
+
+void write_final(File& to, std::uint64_t final_ns) {
+  const auto earlier = [](const Event& a, const Event& b) {
+    // An address that is free at the same nanosecond was free before it was handed out.
+    if (a.time_ns != b.time_ns) return a.time_ns < b.time_ns;
+    return a.action == Action::free && b.action != Action::free;
+  };
+  std::sort(to.waiting.begin(), to.waiting.end(), earlier);
+  const auto end = std::partition_point(to.waiting.begin(), to.waiting.end(),
+                                        [&](const Event& e) { return e.time_ns <= final_ns; });
+  const auto count = end - to.waiting.begin();
+  if (count == 0) return;
+  write_events(to, to.waiting.data(), to.waiting.data() + count);
+  to.waiting.erase(to.waiting.begin(), end);
+}
+
+}  // namespace
+
+void start_trace(const std::string& path, std::uint64_t limit_bytes) {
+  file.store(new File(path, limit_bytes), std::memory_order_release);
+}
+
+bool wants_durations() noexcept {
+  const File* to = file.load(std::memory_order_acquire);
+  return to != nullptr && to->format == Format::chrome_json;
+}
+
+void record(Event event) noexcept {
+  if (file.load(std::memory_order_acquire) == nullptr) return;
+  Buffer* buffer = buffer_of_thread();
+  if (buffer == nullptr) {
+    unbuffered.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  bool full = false;
+  {
+    const BufferLock lock(*buffer);
+    if (buffer->size == kBufferEvents) {  // what could not be written is dropped
+      unbuffered.fetch_add(1, std::memory_order_relaxed);
+      return;
+    }
+    event.time_ns = std::max(util::now_ns(), buffer->last_ns + 1);
+    event.tid = buffer->tid;
+    buffer->last_ns = event.time_ns;
+    buffer->events[buffer->size++] = event;
+    full = buffer->size == kBufferEvents;
+  }
+  if (full) flush_trace();
+}
+
+void flush_trace() noexcept {
+  File* to = file.load(std::memory_order_acquire);
+  if (to == nullptr) return;
+  const std::lock_guard<std::mutex> lock(file_mutex);
+  try {
+    const std::uint64_t final_ns = util::now_ns();
+    take_all(*to);
+    write_final(*to, final_ns);
+  } catch (...) {
+    CUPOOL_WARN_ONCE("no memory for the trace; events are lost");
+  }
+}
+
+void finish_trace() noexcept {
+  File* to = file.load(std::memory_order_acquire);
+  if (to == nullptr) return;
+  const std::lock_guard<std::mutex> lock(file_mutex);
+  try {
+    take_all(*to);
+    write_final(*to, UINT64_MAX);
+    const std::string footer = to->renderer.footer();
+    if (!to->closed && to->bytes != 0 && append(*to, footer)) to->bytes += footer.size();
+    to->closed = true;
+    const std::uint64_t dropped = to->dropped + unbuffered.load(std::memory_order_relaxed);
+    if (dropped != 0) {
+      CUPOOL_WARN_ONCE(
+          "the trace %s lacks %llu events (CUPOOL_TRACE_LIMIT=%llu bytes, or a full disk)",
+          to->path.c_str(), static_cast<unsigned long long>(dropped),
+          static_cast<unsigned long long>(to->limit_bytes));
+    }
+  } catch (...) {
+    CUPOOL_WARN_ONCE("no memory for the trace; events are lost");
+  }
+}
+
+TraceFigures trace_figures() {
+  const File* to = file.load(std::memory_order_acquire);
+  if (to == nullptr) return {};
+  const std::lock_guard<std::mutex> lock(file_mutex);
+  return {to->path, to->events, to->dropped + unbuffered.load(std::memory_order_relaxed),
+          to->bytes};
+}
+
+}  // namespace cupool::trace

@@ -1,0 +1,41 @@
+// Who wants to know of every allocation and free of the program: the trace, the list of leaks,
+// NVTX. Where nobody does, a call pays for one look at one flag.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace cupool::trace {
+
+/// Bits of `watchers`.
+enum Watcher : unsigned { kTrace = 1u };
+
+namespace detail {
+extern std::atomic<unsigned> watchers;
+}
+
+inline bool watching() noexcept {
+  return detail::watchers.load(std::memory_order_relaxed) != 0;
+}
+
+/// From now on this one is told. Thread-safe.
+void add_watcher(Watcher watcher) noexcept;
+
+/// Memory of the program.
+struct Memory {
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  int device = -1;
+};
+
+/// Each is called by the thread that allocates or frees; `start_ns` is when its call began
+/// (util/clock.h). Thread-safe. Never throw.
+void note_allocation(const Memory& memory, std::uint64_t start_ns) noexcept;
+void note_allocation_failure(std::uint64_t bytes, std::uint64_t start_ns) noexcept;
+/// Before the free: afterwards the address may be another thread's at once.
+void note_free(const Memory& memory) noexcept;
+void note_free_done(const Memory& memory, std::uint64_t start_ns) noexcept;
+/// The memory went away with its context.
+void note_lost(const Memory& memory) noexcept;
+
+}  // namespace cupool::trace

@@ -1,0 +1,224 @@
+// Traces of real runs (docs/statistics.md, Traces): read back as RMM's replay benchmark and Chrome
+// read them, bounded, and no trouble of theirs is the program's.
+#include <csignal>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "harness.h"
+
+namespace preload {
+namespace {
+
+struct Row {
+  int thread = 0;
+  std::string time;
+  std::string action;
+  uint64_t pointer = 0;
+  uint64_t size = 0;
+};
+
+// Every line must be a row; a stream other than the default one is nothing that a replay takes.
+std::vector<Row> rows_of(const std::string& text) {
+  std::vector<Row> rows;
+  std::istringstream lines(text);
+  std::string line;
+  EXPECT_TRUE(std::getline(lines, line));
+  EXPECT_EQ(line, "Thread,Time,Action,Pointer,Size,Stream");
+  const std::regex form(
+      "(\\d+),(\\d\\d:\\d\\d:\\d\\d\\.\\d{6}),(allocate|free|allocate failure),"
+      "(0x[0-9a-f]+|\\(nil\\)),(\\d+),0");
+  while (std::getline(lines, line)) {
+    std::smatch match;
+    if (!std::regex_match(line, match, form)) {
+      ADD_FAILURE() << "no row: " << line;
+      continue;
+    }
+    const uint64_t pointer = match[4] == "(nil)" ? 0 : std::stoull(match[4], nullptr, 16);
+    rows.push_back({std::stoi(match[1]), match[2], match[3], pointer, std::stoull(match[5])});
+  }
+  return rows;
+}
+
+struct Replayed {
+  uint64_t allocations = 0;
+  uint64_t frees = 0;
+  uint64_t failures = 0;
+  std::set<int> threads;
+  std::map<uint64_t, uint64_t> live;
+};
+
+// As the benchmark replays: in the order of the rows. An address is never allocated twice at once,
+// and what is freed is there, with its size.
+Replayed replay(const std::vector<Row>& rows) {
+  Replayed state;
+  for (const Row& row : rows) {
+    state.threads.insert(row.thread);
+    if (row.action == "allocate") {
+      ++state.allocations;
+      EXPECT_TRUE(state.live.emplace(row.pointer, row.size).second) << "allocated twice at once";
+    } else if (row.action == "free") {
+      ++state.frees;
+      const auto found = state.live.find(row.pointer);
+      if (found == state.live.end()) {
+        ADD_FAILURE() << "freed before it was allocated";
+        continue;
+      }
+      EXPECT_EQ(found->second, row.size);
+      state.live.erase(found);
+    } else {
+      ++state.failures;
+    }
+  }
+  return state;
+}
+
+class Trace : public testing::Test {
+ protected:
+  std::string file(const std::string& name) const { return folder_.path() + "/" + name; }
+  const ScratchFolder folder_;
+};
+
+TEST_F(Trace, OfManyThreadsIsInAnOrderThatReplays) {
+  const PreloadedRun result = expect_same("probe_runtime_shared threads=4 iterations=600", 0, 1,
+                                          {{"CUPOOL_TRACE", file("trace.csv")}});
+  const Replayed replayed = replay(rows_of(read_file(file("trace.csv"))));
+  const Counts counts = counts_of(result.process.out);
+  EXPECT_EQ(replayed.allocations, counts.mallocs);
+  EXPECT_EQ(replayed.frees, counts.frees);
+  EXPECT_EQ(replayed.threads.size(), 4u);
+  EXPECT_TRUE(replayed.live.empty());
+  const nlohmann::json& trace = result.reports.at(0).at("trace");
+  EXPECT_EQ(trace.at("events_total"), counts.mallocs + counts.frees);
+  EXPECT_EQ(trace.at("dropped_events_total"), 0);
+  EXPECT_EQ(trace.at("file_bytes"), read_file(file("trace.csv")).size());
+}
+
+TEST_F(Trace, ComesByEveryRouteAndBackend) {
+  for (const char* probe : {"probe_runtime_shared", "probe_runtime_static", "probe_driver_linked",
+                            "probe_dlsym", "probe_getproc"}) {
+    for (const char* most : {"100%", "64K"}) {  // with the latter, most is passed through
+      const PreloadedRun result = expect_same(
+          probe, 0, 1, {{"CUPOOL_TRACE", file("trace.csv")}, {"CUPOOL_MAX_BLOCK", most}});
+      const Replayed replayed = replay(rows_of(read_file(file("trace.csv"))));
+      EXPECT_EQ(replayed.allocations, counts_of(result.process.out).mallocs);
+      EXPECT_EQ(replayed.frees, counts_of(result.process.out).frees);
+    }
+  }
+}
+
+TEST_F(Trace, ForChromeHasEveryCallWithItsTime) {
+  const PreloadedRun result = expect_same("probe_runtime_shared threads=2 iterations=400", 0, 1,
+                                          {{"CUPOOL_TRACE", file("trace.json")}});
+  const auto events = nlohmann::json::parse(read_file(file("trace.json")), nullptr, false);
+  ASSERT_FALSE(events.is_discarded());
+  std::map<std::string, uint64_t> names;
+  for (const nlohmann::json& event : events) {
+    ++names[event.at("name")];
+    if (event.at("ph") != "X") continue;
+    EXPECT_GE(event.at("ts").get<double>(), 0);
+    EXPECT_GE(event.at("dur").get<double>(), 0);
+  }
+  EXPECT_EQ(names["malloc"], counts_of(result.process.out).mallocs);
+  EXPECT_EQ(names["free"], counts_of(result.process.out).frees);
+  EXPECT_EQ(names["thread_name"], 2u);
+  EXPECT_GE(names["live bytes of device 0"], 1u);
+}
+
+TEST_F(Trace, IsBoundedAndSaysWhatItLacks) {
+  for (const char* name : {"trace.csv", "trace.json"}) {
+    const PreloadedRun result =
+        run_preloaded("probe_runtime_shared iterations=600",
+                      {{"CUPOOL_TRACE", file(name)}, {"CUPOOL_TRACE_LIMIT", "16K"}});
+    EXPECT_EQ(result.process.exit_code, 0) << result.describe();
+    EXPECT_EQ(result.process.out, run_plain("probe_runtime_shared iterations=600").out);
+    const std::string text = read_file(file(name));
+    EXPECT_LE(text.size(), 16384u);
+    EXPECT_GE(text.size(), 16000u);
+    const nlohmann::json& trace = result.reports.at(0).at("trace");
+    const uint64_t dropped = trace.at("dropped_events_total");
+    EXPECT_GT(dropped, 1000u);
+    EXPECT_NE(result.process.err.find(std::to_string(dropped) + " events"), std::string::npos)
+        << result.describe();
+    if (std::string(name) == "trace.csv") {
+      const size_t written = rows_of(text).size();
+      EXPECT_EQ(trace.at("events_total"), written);
+      EXPECT_EQ(written + dropped, 2400u);
+    } else {
+      EXPECT_FALSE(nlohmann::json::parse(text, nullptr, false).is_discarded());
+    }
+  }
+}
+
+TEST_F(Trace, OnAFullDiskWarnsOnceAndLeavesTheProgramAlone) {
+  const PreloadedRun result =
+      run_preloaded("probe_runtime_shared iterations=600", {{"CUPOOL_TRACE", "/dev/full"}});
+  EXPECT_EQ(result.process.exit_code, 0) << result.describe();
+  EXPECT_EQ(result.process.out, run_plain("probe_runtime_shared iterations=600").out);
+  const std::string& err = result.process.err;
+  const size_t first = err.find("cannot write CUPOOL_TRACE /dev/full: No space left on device");
+  EXPECT_NE(first, std::string::npos) << err;
+  EXPECT_EQ(err.find("cannot write", first + 1), std::string::npos) << err;
+  EXPECT_EQ(result.reports.at(0).at("trace").at("dropped_events_total"), 2400);
+}
+
+TEST_F(Trace, IsWholeHoweverTheProcessLeaves) {
+  for (const char* mode : {"return", "exit", "_exit", "_Exit", "quick_exit", "thread"}) {
+    const PreloadedRun result = expect_same(std::string("probe_exit mode=") + mode, 7, 1,
+                                            {{"CUPOOL_TRACE", file("trace.csv")}});
+    EXPECT_EQ(replay(rows_of(read_file(file("trace.csv")))).allocations,
+              result.counter("malloc_calls_total"))
+        << mode;
+  }
+}
+
+TEST_F(Trace, NeedsNoReport) {
+  const PreloadedRun result = run_preloaded(
+      "probe_runtime_shared", {{"CUPOOL_TRACE", file("trace.csv")}, {"CUPOOL_STATS", "off"}});
+  EXPECT_TRUE(result.reports.empty());
+  EXPECT_EQ(replay(rows_of(read_file(file("trace.csv")))).allocations,
+            counts_of(result.process.out).mallocs);
+}
+
+TEST_F(Trace, IsUpToDateAfterASnapshot) {
+  const PreloadedRun result =
+      run_preloaded("probe_life_signal mode=killed",
+                    {{"CUPOOL_STATS_SIGNAL", "USR1"}, {"CUPOOL_TRACE", file("trace.csv")}});
+  EXPECT_EQ(result.process.signal, SIGKILL) << result.describe();
+  EXPECT_EQ(replay(rows_of(read_file(file("trace.csv")))).allocations, 8u);
+}
+
+TEST_F(Trace, HasTheNameOfItsProcess) {
+  const PreloadedRun result =
+      run_preloaded("probe_fork mode=both", {{"CUPOOL_TRACE", file("t-%p.csv")}});
+  EXPECT_EQ(result.process.exit_code, 0) << result.describe();
+  EXPECT_EQ(folder_.files().size(), 2u) << "both processes allocate";
+  EXPECT_FALSE(read_file(file("t-" + std::to_string(result.process.pid) + ".csv")).empty());
+}
+
+TEST_F(Trace, FreesWhatWentAwayWithAContext) {
+  for (const char* mode : {"reset", "contexts", "primary"}) {
+    const PreloadedRun result = expect_same(std::string("probe_contexts mode=") + mode, 0, 1,
+                                            {{"CUPOOL_TRACE", file("trace.csv")}});
+    const Replayed replayed = replay(rows_of(read_file(file("trace.csv"))));
+    EXPECT_EQ(replayed.allocations, result.counter("malloc_calls_total")) << mode;
+    uint64_t live = 0;
+    for (const auto& block : replayed.live) live += block.second;
+    EXPECT_EQ(
+        live,
+        result.reports.at(0).at("devices").at(0).at("gauges").at("leaked_bytes").at("current"))
+        << mode;
+  }
+}
+
+TEST_F(Trace, HasTheCallsThatFailed) {
+  const PreloadedRun result =
+      expect_same("probe_oom mode=hopeless", 0, 1,
+                  {{"CUPOOL_SIM_MEMORY", "1G"}, {"CUPOOL_TRACE", file("trace.csv")}});
+  EXPECT_EQ(replay(rows_of(read_file(file("trace.csv")))).failures,
+            result.counter("malloc_failed_total"));
+  EXPECT_GT(result.counter("malloc_failed_total"), 0u);
+}
+
+}  // namespace
+}  // namespace preload
