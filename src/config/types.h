@@ -73,6 +73,11 @@ struct StatsFormats {
   constexpr bool off() const noexcept { return bits == 0; }
 };
 
+/// A share of calls: all (1), one in so many, none (0).
+struct Sampling {
+  std::uint64_t one_in = 0;
+};
+
 /// A signal by its number; 0 is none.
 struct SignalNumber {
   int value = 0;

@@ -137,6 +137,15 @@ bool parse_value(std::string_view text, const Range& range, StatsFormats* out) {
   return true;
 }
 
+bool parse_value(std::string_view text, const Range& range, Sampling* out) {
+  bool all = false;
+  if (parse_value(text, range, &all)) return *out = Sampling{all ? 1u : 0u}, true;
+  std::uint64_t one_in = 0;
+  if (text.substr(0, 2) != "1/" || !util::parse_uint64(text.substr(2), &one_in)) return false;
+  if (one_in == 0 || one_in > 1'000'000) return false;
+  return *out = Sampling{one_in}, true;
+}
+
 bool parse_value(std::string_view text, const Range&, SignalNumber* out) {
   std::string name = util::to_lower(text);
   if (name == "none") return *out = SignalNumber{}, true;

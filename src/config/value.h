@@ -24,6 +24,8 @@ bool parse_value(std::string_view text, const Range& range, Count* out);
 bool parse_value(std::string_view text, const Range& range, Milliseconds* out);
 /// Names separated by commas; `off` stands alone.
 bool parse_value(std::string_view text, const Range& range, StatsFormats* out);
+/// 0 or off, 1 or on, 1/64.
+bool parse_value(std::string_view text, const Range& range, Sampling* out);
 /// A name with or without SIG in any case, a number, or `none`. Signals that cannot be caught, that
 /// a fault raises, or that nptl keeps for itself are refused.
 bool parse_value(std::string_view text, const Range& range, SignalNumber* out);
@@ -85,6 +87,11 @@ template <>
 struct TypeText<StatsFormats> {
   static constexpr const char* name = "list";
   static std::string accepted(const Range&);
+};
+template <>
+struct TypeText<Sampling> {
+  static constexpr const char* name = "share";
+  static std::string accepted(const Range&) { return "1, 0 or one in so many (1/64)"; }
 };
 template <>
 struct TypeText<SignalNumber> {

@@ -21,6 +21,7 @@
 #include "process/signal_report.h"
 #include "report/write.h"
 #include "stats/snapshot.h"
+#include "trace/leaks.h"
 #include "trace/recorder.h"
 #include "trace/watch.h"
 #include "util/log.h"
@@ -137,6 +138,7 @@ bool write_report(bool ask_driver, std::uint64_t number, const report::Destinati
     snapshot.series = samples->read();
     snapshot.series.samples.push_back(take_sample(*allocator, ask_driver));
   }
+  snapshot.leaks = trace::live_by_call_site();
   const trace::TraceFigures traced = trace::trace_figures();
   snapshot.trace = {traced.path, traced.events, traced.dropped, traced.bytes};
   report::write_reports(snapshot, destinations);
@@ -178,6 +180,10 @@ void start_watchers() {
     const std::string path = util::expand_path_pattern(settings.trace);
     trace::start_trace(path, settings.trace_limit.resolve(room_beside(path)));
     trace::add_watcher(trace::kTrace);
+  }
+  if (settings.leaks.one_in != 0) {
+    trace::start_leaks(settings.leaks.one_in);
+    trace::add_watcher(trace::kLeaks);
   }
 }
 

@@ -124,6 +124,7 @@ std::string json_report(const stats::Snapshot& snapshot) {
   json["other_threads"] = other_threads_of(snapshot);
   json["events"] = events_of(snapshot);
   json["series"] = series_of(snapshot);
+  json["leaks"] = leaks_of(snapshot);
   json["trace"] = trace_of(snapshot);
   json["suggested_settings"] = suggested_settings_of(snapshot);
   json["settings"] = settings_of(snapshot);

@@ -96,6 +96,26 @@ Json series_of(const stats::Snapshot& snapshot) {
           {"samples", std::move(samples)}};
 }
 
+Json leaks_of(const stats::Snapshot& snapshot) {
+  if (snapshot.leaks.one_in == 0) return nullptr;
+  Json sites = Json::array();
+  for (const stats::LeakSite& site : snapshot.leaks.sites) {
+    Json frames = Json::array();
+    for (const stats::LeakFrame& frame : site.frames) {
+      frames.push_back({{"module", frame.module},
+                        {"offset", frame.offset},
+                        {"symbol", frame.symbol.empty() ? Json(nullptr) : Json(frame.symbol)}});
+    }
+    sites.push_back({{"device", site.device},
+                     {"blocks", site.blocks},
+                     {"bytes", site.bytes},
+                     {"frames", std::move(frames)}});
+  }
+  return {{"sampled_one_in", snapshot.leaks.one_in},
+          {"is_estimate", snapshot.leaks.one_in > 1},
+          {"sites", std::move(sites)}};
+}
+
 Json trace_of(const stats::Snapshot& snapshot) {
   const stats::TraceSummary& trace = snapshot.trace;
   if (trace.path.empty()) return nullptr;

@@ -15,6 +15,8 @@ Json other_threads_of(const stats::Snapshot& snapshot);
 Json events_of(const stats::Snapshot& snapshot);
 /// Null if there is no series.
 Json series_of(const stats::Snapshot& snapshot);
+/// Null if they are not kept.
+Json leaks_of(const stats::Snapshot& snapshot);
 /// Null if there is no trace.
 Json trace_of(const stats::Snapshot& snapshot);
 

@@ -4,6 +4,7 @@
 #include "report/text.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <vector>
 
 #include "report/derived.h"
@@ -221,6 +222,38 @@ void add_device(Page& page, const DeviceSnapshot& device, bool at_exit) {
   add_events(page, device, at_exit ? "  leaked: live at exit" : "  live now");
 }
 
+std::string frame_text(const stats::LeakFrame& frame) {
+  char offset[32];
+  std::snprintf(offset, sizeof offset, "+0x%llx", static_cast<unsigned long long>(frame.offset));
+  std::string text = one_line(frame.module) + offset;
+  if (!frame.symbol.empty()) text += " " + one_line(frame.symbol);
+  return text;
+}
+
+// The call sites that matter most; the JSON report has all.
+void add_leaks(Page& page, const stats::Leaks& leaks, bool at_exit) {
+  constexpr std::size_t kMostSites = 10;
+  if (leaks.one_in == 0) return;
+  page.blank();
+  std::string title = at_exit ? "Never freed, by call site" : "Live now, by call site";
+  if (leaks.one_in > 1) {
+    title += " (estimated: one allocation in " + format_count(leaks.one_in) + " was looked at)";
+  }
+  page.line(title + (leaks.sites.empty() ? ": nothing" : ""));
+  for (std::size_t i = 0; i < leaks.sites.size() && i < kMostSites; ++i) {
+    const stats::LeakSite& site = leaks.sites[i];
+    page.line("  " + format_bytes(site.bytes) + " in " + format_count(site.blocks) +
+              (site.blocks == 1 ? " block" : " blocks") + " on device " +
+              std::to_string(site.device));
+    for (const stats::LeakFrame& frame : site.frames) page.line("    " + frame_text(frame));
+    if (site.frames.empty()) page.line("    call sites beyond those that are told apart");
+  }
+  if (leaks.sites.size() > kMostSites) {
+    page.line("  and " + format_count(leaks.sites.size() - kMostSites) +
+              " call sites more: the JSON report has them");
+  }
+}
+
 void add_settings(Page& page, const stats::Snapshot& snapshot) {
   page.blank();
   const std::uint64_t bytes = suggested_pool_bytes(snapshot);
@@ -252,6 +285,7 @@ std::string text_report(const stats::Snapshot& snapshot) {
     device.ordinal < 0 ? add_unknown_device(page, device)
                        : add_device(page, device, snapshot.number == 0);
   if (snapshot.devices.empty()) page.line("no device was used");
+  add_leaks(page, snapshot.leaks, snapshot.number == 0);
   add_settings(page, snapshot);
   return page.take();
 }

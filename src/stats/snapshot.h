@@ -68,6 +68,28 @@ struct DeviceSnapshot {
   std::int64_t driver_slack_bytes() const noexcept;
 };
 
+/// A frame of a call stack.
+struct LeakFrame {
+  std::string module;        ///< path of the program or library; empty: not known
+  std::uint64_t offset = 0;  ///< in the module, as addr2line takes it
+  std::string symbol;        ///< of the function; empty if it is not exported
+};
+
+/// Live allocations of one call site on one device; `blocks` and `bytes` are scaled estimates where
+/// only a sample is kept.
+struct LeakSite {
+  int device = -1;
+  std::uint64_t blocks = 0;
+  std::uint64_t bytes = 0;
+  std::vector<LeakFrame> frames;  ///< innermost first; none: too many call sites
+};
+
+/// What was live when the report was taken (CUPOOL_LEAKS).
+struct Leaks {
+  std::uint64_t one_in = 0;     ///< 0: not asked for; 1: every allocation; else one in so many
+  std::vector<LeakSite> sites;  ///< most bytes first
+};
+
 /// What became of the trace (CUPOOL_TRACE) so far.
 struct TraceSummary {
   std::string path;  ///< empty: there is none
@@ -89,6 +111,7 @@ struct Snapshot {
   std::vector<Event> events;  ///< by time
   Series series;              ///< added by who keeps one
   TraceSummary trace;         ///< added by who keeps one
+  Leaks leaks;                ///< added by who keeps them
 
   /// Whether the process allocated GPU memory in any way, ours or its own: only then it reports.
   bool allocated_gpu_memory() const noexcept;

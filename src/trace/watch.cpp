@@ -1,6 +1,7 @@
 // Tells each watcher what it wants to know.
 #include "trace/watch.h"
 
+#include "trace/leaks.h"
 #include "trace/recorder.h"
 #include "util/clock.h"
 
@@ -37,6 +38,7 @@ void note_allocation(const Memory& memory, std::uint64_t start_ns) noexcept {
     event.duration_ns = util::now_ns() - start_ns;
     record(event);
   }
+  if (is_asked_for(kLeaks)) leak_allocated(memory);
 }
 
 void note_allocation_failure(std::uint64_t bytes, std::uint64_t start_ns) noexcept {
@@ -49,6 +51,7 @@ void note_allocation_failure(std::uint64_t bytes, std::uint64_t start_ns) noexce
 
 void note_free(const Memory& memory) noexcept {
   if (is_asked_for(kTrace)) record(event_of(Action::free, memory));
+  if (is_asked_for(kLeaks)) leak_freed(memory.address);
 }
 
 void note_free_done(const Memory& memory, std::uint64_t start_ns) noexcept {
@@ -61,6 +64,7 @@ void note_free_done(const Memory& memory, std::uint64_t start_ns) noexcept {
 
 void note_lost(const Memory& memory) noexcept {
   if (is_asked_for(kTrace)) record(event_of(Action::free, memory));
+  if (is_asked_for(kLeaks)) leak_freed(memory.address);
 }
 
 }  // namespace cupool::trace

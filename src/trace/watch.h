@@ -8,7 +8,7 @@
 namespace cupool::trace {
 
 /// Bits of `watchers`.
-enum Watcher : unsigned { kTrace = 1u };
+enum Watcher : unsigned { kTrace = 1u, kLeaks = 2u };
 
 namespace detail {
 extern std::atomic<unsigned> watchers;

@@ -120,6 +120,20 @@ TEST(Formats, AreAListAndOffStandsAlone) {
   }
 }
 
+TEST(Share, IsAllNoneOrOneInSoMany) {
+  Sampling share{7};
+  EXPECT_TRUE(parse_value("0", kAny, &share));
+  EXPECT_EQ(share.one_in, 0u);
+  EXPECT_TRUE(parse_value("1", kAny, &share));
+  EXPECT_EQ(share.one_in, 1u);
+  EXPECT_TRUE(parse_value("1/64", kAny, &share));
+  EXPECT_EQ(share.one_in, 64u);
+  for (const char* text : {"", "2", "1/", "1/0", "2/64", "1/-1", "1/64/2", "1/1000001", "0.5"}) {
+    EXPECT_FALSE(parse_value(text, kAny, &share)) << text;
+  }
+  EXPECT_EQ(share.one_in, 64u);
+}
+
 TEST(Signal, IsANameOrANumberThatCanBeHandled) {
   const auto number_of = [](const char* text) {
     SignalNumber signal{-1};

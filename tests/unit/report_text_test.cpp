@@ -116,6 +116,22 @@ TEST_F(TextReport, EveryDeviceHasItsPart) {
   EXPECT_THAT(report, HasSubstr("Without a current context: 0 malloc"));
 }
 
+TEST_F(TextReport, LeaksAreListedWithWhereTheyCameFrom) {
+  stats::Snapshot snapshot = fixed_snapshot();
+  EXPECT_THAT(text_report(snapshot), Not(HasSubstr("call site")));
+  snapshot.leaks.one_in = 1;
+  EXPECT_THAT(text_report(snapshot), HasSubstr("Never freed, by call site: nothing\n"));
+  for (std::uint64_t i = 0; i < 12; ++i) {
+    snapshot.leaks.sites.push_back({0, 2, 4096 - i, {{"/lib/a\n.so", 0x12ab, "leak(int)"}}});
+  }
+  const std::string report = text_report(snapshot);
+  EXPECT_THAT(report,
+              HasSubstr("  4.00 KiB in 2 blocks on device 0\n    /lib/a?.so+0x12ab leak(int)\n"));
+  EXPECT_THAT(report, HasSubstr("and 2 call sites more"));
+  snapshot.leaks.one_in = 64;
+  EXPECT_THAT(text_report(snapshot), HasSubstr("estimated: one allocation in 64 was looked at"));
+}
+
 TEST_F(TextReport, AnEmptySnapshotIsNoTrouble) {
   EXPECT_THAT(text_report(stats::Snapshot{}), HasSubstr("no device was used"));
 }

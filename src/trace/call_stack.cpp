@@ -1,0 +1,81 @@
+// Offsets are those that addr2line takes: relative to where the module was linked, and of the call
+// itself, one byte before the address to which it returns.
+#include "trace/call_stack.h"
+
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <link.h>
+#include <unwind.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace cupool::trace {
+
+namespace {
+
+constexpr std::size_t kShownFrames = 8;
+
+struct Walk {
+  CallStack* stack;
+  std::size_t depth;
+};
+
+_Unwind_Reason_Code keep_frame(_Unwind_Context* context, void* state) {
+  auto* walk = static_cast<Walk*>(state);
+  const std::uintptr_t address = _Unwind_GetIP(context);
+  if (address == 0 || walk->depth == CallStack::kMostFrames) return _URC_NORMAL_STOP;
+  walk->stack->addresses[walk->depth++] = address;
+  return _URC_NO_REASON;
+}
+
+std::string demangled(const char* symbol) {
+  int status = 0;
+  char* text = abi::__cxa_demangle(symbol, nullptr, nullptr, &status);
+  std::string name = status == 0 && text != nullptr ? text : symbol;
+  std::free(text);
+  return name;
+}
+
+// The modules between the program and the allocation: us, and NVIDIA's.
+bool is_between(const Dl_info& info) {
+  static const void* const own_base = [] {
+    Dl_info own{};
+    return dladdr(reinterpret_cast<void*>(&call_stack), &own) != 0 ? own.dli_fbase : nullptr;
+  }();
+  if (info.dli_fbase == own_base) return true;
+  const char* slash = std::strrchr(info.dli_fname, '/');
+  const char* name = slash == nullptr ? info.dli_fname : slash + 1;
+  return std::strncmp(name, "libcudart.so", 12) == 0 || std::strncmp(name, "libcuda.so", 10) == 0;
+}
+
+}  // namespace
+
+CallStack call_stack() noexcept {
+  CallStack stack;
+  Walk walk{&stack, 0};
+  _Unwind_Backtrace(keep_frame, &walk);
+  return stack;
+}
+
+std::vector<stats::LeakFrame> frames_of(const CallStack& stack) {
+  std::vector<stats::LeakFrame> frames;
+  for (const std::uintptr_t address : stack.addresses) {
+    if (address == 0 || frames.size() == kShownFrames) break;
+    Dl_info info{};
+    link_map* module = nullptr;
+    const bool known = dladdr1(reinterpret_cast<void*>(address - 1), &info,
+                               reinterpret_cast<void**>(&module), RTLD_DL_LINKMAP) != 0;
+    if (!known) {
+      frames.push_back({"", address - 1, ""});
+      continue;
+    }
+    if (frames.empty() && is_between(info)) continue;
+    frames.push_back({info.dli_fname, address - 1 - module->l_addr,
+                      info.dli_sname == nullptr ? "" : demangled(info.dli_sname)});
+  }
+  return frames;
+}
+
+}  // namespace cupool::trace

@@ -1,0 +1,172 @@
+// Live allocations in shards by address, each with the number of its call site. A small filter in
+// front answers most frees where only a sample is kept.
+#include "trace/leaks.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <unordered_map>
+
+#include "trace/call_stack.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+namespace cupool::trace {
+
+namespace {
+
+constexpr std::size_t kShards = 64;
+constexpr std::size_t kFilter = std::size_t{1} << 16;
+constexpr std::size_t kMostSites = 16384;
+
+struct LiveBlock {
+  std::uint64_t bytes;
+  int device;
+  std::size_t site;
+};
+
+struct Shard {
+  std::mutex mutex;
+  std::unordered_map<std::uint64_t, LiveBlock> blocks;
+};
+
+struct HashOfStack {
+  std::size_t operator()(const CallStack& stack) const {
+    std::uint64_t hash = 0;
+    for (const std::uintptr_t address : stack.addresses) {
+      hash = (hash ^ address) * std::uint64_t{0x9e3779b97f4a7c15};
+      hash ^= hash >> 29;
+    }
+    return hash;
+  }
+};
+
+// What an address means is found out when a site is new: its module may be unloaded later.
+struct Sites {
+  std::mutex mutex;
+  std::unordered_map<CallStack, std::size_t, HashOfStack> numbers;
+  std::deque<std::vector<stats::LeakFrame>> frames{{}};  // the first: beyond kMostSites
+};
+
+struct State {
+  explicit State(std::uint64_t sampled) : one_in(sampled) {}
+  const std::uint64_t one_in;
+  std::array<Shard, kShards> shards;
+  std::array<std::atomic<std::uint32_t>, kFilter> filter{};  // live blocks by a hash of the address
+  Sites sites;
+};
+std::atomic<State*> state{nullptr};
+
+std::uint64_t mixed(std::uint64_t address) {
+  return (address >> 9) * std::uint64_t{0x9e3779b97f4a7c15};  // addresses are 512 bytes apart
+}
+
+// Not every n-th: programs allocate in loops.
+bool is_sampled(std::uint64_t one_in) {
+  if (one_in <= 1) return true;
+  static thread_local std::uint64_t random = 0;
+  if (random == 0) random = util::now_ns() ^ reinterpret_cast<std::uintptr_t>(&random);
+  random ^= random << 13;
+  random ^= random >> 7;
+  random ^= random << 17;
+  return random % one_in == 0;
+}
+
+std::size_t site_of(Sites& sites, const CallStack& stack) {
+  {
+    const std::lock_guard<std::mutex> lock(sites.mutex);
+    const auto found = sites.numbers.find(stack);
+    if (found != sites.numbers.end()) return found->second;
+    if (sites.numbers.size() >= kMostSites) return 0;
+  }
+  std::vector<stats::LeakFrame> frames = frames_of(stack);  // asks the dynamic linker: no lock held
+  const std::lock_guard<std::mutex> lock(sites.mutex);
+  const auto [place, added] = sites.numbers.emplace(stack, sites.frames.size());
+  if (added) sites.frames.push_back(std::move(frames));
+  return place->second;
+}
+
+// Sites that differ only in what is not shown are one.
+using Key = std::tuple<int, std::vector<std::tuple<std::string, std::uint64_t>>>;
+
+Key key_of(int device, const std::vector<stats::LeakFrame>& frames) {
+  Key key{device, {}};
+  for (const stats::LeakFrame& frame : frames) {
+    std::get<1>(key).emplace_back(frame.module, frame.offset);
+  }
+  return key;
+}
+
+}  // namespace
+
+void start_leaks(std::uint64_t one_in) {
+  state.store(new State(one_in), std::memory_order_release);
+}
+
+void leak_allocated(const Memory& memory) noexcept {
+  State* now = state.load(std::memory_order_acquire);
+  if (now == nullptr || !is_sampled(now->one_in)) return;
+  try {
+    const std::size_t site = site_of(now->sites, call_stack());
+    const std::uint64_t hash = mixed(memory.address);
+    Shard& shard = now->shards[hash >> 58];
+    const std::lock_guard<std::mutex> lock(shard.mutex);
+    const bool added =
+        shard.blocks.insert_or_assign(memory.address, LiveBlock{memory.bytes, memory.device, site})
+            .second;
+    if (added) now->filter[hash >> 48].fetch_add(1, std::memory_order_relaxed);
+  } catch (...) {
+    CUPOOL_WARN_ONCE("no memory for the list of leaks; it is not complete");
+  }
+}
+
+void leak_freed(std::uint64_t address) noexcept {
+  State* now = state.load(std::memory_order_acquire);
+  if (now == nullptr) return;
+  const std::uint64_t hash = mixed(address);
+  if (now->filter[hash >> 48].load(std::memory_order_relaxed) == 0) return;
+  Shard& shard = now->shards[hash >> 58];
+  const std::lock_guard<std::mutex> lock(shard.mutex);
+  if (shard.blocks.erase(address) != 0) {
+    now->filter[hash >> 48].fetch_sub(1, std::memory_order_relaxed);
+  }
+}
+
+stats::Leaks live_by_call_site() {
+  State* now = state.load(std::memory_order_acquire);
+  if (now == nullptr) return {};
+  std::map<std::pair<std::size_t, int>, stats::LeakSite> by_number;
+  for (Shard& shard : now->shards) {
+    const std::lock_guard<std::mutex> lock(shard.mutex);
+    for (const auto& [address, block] : shard.blocks) {
+      stats::LeakSite& site = by_number[{block.site, block.device}];
+      site.blocks += now->one_in;
+      site.bytes += block.bytes * now->one_in;
+    }
+  }
+  std::map<Key, stats::LeakSite> merged;
+  {
+    const std::lock_guard<std::mutex> lock(now->sites.mutex);
+    for (const auto& [number, live] : by_number) {
+      const std::vector<stats::LeakFrame>& frames = now->sites.frames[number.first];
+      stats::LeakSite& site = merged[key_of(number.second, frames)];
+      site.device = number.second;
+      site.frames = frames;
+      site.blocks += live.blocks;
+      site.bytes += live.bytes;
+    }
+  }
+  stats::Leaks leaks;
+  leaks.one_in = now->one_in;
+  for (auto& [key, site] : merged) leaks.sites.push_back(std::move(site));
+  std::stable_sort(
+      leaks.sites.begin(), leaks.sites.end(),
+      [](const stats::LeakSite& a, const stats::LeakSite& b) { return a.bytes > b.bytes; });
+  return leaks;
+}
+
+}  // namespace cupool::trace

@@ -1,0 +1,108 @@
+// What is never freed, by call site (docs/statistics.md, Leaks).
+#include "harness.h"
+
+namespace preload {
+namespace {
+
+// The call sites of a report by the function that called us.
+std::map<std::string, nlohmann::json> by_symbol(const nlohmann::json& report) {
+  std::map<std::string, nlohmann::json> sites;
+  for (const nlohmann::json& site : report.at("leaks").at("sites")) {
+    std::string symbol;
+    for (const nlohmann::json& frame : site.at("frames")) {
+      if (symbol.empty() && frame.at("symbol").is_string()) symbol = frame.at("symbol");
+    }
+    EXPECT_TRUE(sites.emplace(symbol, site).second) << symbol << " comes twice";
+  }
+  return sites;
+}
+
+TEST(Leaks, AreListedByCallSiteMostBytesFirst) {
+  for (const char* most : {"100%", "512"}) {  // with the latter, all are passed through
+    const PreloadedRun result =
+        expect_same("probe_leaks", 0, 1, {{"CUPOOL_LEAKS", "1"}, {"CUPOOL_MAX_BLOCK", most}});
+    const nlohmann::json& report = result.reports.at(0);
+    EXPECT_EQ(report.at("leaks").at("is_estimate"), false);
+    auto sites = by_symbol(report);
+    ASSERT_EQ(sites.size(), 2u) << report.at("leaks").dump(1);
+    EXPECT_EQ(sites["leak_large"].at("blocks"), 3);
+    EXPECT_EQ(sites["leak_large"].at("bytes"), 15 << 20);
+    EXPECT_EQ(sites["leak_small"].at("blocks"), 1);
+    EXPECT_EQ(sites["leak_small"].at("bytes"), 1000);
+    EXPECT_EQ(report.at("leaks").at("sites").at(0), sites["leak_large"]) << "most bytes first";
+    const nlohmann::json& gauges = report.at("devices").at(0).at("gauges");
+    EXPECT_EQ(gauges.at("leaked_bytes").at("current"), (15 << 20) + 1000) << "the same sum";
+    EXPECT_EQ(gauges.at("leaked_blocks").at("current"), 4);
+  }
+}
+
+TEST(Leaks, SayWhereInWhichModule) {
+  const PreloadedRun result = expect_same("probe_leaks", 0, 1, {{"CUPOOL_LEAKS", "1"}});
+  auto sites = by_symbol(result.reports.at(0));
+  const nlohmann::json& frames = sites["leak_large"].at("frames");
+  ASSERT_GE(frames.size(), 2u);
+  EXPECT_EQ(frames.at(0).at("symbol"), "leak_large") << "nothing of cupool or libcudart before it";
+  EXPECT_EQ(frames.at(0).at("module"), probe_path("probe_leaks"));
+  EXPECT_TRUE(frames.at(1).at("symbol").is_null()) << "main is not exported";
+  const char* const functions[] = {"leak_large\n", "main\n"};
+  for (size_t i = 0; i < 2; ++i) {
+    Command command;
+    char offset[32];
+    std::snprintf(offset, sizeof offset, "0x%lx", frames.at(i).at("offset").get<unsigned long>());
+    command.argv = {"/usr/bin/addr2line", "-f", "-e", probe_path("probe_leaks"), offset};
+    command.environment = base_environment();
+    EXPECT_EQ(run(command).out.rfind(functions[i], 0), 0u) << "as the page says: " << offset;
+  }
+}
+
+TEST(Leaks, AreInTheTextReport) {
+  const ScratchFolder folder;
+  run_preloaded("probe_leaks", {{"CUPOOL_LEAKS", "1"},
+                                {"CUPOOL_STATS", "text"},
+                                {"CUPOOL_STATS_FILE", folder.path() + "/report.txt"}});
+  const std::string text = read_file(folder.path() + "/report.txt");
+  const size_t title = text.find("Never freed, by call site\n");
+  ASSERT_NE(title, std::string::npos) << text;
+  const size_t large = text.find("15.0 MiB in 3 blocks on device 0", title);
+  const size_t symbol = text.find(" leak_large\n", large);
+  EXPECT_NE(symbol, std::string::npos) << text;
+  EXPECT_NE(text.find("1000 B in 1 block on device 0", symbol), std::string::npos) << text;
+}
+
+TEST(Leaks, OfASampleAreScaledAndSaySo) {
+  const PreloadedRun result = expect_same("probe_leaks many=4000", 0, 1, {{"CUPOOL_LEAKS", "1/8"}});
+  const nlohmann::json& report = result.reports.at(0);
+  EXPECT_EQ(report.at("leaks").at("sampled_one_in"), 8);
+  EXPECT_EQ(report.at("leaks").at("is_estimate"), true);
+  auto sites = by_symbol(report);
+  ASSERT_EQ(sites.count("leak_many"), 1u) << report.at("leaks").dump(1);
+  // 500 expected, with a standard deviation of 21: six of them either way.
+  const uint64_t blocks = sites["leak_many"].at("blocks");
+  EXPECT_GE(blocks, 3000u);
+  EXPECT_LE(blocks, 5000u);
+  EXPECT_EQ(sites["leak_many"].at("bytes"), blocks * 4096);
+}
+
+TEST(Leaks, GoWithTheirContext) {
+  const PreloadedRun result =
+      expect_same("probe_contexts mode=reset", 0, 1, {{"CUPOOL_LEAKS", "1"}});
+  uint64_t bytes = 0;
+  for (const nlohmann::json& site : result.reports.at(0).at("leaks").at("sites")) {
+    bytes += site.at("bytes").get<uint64_t>();
+  }
+  EXPECT_EQ(bytes,
+            result.reports.at(0).at("devices").at(0).at("gauges").at("leaked_bytes").at("current"));
+}
+
+TEST(Leaks, OfManyThreadsAddUpToNothing) {
+  const PreloadedRun result =
+      expect_same("probe_runtime_shared threads=4 iterations=100", 0, 1, {{"CUPOOL_LEAKS", "1"}});
+  EXPECT_TRUE(result.reports.at(0).at("leaks").at("sites").empty());
+}
+
+TEST(Leaks, AreNotKeptUnlessAskedFor) {
+  EXPECT_TRUE(expect_same("probe_leaks").reports.at(0).at("leaks").is_null());
+}
+
+}  // namespace
+}  // namespace preload
