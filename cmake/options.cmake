@@ -2,7 +2,8 @@
 add_library(cupool_options INTERFACE)
 target_include_directories(cupool_options INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
 target_include_directories(cupool_options SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
-target_compile_options(cupool_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
+target_compile_options(cupool_options INTERFACE -Wall -Wextra -Wshadow
+                                                $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
                                                 -fvisibility=hidden -fno-omit-frame-pointer
                                                 -ffunction-sections -fdata-sections
                                                 -ftls-model=initial-exec)

@@ -17,6 +17,7 @@
 #include "core/agents.h"
 #include "core/ipc_socket.h"
 #include "core/thread_stream.h"
+#include "process/requests.h"
 #include "process/sampler.h"
 #include "process/signal_report.h"
 #include "report/write.h"
@@ -125,14 +126,13 @@ report::Destinations destinations_in_force() {
   return destinations;
 }
 
-// The report of now; `number` as in the snapshot. False if there is nothing to report.
-bool write_report(bool ask_driver, std::uint64_t number, const report::Destinations& destinations) {
+// All that a report shows, of now; `number` as in the snapshot.
+stats::Snapshot take_snapshot(bool ask_driver, std::uint64_t number) {
   ask_driver = ask_driver && !cuda::shut_down();
   if (ask_driver) allocator->refresh_figures();
   allocator->fold_statistics();
   describe_process();
   stats::Snapshot snapshot = stats::take();
-  if (!snapshot.allocated_gpu_memory()) return false;
   snapshot.number = number;
   if (samples != nullptr) {
     snapshot.series = samples->read();
@@ -141,6 +141,13 @@ bool write_report(bool ask_driver, std::uint64_t number, const report::Destinati
   snapshot.leaks = trace::live_by_call_site();
   const trace::TraceFigures traced = trace::trace_figures();
   snapshot.trace = {traced.path, traced.events, traced.dropped, traced.bytes};
+  return snapshot;
+}
+
+// The report of now. False if there is nothing to report.
+bool write_report(bool ask_driver, std::uint64_t number, const report::Destinations& destinations) {
+  const stats::Snapshot snapshot = take_snapshot(ask_driver, number);
+  if (!snapshot.allocated_gpu_memory()) return false;
   report::write_reports(snapshot, destinations);
   return true;
 }
@@ -259,6 +266,25 @@ void report_once(bool driver_is_up) {
     write_report(driver_is_up, 0, destinations_in_force());
   } catch (...) {
     CUPOOL_LOG(warn, "no memory for the report at exit");
+  }
+}
+
+int dump(const char* path) noexcept {
+  if (engine() == nullptr) return CUPOOL_NOT_RUNNING;
+  if (path == nullptr && config::settings().stats.off()) return CUPOOL_INVALID_ARGUMENT;
+  const std::lock_guard<std::mutex> lock(report_mutex);
+  trace::flush_trace();
+  try {
+    if (path != nullptr) {
+      const stats::Snapshot snapshot = take_snapshot(!driver_leaves, snapshots + 1);
+      ++snapshots;
+      const std::string file = util::expand_path_pattern(path);
+      return report::write_report_to(file, snapshot) ? CUPOOL_OK : CUPOOL_FAILED;
+    }
+    if (write_report(!driver_leaves, snapshots + 1, destinations_in_force())) ++snapshots;
+    return CUPOOL_OK;
+  } catch (...) {
+    return CUPOOL_FAILED;
   }
 }
 

@@ -119,6 +119,13 @@ void write_format(const Format& format, const Formats& formats, const std::strin
 
 }  // namespace
 
+bool write_report_to(const std::string& path, const stats::Snapshot& snapshot) {
+  if (named_by(kJson, path)) return write_file(path, json_report(snapshot));
+  if (named_by(kCsv, path)) return write_file(path, csv_report(snapshot));
+  if (named_by(kPrometheus, path)) return replace_file(path, prometheus_report(snapshot));
+  return write_file(path, text_report(snapshot));
+}
+
 void write_reports(const stats::Snapshot& snapshot, const Destinations& destinations) noexcept {
   const int saved_errno = errno;
   try {

@@ -30,4 +30,8 @@ struct Destinations {
 /// fails: a destination that fails is warned of and replaced.
 void write_reports(const stats::Snapshot& snapshot, const Destinations& destinations) noexcept;
 
+/// Writes one report to the file of this name, in the format that its ending says (.json, .csv,
+/// .prom; any other: text). False, with errno, if it cannot be written. Throws only std::bad_alloc.
+bool write_report_to(const std::string& path, const stats::Snapshot& snapshot);
+
 }  // namespace cupool::report
