@@ -17,6 +17,12 @@ std::string as_file_name(std::string text) {
   return text;
 }
 
+// The value of an environment variable; empty if it is not set.
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string() : std::string(value);
+}
+
 std::string compact_local_time() {
   const time_t now = ::time(nullptr);
   struct tm parts {};
@@ -28,11 +34,18 @@ std::string compact_local_time() {
 }  // namespace
 
 std::string launcher_rank() {
-  // Open MPI, PMIx launchers, MPICH and its family, Slurm, torchrun.
-  for (const char* name :
-       {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "RANK"}) {
-    const char* value = std::getenv(name);
-    if (value != nullptr && value[0] != '\0') return value;
+  // The nearest launcher counts. torchrun stands between a batch system and the program: inside a
+  // Slurm job or under mpirun all of its workers inherit one and the same outer rank.
+  if (!variable("TORCHELASTIC_RUN_ID").empty() || !variable("LOCAL_RANK").empty()) {
+    const std::string rank = variable("RANK");
+    if (!rank.empty()) return rank;
+  }
+  // Open MPI; PMIx launchers (PRRTE, Flux); MPICH's Hydra and its family (Intel MPI); Cray PALS;
+  // MVAPICH; Slurm, after the launchers that run inside its jobs; any other that sets RANK.
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID",
+                           "MV2_COMM_WORLD_RANK", "SLURM_PROCID", "RANK"}) {
+    const std::string rank = variable(name);
+    if (!rank.empty()) return rank;
   }
   return {};
 }

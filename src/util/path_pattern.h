@@ -13,7 +13,8 @@ namespace cupool::util {
 /// as getenv is. Throws only std::bad_alloc.
 std::string expand_path_pattern(std::string_view pattern);
 
-/// The rank that the launcher gave: the first of OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK,
+/// The rank that the launcher gave: RANK beside LOCAL_RANK or TORCHELASTIC_RUN_ID (torchrun), else
+/// the first of OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK, PALS_RANKID, MV2_COMM_WORLD_RANK,
 /// SLURM_PROCID, RANK that is set and not empty; an empty text if there is none.
 std::string launcher_rank();
 

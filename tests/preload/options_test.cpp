@@ -155,5 +155,40 @@ TEST(Options, ProfileGivesOptionsAndTheEnvironmentWins) {
   EXPECT_EQ(overridden.counter("served_passthrough_total"), 0u);
 }
 
+// A real launcher, if the machine has one: each rank has a file with its number.
+TEST(Ranks, OfARealMpirunHaveAReportEach) {
+  if (access("/usr/bin/mpirun", X_OK) != 0) {
+    GTEST_SKIP() << "/usr/bin/mpirun is not installed (Debian: openmpi-bin)";
+  }
+  const ScratchFolder folder;
+  Environment environment = base_environment();
+  add_preload(&environment);
+  const std::string preload = environment.at("LD_PRELOAD");
+  environment.erase("LD_PRELOAD");  // for the ranks alone
+  environment["CUPOOL_STATS"] = "json";
+  environment["CUPOOL_STATS_FILE"] = folder.path() + "/rank-%r.json";
+  environment["OMPI_ALLOW_RUN_AS_ROOT"] = "1";
+  environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1";
+  environment["TMPDIR"] = folder.path();
+  Command command;
+  command.argv = {"/usr/bin/mpirun",
+                  "--oversubscribe",
+                  "-n",
+                  "4",
+                  "/usr/bin/env",
+                  "LD_PRELOAD=" + preload,
+                  probe_path("probe_runtime_shared")};
+  command.environment = environment;
+  const ProcessResult result = run(command);
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  for (const char* rank : {"0", "1", "2", "3"}) {
+    const std::string text = read_file(folder.path() + "/rank-" + rank + ".json");
+    const nlohmann::json report = nlohmann::json::parse(text, nullptr, false);
+    ASSERT_FALSE(report.is_discarded()) << "rank " << rank << ": " << result.describe();
+    EXPECT_EQ(report.at("process").at("rank"), rank);
+    EXPECT_EQ(report.at("devices").at(0).at("counters").at("malloc_calls_total"), 80);
+  }
+}
+
 }  // namespace
 }  // namespace preload
