@@ -42,9 +42,11 @@ ShortCut short_cut(const RealRuntimeFunction& real) {
   return cut;
 }
 
-// Serves from the cache, and tells who watches.
+// Serves from the cache, and tells who watches. A range of NVTX has to begin before it is known who
+// serves: there the driver's hook does it.
 bool serve(const ShortCut& cut, std::uint64_t bytes, CUdeviceptr* address) {
   const bool watched = cupool::trace::watching();
+  if (watched && cupool::trace::watching(cupool::trace::kNvtx)) return false;
   const std::uint64_t start = watched ? cupool::util::now_ns() : 0;
   if (!cut.allocator->try_allocate_cached(*cut.context, bytes, address)) return false;
   if (watched) {

@@ -12,6 +12,7 @@ template <typename Call>
 CUresult watched_allocation(core::Allocator& allocator, std::uint64_t bytes,
                             const CUdeviceptr* address, const Call& call) {
   if (!trace::watching()) return call();
+  const trace::CallRange range(trace::CallRange::Call::malloc, bytes);
   const std::uint64_t start = util::now_ns();
   const CUresult result = call();
   if (result != CUDA_SUCCESS) {
@@ -27,6 +28,7 @@ template <typename Call>
 auto watched_free(core::Allocator& allocator, CUdeviceptr address, const Call& call) {
   if (!trace::watching()) return call();
   const auto memory = allocator.memory_at(address);
+  const trace::CallRange range(trace::CallRange::Call::free, memory ? memory->bytes : 0);
   const std::uint64_t start = util::now_ns();
   if (memory) trace::note_free(*memory);
   const auto result = call();

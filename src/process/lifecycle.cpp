@@ -23,6 +23,7 @@
 #include "report/write.h"
 #include "stats/snapshot.h"
 #include "trace/leaks.h"
+#include "trace/nvtx.h"
 #include "trace/recorder.h"
 #include "trace/watch.h"
 #include "util/log.h"
@@ -191,6 +192,10 @@ void start_watchers() {
   if (settings.leaks.one_in != 0) {
     trace::start_leaks(settings.leaks.one_in);
     trace::add_watcher(trace::kLeaks);
+  }
+  if (settings.nvtx) {
+    trace::start_nvtx();
+    trace::add_watcher(trace::kNvtx);
   }
 }
 

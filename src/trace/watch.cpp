@@ -2,6 +2,7 @@
 #include "trace/watch.h"
 
 #include "trace/leaks.h"
+#include "trace/nvtx.h"
 #include "trace/recorder.h"
 #include "util/clock.h"
 
@@ -12,10 +13,6 @@ std::atomic<unsigned> watchers{0};
 }
 
 namespace {
-
-bool is_asked_for(Watcher watcher) {
-  return (detail::watchers.load(std::memory_order_relaxed) & watcher) != 0;
-}
 
 Event event_of(Action action, const Memory& memory) {
   Event event;
@@ -33,16 +30,17 @@ void add_watcher(Watcher watcher) noexcept {
 }
 
 void note_allocation(const Memory& memory, std::uint64_t start_ns) noexcept {
-  if (is_asked_for(kTrace)) {
+  if (watching(kTrace)) {
     Event event = event_of(Action::allocate, memory);
     event.duration_ns = util::now_ns() - start_ns;
     record(event);
   }
-  if (is_asked_for(kLeaks)) leak_allocated(memory);
+  if (watching(kLeaks)) leak_allocated(memory);
+  if (watching(kNvtx)) nvtx_changed(memory, true);
 }
 
 void note_allocation_failure(std::uint64_t bytes, std::uint64_t start_ns) noexcept {
-  if (is_asked_for(kTrace)) {
+  if (watching(kTrace)) {
     Event event = event_of(Action::allocate_failure, {0, bytes, -1});
     event.duration_ns = util::now_ns() - start_ns;
     record(event);
@@ -50,21 +48,31 @@ void note_allocation_failure(std::uint64_t bytes, std::uint64_t start_ns) noexce
 }
 
 void note_free(const Memory& memory) noexcept {
-  if (is_asked_for(kTrace)) record(event_of(Action::free, memory));
-  if (is_asked_for(kLeaks)) leak_freed(memory.address);
+  if (watching(kTrace)) record(event_of(Action::free, memory));
+  if (watching(kLeaks)) leak_freed(memory.address);
+  if (watching(kNvtx)) nvtx_changed(memory, false);
 }
 
 void note_free_done(const Memory& memory, std::uint64_t start_ns) noexcept {
-  if (is_asked_for(kTrace) && wants_durations()) {
+  if (watching(kTrace) && wants_durations()) {
     Event event = event_of(Action::free_done, memory);
     event.duration_ns = util::now_ns() - start_ns;
     record(event);
   }
 }
 
+// A free by another name.
 void note_lost(const Memory& memory) noexcept {
-  if (is_asked_for(kTrace)) record(event_of(Action::free, memory));
-  if (is_asked_for(kLeaks)) leak_freed(memory.address);
+  note_free(memory);
+}
+
+CallRange::CallRange(Call call, std::uint64_t bytes) noexcept : active_(watching(kNvtx)) {
+  if (!active_) return;
+  call == Call::malloc ? nvtx_begin_malloc(bytes) : nvtx_begin_free(bytes);
+}
+
+CallRange::~CallRange() {
+  if (active_) nvtx_end();
 }
 
 }  // namespace cupool::trace

@@ -8,7 +8,7 @@
 namespace cupool::trace {
 
 /// Bits of `watchers`.
-enum Watcher : unsigned { kTrace = 1u, kLeaks = 2u };
+enum Watcher : unsigned { kTrace = 1u, kLeaks = 2u, kNvtx = 4u };
 
 namespace detail {
 extern std::atomic<unsigned> watchers;
@@ -16,6 +16,10 @@ extern std::atomic<unsigned> watchers;
 
 inline bool watching() noexcept {
   return detail::watchers.load(std::memory_order_relaxed) != 0;
+}
+
+inline bool watching(Watcher watcher) noexcept {
+  return (detail::watchers.load(std::memory_order_relaxed) & watcher) != 0;
 }
 
 /// From now on this one is told. Thread-safe.
@@ -37,5 +41,18 @@ void note_free(const Memory& memory) noexcept;
 void note_free_done(const Memory& memory, std::uint64_t start_ns) noexcept;
 /// The memory went away with its context.
 void note_lost(const Memory& memory) noexcept;
+
+/// The range of a call in NVTX, for the life of an object; nothing where nobody asked for NVTX.
+class CallRange {
+ public:
+  enum class Call { malloc, free };
+  CallRange(Call call, std::uint64_t bytes) noexcept;
+  ~CallRange();
+  CallRange(const CallRange&) = delete;
+  CallRange& operator=(const CallRange&) = delete;
+
+ private:
+  const bool active_;
+};
 
 }  // namespace cupool::trace
