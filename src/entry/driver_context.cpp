@@ -265,6 +265,7 @@ CUresult cupool_hook_cuCtxAttach(CUcontext* context, unsigned int flags) {
 
 CUresult cupool_hook_cuCtxDetach(CUcontext context) {
   CUPOOL_REAL_OR_RETURN(cuCtxDetach);
+  const cupool::process::SamplingPause no_samples;  // it may be the last reference
   return change_current([&] { return real.cuCtxDetach(context); });
 }
 
