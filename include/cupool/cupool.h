@@ -5,11 +5,11 @@
  *
  *     if (cupool_trim) cupool_trim(-1, NULL);
  *
- * This works in position-independent code, which compilers make unless told otherwise (-no-pie
- * needs the linker's -z dynamic-undefined-weak). Everything here is plain C, usable from C89 and
- * C++, may be called by any thread at any time but in a signal handler, never throws, and touches
- * neither the current context of the thread nor its last CUDA error. Nothing of it is fast: it is
- * not for the inner loop. */
+ * This works in position-independent code, which compilers make unless told otherwise (with
+ * -no-pie, some linkers need -z dynamic-undefined-weak). Everything here is plain C, usable from
+ * C89 and C++, may be called by any thread at any time but in a signal handler, never throws, and
+ * touches neither the current context of the thread nor its last CUDA error. Nothing of it is fast:
+ * it is not for the inner loop. */
 #ifndef CUPOOL_CUPOOL_H
 #define CUPOOL_CUPOOL_H
 
