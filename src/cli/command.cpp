@@ -152,8 +152,10 @@ int main_of(const std::vector<std::string>& arguments) {
     print_error(error.what());
     return exit_usage;
   }
-  // A reader that stopped listening, or a full disk, is not success.
-  if (std::fflush(stdout) != 0 && session.exit_code == exit_ok) {
+  // A reader that stopped listening, or a full disk, is not success. Text beyond the buffer has met
+  // it before, and leaves nothing to flush.
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (!written && session.exit_code == exit_ok) {
     std::perror("cupool: cannot write");
     return exit_negative;
   }
