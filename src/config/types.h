@@ -10,7 +10,7 @@
 
 namespace cupool::config {
 
-// The enumerations: FreeMode, Backend, Pool, StatsFormat, LogLevel.
+// The enumerations: Mode, FreeMode, Backend, Pool, StatsFormat, LogLevel.
 #define CUPOOL_ENUMERATION_BEGIN(type) enum class type : int {
 #define CUPOOL_ENUMERATION_VALUE(enumerator, text) enumerator,
 #define CUPOOL_ENUMERATION_END(type) \

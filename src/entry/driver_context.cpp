@@ -10,6 +10,7 @@
 using cupool::core::Allocator;
 using cupool::core::Context;
 using cupool::core::ContextRegistry;
+using cupool::core::Observer;
 using cupool::process::engine;
 using cupool::process::started_engine;
 
@@ -110,7 +111,10 @@ CUstream per_thread(CUstream stream) {
 template <typename Call>
 CUresult begin_capture(CUstream stream, const Call& call) {
   Allocator* allocator = started_engine();
-  if (allocator == nullptr) return call();
+  if (allocator == nullptr) {
+    Observer* observer = cupool::process::observer();
+    return observer == nullptr ? call() : observer->begin_capture(stream, call);
+  }
   Context* context = allocator->registry().context_of(stream);
   return context == nullptr ? call() : context->ordering().begin_capture(stream, call);
 }
@@ -118,22 +122,32 @@ CUresult begin_capture(CUstream stream, const Call& call) {
 template <typename Call>
 CUresult end_capture(CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus*), CUstream stream,
                      const Call& call) {
+  const auto still_capturing = [&] {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return is_capturing != nullptr && is_capturing(stream, &status) == CUDA_SUCCESS &&
+           status != CU_STREAM_CAPTURE_STATUS_NONE;
+  };
+  if (Observer* observer = cupool::process::observer()) {
+    return observer->end_capture(stream, call, still_capturing);
+  }
   Allocator* allocator = engine();
   Context* context =
       allocator == nullptr ? nullptr : allocator->registry().capturing_context(stream);
   if (context == nullptr) return call();
-  return context->ordering().end_capture(stream, call, [&] {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return is_capturing != nullptr && is_capturing(stream, &status) == CUDA_SUCCESS &&
-           status != CU_STREAM_CAPTURE_STATUS_NONE;
-  });
+  return context->ordering().end_capture(stream, call, still_capturing);
 }
 
 // A stream that is destroyed while it captures ends its capture.
 template <typename Call>
 CUresult destroy_stream(CUstream stream, const Call& call) {
   Allocator* allocator = engine();
-  if (allocator == nullptr) return call();
+  if (allocator == nullptr) {
+    Observer* observer = cupool::process::observer();
+    CUresult ended = CUDA_ERROR_UNKNOWN;
+    if (observer == nullptr) return call();
+    return observer->end_capture(
+        stream, [&] { return ended = call(); }, [&] { return ended != CUDA_SUCCESS; });
+  }
   Context* owner = allocator->registry().context_of(stream);
   Context* capturing = allocator->registry().capturing_context(stream);
   CUresult result = CUDA_SUCCESS;

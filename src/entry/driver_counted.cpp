@@ -16,7 +16,11 @@ namespace {
 
 void count(Counter counter, CUresult result) {
   if (result != CUDA_SUCCESS) return;
-  if (Allocator* allocator = started_engine()) allocator->count_in_current_device(counter);
+  if (Allocator* allocator = started_engine()) {
+    allocator->count_in_current_device(counter);
+  } else if (cupool::core::Observer* observer = cupool::process::observer()) {
+    observer->count(counter);
+  }
 }
 
 // The program's own allocator may run out of memory because of what lies idle with us.

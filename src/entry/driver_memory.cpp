@@ -6,7 +6,7 @@
 #include "entry/bypass.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
-#include "entry/watched.h"
+#include "entry/observed.h"
 #include "process/lifecycle.h"
 
 using cupool::core::Allocator;
@@ -100,15 +100,15 @@ extern "C" {
 CUresult cupool_hook_cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   CUPOOL_REAL_OR_RETURN(cuMemAlloc_v2);
   Allocator* allocator = started_engine();
-  if (allocator == nullptr) return real.cuMemAlloc_v2(address, bytes);
-  const void* caller = __builtin_return_address(0);
-  return watched_allocation(*allocator, bytes, address, [&] {
-    if (!cupool::entry::is_bypassed(caller)) {
-      if (const auto served = allocator->try_allocate(bytes, address)) return *served;
-    }
-    return allocator->pass_allocation([&] { return bytes; }, address,
-                                      [&] { return real.cuMemAlloc_v2(address, bytes); });
-  });
+  if (allocator == nullptr) {
+    return cupool::entry::observed_allocation([&] { return bytes; }, address,
+                                              [&] { return real.cuMemAlloc_v2(address, bytes); });
+  }
+  if (!cupool::entry::is_bypassed(__builtin_return_address(0))) {
+    if (const auto served = allocator->try_allocate(bytes, address)) return *served;
+  }
+  return allocator->pass_allocation([&] { return bytes; }, address,
+                                    [&] { return real.cuMemAlloc_v2(address, bytes); });
 }
 
 CUresult cupool_hook_cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width,
@@ -116,7 +116,9 @@ CUresult cupool_hook_cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, siz
   CUPOOL_REAL_OR_RETURN(cuMemAllocPitch_v2);
   Allocator* allocator = started_engine();
   if (allocator == nullptr) {
-    return real.cuMemAllocPitch_v2(address, pitch, width, height, element_bytes);
+    return cupool::entry::observed_allocation(
+        [&] { return pitch == nullptr ? 0 : *pitch * height; }, address,
+        [&] { return real.cuMemAllocPitch_v2(address, pitch, width, height, element_bytes); });
   }
   const void* caller = __builtin_return_address(0);
   return watched_allocation(*allocator, width * height, address, [&] {
@@ -127,7 +129,9 @@ CUresult cupool_hook_cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, siz
 CUresult cupool_hook_cuMemFree_v2(CUdeviceptr address) {
   CUPOOL_REAL_OR_RETURN(cuMemFree_v2);
   Allocator* allocator = engine();
-  if (allocator == nullptr) return real.cuMemFree_v2(address);
+  if (allocator == nullptr) {
+    return cupool::entry::observed_free(address, [&] { return real.cuMemFree_v2(address); });
+  }
   if (address == 0) {
     allocator->count_null_free();
     return real.cuMemFree_v2(address);

@@ -33,16 +33,19 @@ namespace cupool::process {
 namespace {
 
 std::atomic<core::Allocator*> running{nullptr};
+std::atomic<core::Observer*> observing{nullptr};
 std::atomic<bool> stopped{false};
 std::atomic<pid_t> owner{0};
 std::atomic<bool> reported{false};
 std::mutex start_mutex;
-core::Allocator* allocator = nullptr;
+core::Allocator* allocator = nullptr;  // one of these two
+core::Observer* measuring = nullptr;
 
 // I6: the child shares nothing of the GPU with its parent, and locks may be held for ever in it.
 void stop_in_child() {
   core::resume_looks_at_libraries();
   running.store(nullptr, std::memory_order_relaxed);
+  observing.store(nullptr, std::memory_order_relaxed);
   stopped.store(true, std::memory_order_relaxed);
   core::keep_thread_streams();
   core::ipc::close_in_child();
@@ -81,6 +84,7 @@ void report_at_quick_exit() {
 }
 
 const char* backend_text() {
+  if (allocator == nullptr) return "driver";
   for (core::Device* device : allocator->registry().devices()) {
     return device->backend().source() == core::BlockSource::pool ? "pool" : "malloc";
   }
@@ -93,7 +97,7 @@ stats::ProcessInfo* identity = nullptr;
 void describe_process() {
   if (identity == nullptr) identity = new stats::ProcessInfo(stats::this_process());
   if (identity->backend == backend_text()) return;
-  identity->free_mode = config::text_of(allocator->free_mode());
+  identity->free_mode = allocator == nullptr ? "driver" : config::text_of(allocator->free_mode());
   identity->backend = backend_text();
   identity->settings.clear();
   for (const config::EffectiveValue& value : config::effective()) {
@@ -103,20 +107,20 @@ void describe_process() {
   stats::set_process_info(*identity);
 }
 
-// Bytes that are free on the file system of a file, or will be created on.
-std::uint64_t room_beside(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  struct statvfs system {};
-  if (statvfs(folder.c_str(), &system) != 0) return 0;
-  return static_cast<std::uint64_t>(system.f_bavail) * system.f_frsize;
+void refresh_figures(bool ask_driver) {
+  if (allocator == nullptr) return measuring->refresh_figures();
+  if (ask_driver) allocator->refresh_figures();
+  allocator->fold_statistics();
 }
 
-// Never destroyed; null without CUPOOL_STATS_INTERVAL.
-stats::SampleRing* samples = nullptr;
-
-// The formats and the file that the settings ask for.
-report::Destinations destinations_in_force() {
+// The report of now; `number` as in the snapshot. False if there is nothing to report.
+bool write_report(bool ask_driver, std::uint64_t number) {
+  refresh_figures(ask_driver && !cuda::shut_down());
+  describe_process();
+  stats::Snapshot snapshot = stats::take();
+  if (!snapshot.allocated_gpu_memory()) return false;
+  snapshot.number = number;
+  if (measuring != nullptr) snapshot.observation = measuring->read();
   const config::Settings& settings = config::settings();
   report::Destinations destinations;
   destinations.text = settings.stats.contains(config::StatsFormat::text);
@@ -219,17 +223,22 @@ core::Allocator* start() {
   if (driver == nullptr || !accepts_calls(*driver)) return nullptr;
   watch_forks();
   const std::lock_guard<std::mutex> lock(start_mutex);
-  if (allocator != nullptr || stopped.load(std::memory_order_relaxed)) {
+  if (allocator != nullptr || measuring != nullptr || stopped.load(std::memory_order_relaxed)) {
     return running.load(std::memory_order_relaxed);
   }
   config::announce_warnings();
-  allocator = new core::Allocator(*driver, config::settings());
+  if (config::settings().mode == config::Mode::observe) {
+    measuring = new core::Observer(*driver, config::settings());
+  } else {
+    allocator = new core::Allocator(*driver, config::settings());
+  }
   describe_process();
   owner.store(getpid(), std::memory_order_relaxed);
   atexit(driver_may_go_soon);
   at_quick_exit(report_at_quick_exit);
   start_watchers();
   running.store(allocator, std::memory_order_release);
+  observing.store(measuring, std::memory_order_release);
   const config::Settings& settings = config::settings();
   if (settings.stats_signal.value != 0 && !settings.stats.off()) {
     write_on_signal(settings.stats_signal.value, report_on_signal);
@@ -253,11 +262,18 @@ core::Allocator* engine() {
 core::Allocator* started_engine() {
   if (core::Allocator* live = engine()) return live;
   if (stopped.load(std::memory_order_relaxed) || cuda::shut_down() || !enabled()) return nullptr;
+  if (observing.load(std::memory_order_acquire) != nullptr) return nullptr;
   return start();
 }
 
+core::Observer* observer() {
+  core::Observer* live = observing.load(std::memory_order_acquire);
+  return live != nullptr && !cuda::shut_down() ? live : nullptr;
+}
+
 bool enabled() {
-  return config::settings().enable;
+  const config::Settings& settings = config::settings();
+  return settings.enable && settings.mode != config::Mode::off;
 }
 
 void report_once(bool driver_is_up) {

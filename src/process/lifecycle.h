@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/allocator.h"
+#include "core/observer.h"
 
 namespace cupool::process {
 
@@ -15,7 +16,11 @@ core::Allocator* engine();
 /// registered before ours. Thread-safe.
 core::Allocator* started_engine();
 
-/// False where CUPOOL_ENABLE=0: no symbol is substituted.
+/// The observer, if CUPOOL_MODE=observe and the process has been seen to use the GPU, else null.
+/// There is no engine then: both engine() and started_engine() are null. One atomic load.
+core::Observer* observer();
+
+/// False where CUPOOL_ENABLE=0 or CUPOOL_MODE=off: no symbol is substituted.
 bool enabled();
 
 /// Writes the report of this process if it has not been written and GPU memory was allocated.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "report/derived.h"
+#include "report/observe.h"
 #include "util/text.h"
 
 namespace cupool::report {
@@ -281,6 +282,7 @@ void add_settings(Page& page, const stats::Snapshot& snapshot) {
 std::string text_report(const stats::Snapshot& snapshot) {
   Page page;
   add_heading(page, snapshot);
+  if (snapshot.observation) page.line("\n" + observe_text(snapshot));
   for (const DeviceSnapshot& device : snapshot.devices)
     device.ordinal < 0 ? add_unknown_device(page, device)
                        : add_device(page, device, snapshot.number == 0);

@@ -4,13 +4,12 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "stats/device_stats.h"
-#include "stats/series.h"
-#include "stats/thread_figures.h"
-#include "stats/timeline.h"
+#include "stats/observation.h"
 
 namespace cupool::stats {
 
@@ -104,14 +103,8 @@ struct Snapshot {
   std::uint64_t number = 0;       ///< 1, 2, ... while the process runs; 0: at its exit
   std::uint64_t end_wall_ns = 0;  ///< when it was taken
   ProcessInfo process;
-  std::vector<DeviceSnapshot> devices;  ///< those with any activity, by ordinal
-  std::vector<ThreadSnapshot> threads;  ///< those with figures of their own
-  ThreadSnapshot other_threads;         ///< the sum of all others
-  std::uint64_t other_thread_count = 0;
-  std::vector<Event> events;  ///< by time
-  Series series;              ///< added by who keeps one
-  TraceSummary trace;         ///< added by who keeps one
-  Leaks leaks;                ///< added by who keeps them
+  std::vector<DeviceSnapshot> devices;     ///< those with any activity, by ordinal
+  std::optional<Observation> observation;  ///< with CUPOOL_MODE=observe; added by the caller
 
   /// Whether the process allocated GPU memory in any way, ours or its own: only then it reports.
   bool allocated_gpu_memory() const noexcept;

@@ -1,0 +1,175 @@
+// The conclusion from an observed run, in figures and in words. Every assumption is named.
+#include "report/observe.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "util/text.h"
+
+namespace cupool::report {
+
+using stats::Observation;
+using util::format_bytes;
+using util::format_count;
+using util::format_duration_ns;
+using util::format_percent;
+
+namespace {
+
+// Shares of the run's time that a thread would save: from here on it is worth it, or a little.
+constexpr double kWorthIt = 0.05;
+constexpr double kALittle = 0.01;
+// Above this share of the devices' memory the program is told to look at what it needs.
+constexpr double kNearLimit = 0.9;
+
+std::uint64_t ran_ns(const stats::Snapshot& snapshot) {
+  return snapshot.end_wall_ns - std::min(snapshot.process.start_wall_ns, snapshot.end_wall_ns);
+}
+
+std::uint64_t remaining_ns(const Observation& seen) {
+  const std::uint64_t fresh = std::min(seen.fresh_blocks, seen.mallocs);
+  const std::uint64_t mean_malloc = seen.mallocs == 0 ? 0 : seen.malloc_ns / seen.mallocs;
+  return fresh * mean_malloc + (seen.mallocs - fresh + seen.frees) * kAssumedCallNs;
+}
+
+std::string verdict_of(const Conclusion& found, const Observation& seen, std::uint64_t ran) {
+  if (found.worth == Worth::nothing_seen) {
+    return "Nothing to observe: the program allocated no memory that cupool would serve";
+  }
+  const std::string figures = format_duration_ns(found.saved_ns) + " of " +
+                              format_duration_ns(found.legacy_ns) + " in malloc and free" +
+                              (seen.threads > 1 ? " (all threads)" : "") + ", in a run of " +
+                              format_duration_ns(ran);
+  switch (found.worth) {
+    case Worth::yes:
+      return "Worth trying: pooling would save at most " + figures;
+    case Worth::little:
+      return "Little to gain: pooling would save at most " + figures;
+    default:
+      return "Not worth it: pooling would save at most " + figures;
+  }
+}
+
+std::string stall_sentence(const Observation& seen) {
+  const std::uint64_t asked = seen.frees - std::min(seen.frees, seen.unknown_frees);
+  std::string text;
+  if (asked > 0) {
+    text = format_count(seen.busy_frees) + " of " + format_count(asked) +
+           " frees began while the GPU was busy and took " + format_duration_ns(seen.busy_free_ns) +
+           ": these are stalls.";
+    if (seen.idle_free_time.count > 0) {
+      text += " With an idle GPU the median free took " +
+              format_duration_ns(seen.idle_free_time.p50_ns) + ".";
+    }
+  }
+  if (seen.unknown_frees > 0) {
+    text +=
+        (text.empty() ? "" : " ") + ("Of " + format_count(seen.unknown_frees)) +
+        " frees it is not known: a stream was capturing, or the driver is older than CUDA 12.5.";
+  }
+  return text;
+}
+
+std::string memory_sentence(const Observation& seen) {
+  std::string text = "The program had at most " + format_bytes(seen.live_peak_bytes) +
+                     " live; pooling would hold at least " + format_bytes(seen.rounded_peak_bytes) +
+                     " (its size classes) and at most about " + format_bytes(seen.pool_most_bytes) +
+                     " (idle and pending blocks included)";
+  if (seen.device_total_bytes > 0) text += " of " + format_bytes(seen.device_total_bytes);
+  if (static_cast<double>(seen.pool_most_bytes) >
+      kNearLimit * static_cast<double>(seen.device_total_bytes)) {
+    text += ": near the limit, so idle blocks would be given back often";
+  }
+  return text + ".";
+}
+
+}  // namespace
+
+const char* text_of(Worth worth) noexcept {
+  switch (worth) {
+    case Worth::yes:
+      return "yes";
+    case Worth::little:
+      return "little";
+    case Worth::no:
+      return "no";
+    default:
+      return "nothing_seen";
+  }
+}
+
+Conclusion conclude(const stats::Snapshot& snapshot) {
+  Conclusion found;
+  const Observation& seen = *snapshot.observation;
+  const std::uint64_t ran = ran_ns(snapshot);
+  found.legacy_ns = seen.malloc_ns + seen.free_ns;
+  found.remaining_ns = std::min(remaining_ns(seen), found.legacy_ns);
+  found.saved_ns = found.legacy_ns - found.remaining_ns;
+  if (seen.mallocs > 0 && ran > 0) {
+    const auto threads = static_cast<double>(std::max<std::uint64_t>(seen.threads, 1));
+    found.share = static_cast<double>(found.saved_ns) / threads / static_cast<double>(ran);
+    found.worth = found.share >= kWorthIt   ? Worth::yes
+                  : found.share >= kALittle ? Worth::little
+                                            : Worth::no;
+  }
+  found.verdict = verdict_of(found, seen, ran);
+  if (found.worth == Worth::nothing_seen) return found;
+  found.sentences.push_back(
+      format_count(seen.mallocs) + " allocations took " + format_duration_ns(seen.malloc_ns) +
+      ", " + format_count(seen.frees) + " frees " + format_duration_ns(seen.free_ns) + ", by " +
+      format_count(seen.threads) + (seen.threads == 1 ? " thread." : " threads."));
+  found.sentences.push_back(stall_sentence(seen));
+  found.sentences.push_back(memory_sentence(seen));
+  found.assumptions = {
+      "a call that cupool serves from a cache takes " + format_duration_ns(kAssumedCallNs) + ".",
+      format_count(std::min(seen.fresh_blocks, seen.mallocs)) +
+          " allocations take fresh memory and cost what they cost now.",
+      "no free waits. With CUPOOL_FREE_MODE=auto those wait that find a copy to or from the host "
+      "pending, and work that is no longer waited for may have to be waited for elsewhere; so it "
+      "is "
+      "at most this much, and cupool compare measures it.",
+  };
+  return found;
+}
+
+nlohmann::ordered_json observe_json(const stats::Snapshot& snapshot) {
+  const Observation& seen = *snapshot.observation;
+  const Conclusion found = conclude(snapshot);
+  nlohmann::ordered_json json;
+  json["worth_it"] = text_of(found.worth);
+  json["verdict"] = found.verdict;
+  json["sentences"] = found.sentences;
+  json["assumptions"] = found.assumptions;
+  json["assumed_call_ns"] = kAssumedCallNs;
+  json["threads"] = seen.threads;
+  json["malloc_calls_total"] = seen.mallocs;
+  json["malloc_ns_total"] = seen.malloc_ns;
+  json["free_calls_total"] = seen.frees;
+  json["free_ns_total"] = seen.free_ns;
+  json["free_busy_calls_total"] = seen.busy_frees;
+  json["free_busy_ns_total"] = seen.busy_free_ns;
+  json["free_unknown_calls_total"] = seen.unknown_frees;
+  json["free_busy_p50_ns"] = seen.busy_free_time.p50_ns;
+  json["free_busy_p99_ns"] = seen.busy_free_time.p99_ns;
+  json["free_idle_p50_ns"] = seen.idle_free_time.p50_ns;
+  json["free_idle_p99_ns"] = seen.idle_free_time.p99_ns;
+  json["fresh_blocks"] = seen.fresh_blocks;
+  json["live_peak_bytes"] = seen.live_peak_bytes;
+  json["rounded_peak_bytes"] = seen.rounded_peak_bytes;
+  json["pool_most_bytes"] = seen.pool_most_bytes;
+  json["legacy_ns"] = found.legacy_ns;
+  json["remaining_ns"] = found.remaining_ns;
+  json["saved_at_most_ns"] = found.saved_ns;
+  json["saved_share_of_run"] = found.share;
+  return json;
+}
+
+std::string observe_text(const stats::Snapshot& snapshot) {
+  const Conclusion found = conclude(snapshot);
+  std::string text = "Observed: nothing was changed.\n" + found.verdict + ".";
+  for (const std::string& sentence : found.sentences) text += "\n  " + sentence;
+  for (const std::string& assumption : found.assumptions) text += "\n  Assumed: " + assumption;
+  return text;
+}
+
+}  // namespace cupool::report
