@@ -139,6 +139,7 @@ int main_of(const std::vector<std::string>& arguments) {
   add_run(app, session);
   add_doctor(app, session);
   add_options(app, session);
+  add_report(app, session);
   std::vector<std::string> own = arguments;
   cut_program(app, &own, &session);
   try {

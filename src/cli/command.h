@@ -48,7 +48,7 @@ CLI::App* add_command(CLI::App& app, Session& session, const std::string& name,
 /// Each adds its sub-command to `app`; `session` outlives it.
 void add_run(CLI::App& app, Session& session);
 void add_options(CLI::App& app, Session& session);
-void add_doctor(CLI::App& app, Session& session);
+void add_report(CLI::App& app, Session& session);
 
 /// The whole command: parses, runs the sub-command, prints errors. Returns the exit code.
 int main_of(const std::vector<std::string>& arguments);

@@ -1,0 +1,81 @@
+// `cupool report file...`: what reports say, in a few sentences and as a page.
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/report_html.h"
+#include "cli/report_text.h"
+#include "cli/terminal.h"
+
+namespace cupool::cli {
+
+namespace {
+
+struct Arguments {
+  std::vector<std::string> files;
+  std::string html;
+  bool text = false;
+};
+
+std::vector<Report> read_all(const std::vector<std::string>& files) {
+  std::vector<Report> reports;
+  try {
+    for (const std::string& file : files) reports.push_back(read_report(file));
+  } catch (const ReportError& error) {
+    throw UsageError(error.what());
+  }
+  return reports;
+}
+
+bool write_page(const std::string& file, const std::string& page) {
+  std::ofstream stream(file, std::ios::binary | std::ios::trunc);
+  stream << page;
+  stream.close();
+  if (stream) return true;
+  std::fprintf(stderr, "cupool: cannot write %s: %s\n", file.c_str(), std::strerror(errno));
+  return false;
+}
+
+int act(const Arguments& arguments) {
+  const std::vector<Report> reports = read_all(arguments.files);
+  if (!arguments.html.empty()) {
+    const std::string page = html_page(reports);
+    if (arguments.html == "-") {
+      std::fwrite(page.data(), 1, page.size(), stdout);
+    } else if (!write_page(arguments.html, page)) {
+      return exit_negative;
+    }
+  }
+  if (arguments.html.empty() || arguments.text) {
+    std::fputs(story_text(reports).c_str(), stdout);
+    if (arguments.html.empty()) {
+      hint("cupool report --html page.html " + arguments.files.front() +
+           (arguments.files.size() > 1 ? " ..." : "") + " makes a page of it");
+    }
+  }
+  return exit_ok;
+}
+
+}  // namespace
+
+void add_report(CLI::App& app, Session& session) {
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* command =
+      add_command(app, session, "report", "Say what JSON reports of cupool tell.",
+                  ProgramWords::none, [arguments](Session&) { return act(*arguments); });
+  command->add_option("files", arguments->files, "Reports, as CUPOOL_STATS=json writes them")
+      ->required()
+      ->type_name("FILE");
+  command
+      ->add_option("--html", arguments->html, "Write a page with charts to this file (-: output)")
+      ->type_name("FILE");
+  command->add_flag("--text", arguments->text, "Print the text as well where --html is given");
+  command->footer(
+      "Several files (ranks of a job, hosts) become one page with the processes side by side and\n"
+      "the outliers named. A file that is no report, or of a newer schema, ends it with 2.");
+}
+
+}  // namespace cupool::cli

@@ -1,0 +1,133 @@
+// Puts the page together from its template and its parts.
+#include "cli/report_html.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "cli/report_sections.h"
+#include "cli/report_svg.h"
+#include "util/text.h"
+
+namespace cupool::cli {
+
+namespace {
+
+std::string base_name(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string::npos || slash + 1 == path.size() ? path : path.substr(slash + 1);
+}
+
+// The program of all reports, or the first and how many more there are.
+std::string program_of(const std::vector<Report>& reports) {
+  std::vector<std::string> names;
+  for (const Report& report : reports) {
+    const std::string name = base_name(report.program);
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  std::string text = names.front().empty() ? "a program" : names.front();
+  if (names.size() > 1) text += " and " + std::to_string(names.size() - 1) + " more";
+  return text;
+}
+
+std::string about_one(const Report& report) {
+  std::string text = report.program + ", process " + std::to_string(report.pid);
+  if (!report.host.empty()) text += " on " + report.host;
+  if (!report.rank.empty()) text += ", rank " + report.rank;
+  text += "; started " + util::format_wall_time(report.start_wall) + ", ran " +
+          util::format_duration_ns(report.ran_ns());
+  if (report.snapshot_number != 0) {
+    text += "; snapshot " + std::to_string(report.snapshot_number) + " of the running process";
+  }
+  return text + "; free mode " + report.free_mode + ", backend " + report.backend;
+}
+
+std::string about_many(const std::vector<Report>& reports) {
+  std::vector<std::string> hosts;
+  for (const Report& report : reports) {
+    if (std::find(hosts.begin(), hosts.end(), report.host) == hosts.end()) {
+      hosts.push_back(report.host);
+    }
+  }
+  return std::to_string(reports.size()) + " processes on " +
+         (hosts.size() == 1 ? hosts.front() : std::to_string(hosts.size()) + " hosts") +
+         "; the first started " +
+         util::format_wall_time(
+             std::min_element(reports.begin(), reports.end(), [](const Report& a, const Report& b) {
+               return a.start_wall < b.start_wall;
+             })->start_wall);
+}
+
+// `level` of the heading: 2, or 3 inside another section.
+std::string section_html(const Section& section, char level = '2') {
+  const std::string heading = std::string("h") + level;
+  return "<section aria-labelledby=\"" + section.id + "\">\n<" + heading + " id=\"" + section.id +
+         "\">" + escape_html(section.title) + "</" + heading + ">\n" + section.html +
+         "</section>\n";
+}
+
+std::string link_to(const Section& section) {
+  return "<li><a href=\"#" + section.id + "\">" + escape_html(section.title) + "</a></li>\n";
+}
+
+}  // namespace
+
+std::string fill_template(const std::string& page,
+                          const std::vector<std::pair<std::string, std::string>>& values) {
+  std::string filled;
+  std::size_t at = 0;
+  while (true) {
+    const std::size_t open = page.find("{{", at);
+    if (open == std::string::npos) break;
+    const std::size_t close = page.find("}}", open);
+    const std::string name = page.substr(open + 2, close - open - 2);
+    const auto value = std::find_if(values.begin(), values.end(),
+                                    [&](const auto& entry) { return entry.first == name; });
+    if (close == std::string::npos || value == values.end()) {
+      throw std::logic_error("the page's template has a mark without a value: " + name);
+    }
+    filled += page.substr(at, open - at) + value->second;
+    at = close + 2;
+  }
+  return filled + page.substr(at);
+}
+
+std::string html_page(const std::vector<Report>& reports) {
+  std::string navigation = "<li><a href=\"#story\">In short</a></li>\n";
+  std::string content = story_section(reports);
+  const bool many = reports.size() > 1;
+  if (many) {
+    const Section processes = processes_section(reports);
+    content += section_html(processes);
+    navigation += link_to(processes);
+    content += "<section aria-labelledby=\"each\">\n<h2 id=\"each\">Each process</h2>\n";
+    navigation += "<li><a href=\"#each\">Each process</a></li>\n";
+  }
+  for (std::size_t i = 0; i < reports.size(); ++i) {
+    const std::vector<Section> sections =
+        sections_of(reports[i], many ? "p" + std::to_string(i) + "-" : "");
+    if (many) {
+      content += "<details class=\"process\"><summary>" + escape_html(name_of(reports[i], true)) +
+                 "</summary>\n<p class=\"about\">" + escape_html(about_one(reports[i])) + "</p>\n";
+    }
+    for (const Section& section : sections) {
+      content += section_html(section, many ? '3' : '2');
+      if (!many) navigation += link_to(section);
+    }
+    if (many) content += "</details>\n";
+  }
+  if (many) content += "</section>\n";
+  const std::string program = program_of(reports);
+  return fill_template(
+      kPageTemplate,
+      {{"title", escape_html("cupool: " + program)},
+       {"heading", "<bdi>" + escape_html(program) + "</bdi> under cupool"},
+       {"about", escape_html(many ? about_many(reports) : about_one(reports.front()))},
+       {"navigation", navigation},
+       {"content", content},
+       {"footer", escape_html("Made by cupool report " CUPOOL_VERSION " from reports of cupool " +
+                              reports.front().cupool_version +
+                              ". This page is one file: it loads nothing and runs no script. "
+                              "docs/statistics.md says what every figure means.")}});
+}
+
+}  // namespace cupool::cli
