@@ -139,7 +139,10 @@ int main_of(const std::vector<std::string>& arguments) {
   add_run(app, session);
   add_doctor(app, session);
   add_options(app, session);
+  add_observe(app, session);
+  add_compare(app, session);
   add_report(app, session);
+  add_tune(app, session);
   std::vector<std::string> own = arguments;
   cut_program(app, &own, &session);
   try {

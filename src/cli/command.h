@@ -49,6 +49,9 @@ CLI::App* add_command(CLI::App& app, Session& session, const std::string& name,
 void add_run(CLI::App& app, Session& session);
 void add_options(CLI::App& app, Session& session);
 void add_report(CLI::App& app, Session& session);
+void add_observe(CLI::App& app, Session& session);
+void add_compare(CLI::App& app, Session& session);
+void add_tune(CLI::App& app, Session& session);
 
 /// The whole command: parses, runs the sub-command, prints errors. Returns the exit code.
 int main_of(const std::vector<std::string>& arguments);

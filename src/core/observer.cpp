@@ -15,6 +15,9 @@ using stats::Gauge;
 
 namespace {
 
+// An idle GPU needs a moment to pass an event, and less than this is no stall worth counting.
+constexpr std::uint64_t kPatienceNs = 10'000;
+
 thread_local bool thread_is_counted = false;
 
 }  // namespace
@@ -104,7 +107,11 @@ Observer::Gpu Observer::ask_gpu() {
   }
   Gpu answer = Gpu::unknown;
   if (driver_.cuCtxRecordEvent(context, event) == CUDA_SUCCESS) {
-    const CUresult state = driver_.cuEventQuery(event);
+    const std::uint64_t start = util::now_ns();
+    CUresult state = driver_.cuEventQuery(event);
+    while (state == CUDA_ERROR_NOT_READY && util::now_ns() - start < kPatienceNs) {
+      state = driver_.cuEventQuery(event);
+    }
     if (state == CUDA_SUCCESS) answer = Gpu::idle;
     if (state == CUDA_ERROR_NOT_READY) answer = Gpu::busy;
   }

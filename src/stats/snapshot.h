@@ -103,7 +103,12 @@ struct Snapshot {
   std::uint64_t number = 0;       ///< 1, 2, ... while the process runs; 0: at its exit
   std::uint64_t end_wall_ns = 0;  ///< when it was taken
   ProcessInfo process;
-  std::vector<DeviceSnapshot> devices;     ///< those with any activity, by ordinal
+  std::vector<DeviceSnapshot> devices;  ///< those with any activity, by ordinal
+  std::vector<ThreadSnapshot> threads;  ///< those with figures of their own
+  ThreadSnapshot other_threads;         ///< the sum of all others
+  std::uint64_t other_thread_count = 0;
+  std::vector<Event> events;               ///< by time
+  Series series;                           ///< added by who keeps one
   std::optional<Observation> observation;  ///< with CUPOOL_MODE=observe; added by the caller
 
   /// Whether the process allocated GPU memory in any way, ours or its own: only then it reports.

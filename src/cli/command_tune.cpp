@@ -1,0 +1,186 @@
+// `cupool tune report...`: settings from reports; `cupool tune -- program`: and whether they help.
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/report_text.h"
+#include "cli/settings_arguments.h"
+#include "cli/shell_words.h"
+#include "cli/trials.h"
+#include "cli/tuning.h"
+#include "util/text.h"
+
+namespace cupool::cli {
+
+namespace {
+
+struct Arguments {
+  std::vector<std::string> reports;
+  std::string output;
+  int rounds = 3;
+  SettingsArguments settings;
+};
+
+std::vector<Report> read_all(const std::vector<std::string>& files) {
+  std::vector<Report> reports;
+  try {
+    for (const std::string& file : files) reports.push_back(read_report(file));
+  } catch (const ReportError& error) {
+    throw UsageError(error.what());
+  }
+  for (const Report& report : reports) {
+    if (report.observe) {
+      throw UsageError(report.file + ": of an observed run, in which cupool served nothing");
+    }
+  }
+  return reports;
+}
+
+int write_settings(const std::string& file, const std::string& text) {
+  if (file.empty() || file == "-") {
+    std::fputs(text.c_str(), stdout);
+    return exit_ok;
+  }
+  std::ofstream stream(file, std::ios::binary | std::ios::trunc);
+  stream << text;
+  stream.close();
+  if (stream) return exit_ok;
+  std::fprintf(stderr, "cupool: cannot write %s: %s\n", file.c_str(), std::strerror(errno));
+  return exit_negative;
+}
+
+int tune_from_reports(const Arguments& arguments) {
+  const std::vector<Report> reports = read_all(arguments.reports);
+  const int code = write_settings(arguments.output, env_file(tune(reports), reports));
+  if (code == exit_ok && !arguments.output.empty()) {
+    hint("cupool run --profile " + arguments.output + " -- " + reports.front().program);
+  }
+  return code;
+}
+
+void print_settings(const Tuning& tuning) {
+  for (const TunedSetting& setting : tuning.settings) {
+    std::printf("%s=%s\n  %s\n", setting.name.c_str(), setting.value.c_str(),
+                printable_text(setting.reason).c_str());
+  }
+  for (const std::string& remark : tuning.remarks) {
+    std::printf("%s\n", printable_text(remark).c_str());
+  }
+}
+
+void print_table(const std::vector<std::vector<Trial>>& trials) {
+  std::vector<std::vector<std::string>> rows = {
+      {"", "wall time", "peak GPU memory", "time frees waited"}};
+  const char* const names[] = {"before", "tuned"};
+  for (std::size_t way = 0; way < 2; ++way) {
+    std::vector<double> waited;
+    for (const Trial& trial : trials[way]) {
+      double sum = 0;
+      for (const Report& report : trial.reports) {
+        sum += static_cast<double>(report.counter("free_wait_ns_total"));
+      }
+      waited.push_back(sum);
+    }
+    rows.push_back(
+        {names[way], spread_text(wall_time(trials[way])),
+         util::format_bytes(highest_held(trials[way])),
+         util::format_duration_ns(static_cast<std::uint64_t>(spread_of(waited).median))});
+  }
+  std::printf("\n%s\n", text_table(rows).c_str());
+}
+
+// The first run is only looked at; a program that fails is not tuned.
+const Trial* failed(const std::vector<std::vector<Trial>>& trials) {
+  for (const std::vector<Trial>& of_way : trials) {
+    for (const Trial& trial : of_way) {
+      if (trial.end.shell_code() != 0) return &trial;
+    }
+  }
+  return nullptr;
+}
+
+int give_up(const Trial& trial) {
+  if (trial.end.start_code == 0) {
+    std::fputs(trial.errors.c_str(), stderr);
+    std::fprintf(stderr, "cupool: the program failed; a run that fails is not tuned\n");
+  }
+  return hand_on(trial.end);
+}
+
+int tune_program(const Arguments& arguments, const std::vector<std::string>& program) {
+  const auto variables = arguments.settings.variables();
+  const Environment before = environment_with(variables);
+  const std::vector<std::vector<Trial>> first = alternate(program, {{"to see", before}}, 1, {});
+  if (const Trial* trial = failed(first)) return give_up(*trial);
+  const std::vector<Report>& reports = first[0][0].reports;
+  if (reports.empty()) {
+    std::printf("No process allocated GPU memory in a way that cupool sees: cupool doctor %s\n",
+                shell_words(program).c_str());
+    return exit_negative;
+  }
+  const Tuning tuning = tune(reports);
+  print_settings(tuning);
+  if (tuning.settings.empty()) return exit_negative;
+  Environment tuned = before;
+  for (const auto& [name, value] : tuning.variables()) tuned.set(name, value);
+  const std::vector<std::vector<Trial>> trials =
+      alternate(program, {{"as before", before}, {"tuned", tuned}}, arguments.rounds, {});
+  if (const Trial* trial = failed(trials)) return give_up(*trial);
+  print_table(trials);
+  const Spread old_time = wall_time(trials[0]);
+  const Spread new_time = wall_time(trials[1]);
+  const bool better = new_time.median < old_time.median;
+  const bool sure = new_time.highest < old_time.lowest || old_time.highest < new_time.lowest;
+  if (!better || !sure) {
+    std::printf("%s: the settings stay as they were%s.\n",
+                better ? "No difference that the spread would not explain"
+                       : "The tuned settings are not faster",
+                arguments.output.empty() ? "" : ", and no file is written");
+    return exit_negative;
+  }
+  std::printf("The tuned settings are %.2f times as fast, in every run: keep them.\n",
+              old_time.median / new_time.median);
+  if (arguments.output.empty()) {
+    hint("-o FILE keeps them in a file for cupool run --profile FILE");
+    return exit_ok;
+  }
+  return write_settings(arguments.output, env_file(tuning, reports));
+}
+
+int act(const Arguments& arguments, const Session& session) {
+  if (arguments.reports.empty() == session.program.empty()) {
+    throw UsageError(
+        "tune takes either reports or a program: cupool tune report.json, or "
+        "cupool tune -- ./program");
+  }
+  return session.program.empty() ? tune_from_reports(arguments)
+                                 : tune_program(arguments, session.program);
+}
+
+}  // namespace
+
+void add_tune(CLI::App& app, Session& session) {
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = add_command(
+      app, session, "tune", "Derive settings from reports, or from runs of a program.",
+      ProgramWords::after_dashes, [arguments](Session& now) { return act(*arguments, now); });
+  command->add_option("reports", arguments->reports, "Reports, as CUPOOL_STATS=json writes them")
+      ->type_name("FILE");
+  command->add_option("-o,--output", arguments->output, "Write the settings to this file")
+      ->type_name("FILE");
+  command->add_option("-n,--runs", arguments->rounds, "Runs of each way (default 3)")
+      ->check(CLI::Range(1, 1000))
+      ->type_name("N");
+  arguments->settings.add_to(*command);
+  command->footer(
+      "With reports: prints a profile whose comments give the reasons. With a program: runs it "
+      "once,\n"
+      "then before and after in turn, and keeps the settings only if every run with them was "
+      "faster\n"
+      "than every run without (exit code 0; otherwise 1, and no file is written).");
+}
+
+}  // namespace cupool::cli
