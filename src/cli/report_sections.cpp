@@ -84,7 +84,8 @@ Section memory_of(const Report& report, const std::string& prefix) {
     std::string charts = memory_chart(id, report, device);
     const bool over_time = !charts.empty();
     if (!over_time) charts = peaks_chart(id, report, device);
-    section.html += "<h3>" + escape_html(title_of(device)) + "</h3>\n<div class=\"pair\"><div>" +
+    section.html += "<h3>" + escape_html(title_of(device)) + "</h3>\n" +
+                    (over_time ? "<div class=\"wide\">" : "<div class=\"pair\">") + "<div>" +
                     charts + "</div>\n" + sum_table(report, device) + "</div>\n";
     if (!over_time) {
       section.html += paragraph(
@@ -201,25 +202,32 @@ Section sizes_section(const Report& report, const std::string& prefix) {
   return section;
 }
 
+struct ThreadColumn {
+  const char* name;
+  const char* key;
+  std::string (*format)(std::uint64_t);
+};
+constexpr ThreadColumn kThreadColumns[] = {
+    {"allocations", "malloc_calls_total", format_count},
+    {"bytes asked for", "malloc_requested_bytes_total", format_bytes},
+    {"frees", "free_calls_total", format_count},
+    {"frees that waited", "free_waits_total", format_count},
+    {"time they waited", "free_wait_ns_total", format_duration_ns},
+};
+
 Section threads_section(const Report& report, const std::string& prefix) {
   Section section{prefix + "threads", "Threads", ""};
   if (report.threads.empty()) return section;
-  std::vector<std::string> keys;
-  for (const ThreadReport& thread : report.threads) {
-    for (const auto& [key, value] : thread.counters) {
-      if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(key);
-    }
-  }
   Rows rows = {{"thread"}};
-  for (const std::string& key : keys) rows[0].push_back(key);
+  for (const ThreadColumn& column : kThreadColumns) rows[0].push_back(column.name);
   for (const ThreadReport& thread : report.threads) {
     rows.push_back({thread.name});
-    for (const std::string& key : keys) {
-      const auto found = thread.counters.find(key);
-      rows.back().push_back(found == thread.counters.end() ? "-" : format_count(found->second));
+    for (const ThreadColumn& column : kThreadColumns) {
+      const auto found = thread.counters.find(column.key);
+      rows.back().push_back(found == thread.counters.end() ? "-" : column.format(found->second));
     }
   }
-  section.html = html_table("What each thread did", rows);
+  section.html = html_table("What each thread did, by its name and number", rows);
   return section;
 }
 
@@ -265,7 +273,9 @@ constexpr Event kEvents[] = {
 };
 
 Section events_section(const Report& report, const std::string& prefix) {
-  Section section{prefix + "events", "Events", events_chart(prefix + "event-chart", report)};
+  Section section{prefix + "events", "Events", ""};
+  const std::string chart = events_chart(prefix + "event-chart", report);
+  if (!chart.empty()) section.html = "<div class=\"wide\">" + chart + "</div>\n";
   Rows rows = {{"event", "number", "bytes"}};
   for (const Event& event : kEvents) {
     const std::uint64_t number = event.number == nullptr ? 0 : report.counter(event.number);

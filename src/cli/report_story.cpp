@@ -32,7 +32,7 @@ void add_device(const Report& report, const DeviceReport& device, bool many, Sum
   sums->leaked_blocks += bytes_of(device.gauge("leaked_blocks").current);
   sums->leaked_bytes += bytes_of(device.gauge("leaked_bytes").current);
   const std::uint64_t peak = peak_memory(device);
-  if (peak < sums->peak || peak == 0) return;
+  if (peak <= sums->peak) return;
   sums->peak = peak;
   sums->pools = device.pool.has_value();
   sums->total = device.total_memory;
@@ -160,9 +160,14 @@ void add(std::string text, std::vector<std::string>* to) {
   if (!text.empty()) to->push_back(std::move(text));
 }
 
+// From one in so many on, waits are something to look into.
+constexpr std::uint64_t kWaitsToLookAt = 100;
+
 void add_troubles(const std::vector<Report>& reports, const Sums& sums, Story* story) {
   std::vector<std::string>* troubles = &story->troubles;
-  if (sums.waits > 0) troubles->push_back(waits_in_words(reports, sums));
+  const bool often = sums.waits * kWaitsToLookAt >= sums.frees;
+  if (sums.waits > 0)
+    (often ? *troubles : story->sentences).push_back(waits_in_words(reports, sums));
   if (sums.rescues > 0) {
     troubles->push_back(format_count(sums.rescues) +
                         " out-of-memory errors were averted by giving idle memory back.");
@@ -191,8 +196,7 @@ void add_troubles(const std::vector<Report>& reports, const Sums& sums, Story* s
 
 void add_tiles(const Sums& sums, Story* story) {
   if (sums.frees > 0) {
-    story->tiles.push_back({"Frees that did not wait for a busy GPU",
-                            format_percent(sums.unwaited, sums.frees),
+    story->tiles.push_back({"Frees that did not stall", format_percent(sums.unwaited, sums.frees),
                             format_count(sums.unwaited) + " of " + format_count(sums.frees)});
     story->tiles.push_back({"Frees that waited", format_count(sums.waits),
                             sums.waits > 0 ? format_duration_ns(sums.wait_ns) + " in all" : ""});

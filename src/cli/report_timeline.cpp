@@ -15,11 +15,11 @@ using util::format_duration_ns;
 
 namespace {
 
-constexpr double kWidth = 720;
+constexpr double kWidth = 1080;
 constexpr double kLeft = 84;
-constexpr double kRight = 704;
+constexpr double kRight = 1060;
 constexpr double kTop = 34;
-constexpr double kBottom = 250;
+constexpr double kBottom = 280;
 constexpr std::size_t kMostPoints = 600;  // more than the picture has columns
 constexpr std::size_t kMostHits = 32;     // places that the keyboard stops at
 
@@ -107,18 +107,38 @@ std::string steps_back(const std::vector<SeriesPoint>& points, const LinearScale
   return commands + "Z";
 }
 
-void draw_legend(Svg* svg, const std::vector<SeriesPoint>& points) {
+// A line is drawn only where it leaves what cupool holds to be seen: other processes may use most
+// of a device.
+constexpr double kTallest = 3;
+
+std::uint64_t highest_of(const std::vector<SeriesPoint>& points, const char* key) {
+  std::uint64_t highest = 0;
+  for (const SeriesPoint& point : points) highest = std::max(highest, value_of(point, key));
+  return highest;
+}
+
+bool is_drawn(const std::vector<SeriesPoint>& points, const Layer& line, double highest) {
+  return has_value(points, line.key) &&
+         static_cast<double>(highest_of(points, line.key)) <= highest;
+}
+
+void draw_legend(Svg* svg, const std::vector<SeriesPoint>& points, double highest) {
   double at = kLeft;
   for (const Layer& layer : kLayers) {
     svg->rect(at, 4, 12, 12, layer.css_class);
     svg->text(at + 18, 14, layer.name, "start");
-    at += 100;
+    at += 110;
   }
   for (const Layer& line : kLines) {
     if (!has_value(points, line.key)) continue;
-    svg->line(at, 10, at + 16, 10, line.css_class);
-    svg->text(at + 22, 14, line.name, "start");
-    at += 120;
+    const bool drawn = is_drawn(points, line, highest);
+    if (drawn) svg->line(at, 10, at + 16, 10, line.css_class);
+    svg->text(drawn ? at + 22 : at, 14,
+              drawn ? line.name
+                    : std::string(line.name) + ": up to " +
+                          format_bytes(highest_of(points, line.key)) + ", beyond this picture",
+              "start");
+    at += 140;
   }
 }
 
@@ -143,7 +163,7 @@ void draw_hits(Svg* svg, const std::vector<SeriesPoint>& points, const LinearSca
 }
 
 void draw_time_axis(Svg* svg, const LinearScale& x, double bottom) {
-  for (const Tick& tick : duration_ticks(x.highest, 8)) {
+  for (const Tick& tick : duration_ticks(x.highest, 10)) {
     svg->line(x(tick.place), bottom, x(tick.place), bottom + 4, "axis");
     svg->text(x(tick.place), bottom + 18, tick.label, "middle", "tick");
   }
@@ -157,13 +177,13 @@ std::string memory_chart(const std::string& id, const Report& report, const Devi
   if (points.size() < 2) return "";
   double highest = 1;
   std::uint64_t most_held = 0;
-  for (const SeriesPoint& point : points) {
-    most_held = std::max(most_held, held(point));
-    for (const Layer& line : kLines) {
-      highest = std::max(highest, static_cast<double>(value_of(point, line.key)));
-    }
+  for (const SeriesPoint& point : points) most_held = std::max(most_held, held(point));
+  highest = std::max(highest, static_cast<double>(most_held));
+  for (const Layer& line : kLines) {
+    const auto most = static_cast<double>(highest_of(points, line.key));
+    if (most <= kTallest * highest) highest = std::max(highest, most);
   }
-  highest = std::max(highest, static_cast<double>(most_held)) * 1.04;
+  highest *= 1.04;
   const LinearScale x{std::max(time_of(points.back()), 1.0), kLeft, kRight};
   const LinearScale y{highest, kBottom, kTop};
   Svg svg(id, "Memory over time",
@@ -185,25 +205,42 @@ std::string memory_chart(const std::string& id, const Report& report, const Devi
     below = above;
   }
   for (const Layer& line : kLines) {
-    if (!has_value(points, line.key)) continue;
+    if (!is_drawn(points, line, highest)) continue;
+    // Where the driver could not be asked, as at exit, there is nothing to draw.
+    std::vector<SeriesPoint> known;
     std::vector<double> values;
     for (const SeriesPoint& point : points) {
+      if (point.values.count(line.key) == 0) continue;
+      known.push_back(point);
       values.push_back(static_cast<double>(value_of(point, line.key)));
     }
-    svg.path(steps(points, x, y, values, true), line.css_class);
+    svg.path(steps(known, x, y, values, true), line.css_class);
   }
   draw_time_axis(&svg, x, kBottom);
-  draw_legend(&svg, points);
+  draw_legend(&svg, points, highest);
   draw_hits(&svg, points, x);
   return svg.finish();
 }
+
+namespace {
+
+std::string name_of_kind(const std::string& kind) {
+  static const std::map<std::string, std::string> names = {{"give_back", "given back"},
+                                                           {"oom_rescue", "out of memory averted"},
+                                                           {"wait", "free waited"},
+                                                           {"context_lost", "context lost"}};
+  const auto found = names.find(kind);
+  return found == names.end() ? kind : found->second;
+}
+
+}  // namespace
 
 std::string events_chart(const std::string& id, const Report& report) {
   if (report.events.empty()) return "";
   std::map<std::string, std::vector<const EventReport*>> kinds;
   std::uint64_t last = report.ran_ns();
   for (const EventReport& event : report.events) {
-    kinds[event.kind].push_back(&event);
+    kinds[name_of_kind(event.kind)].push_back(&event);
     last = std::max(last, event.time + event.duration);
   }
   constexpr double kRow = 34;

@@ -1,0 +1,238 @@
+// `cupool compare`, `cupool observe` and `cupool tune`: a program run both ways.
+#include <filesystem>
+#include <fstream>
+
+#include "cli/trials.h"
+#include "cli/tuning.h"
+#include "command.h"
+#include "config/settings.h"
+#include "example_report.h"
+#include "pseudo_terminal.h"
+
+namespace cli {
+namespace {
+
+using cupool::cli::parse_report;
+using cupool::cli::Report;
+using cupool::cli::tune;
+using cupool::cli::Tuning;
+using nlohmann::json;
+using preload::ProcessResult;
+using preload::ScratchFolder;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string shell_script(const ScratchFolder& folder, const std::string& text) {
+  std::string path = folder.path() + "/script";
+  std::ofstream(path) << "#!/bin/sh\n" << text << "\n";
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  return path;
+}
+
+// In a script: whether it runs with cupool.
+const char* const kWithCupool = "case \"$LD_PRELOAD\" in *libcupool*) with=1;; *) with=0;; esac\n";
+
+TEST(Compare, SaysThatAProgramIsTheSame) {
+  const ProcessResult result =
+      cupool({"compare", "-n", "2", "--", preload::probe_path("probe_runtime_shared")});
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  EXPECT_TRUE(contains(result.out, "Same results")) << result.out;
+  EXPECT_TRUE(contains(result.out, "peak GPU memory")) << result.out;
+  EXPECT_TRUE(contains(result.out, "2 runs each")) << result.out;
+  EXPECT_EQ(result.err, "") << "progress is for terminals";
+}
+
+TEST(Compare, ShowsProgressOnATerminal) {
+  const std::string shown =
+      run_at_terminal({CUPOOL_TEST_COMMAND, "compare", "-n", "1", "--", "true"}, environment())
+          .output;
+  EXPECT_TRUE(contains(shown, "run 2 of 2")) << shown;
+}
+
+TEST(Compare, FindsEachKindOfDifference) {
+  const ScratchFolder folder;
+  const std::string file = folder.path() + "/result";
+  const struct {
+    const char* script;
+    const char* told;
+  } rows[] = {{"echo before; echo $with", "line 2\n    without: 0\n    with:    1"},
+              {"exit $with", "exit code"},
+              {"[ $with = 0 ] || kill -9 $$", "signal 9"},
+              {"echo $with > $1", "result"},
+              {"[ $with = 0 ] && echo > $1 || rm -f $1", "not there"}};
+  for (const auto& row : rows) {
+    const std::string script = shell_script(folder, std::string(kWithCupool) + row.script);
+    const ProcessResult result = cupool({"compare", "-n", "2", "--file", file, "--", script, file});
+    EXPECT_EQ(result.exit_code, 1) << row.script << result.describe();
+    EXPECT_TRUE(contains(result.out, "DIFFERENT")) << result.out;
+    EXPECT_TRUE(contains(result.out, row.told)) << result.out;
+  }
+}
+
+TEST(Compare, TellsAProgramThatIsUnsteadyByItself) {
+  const ScratchFolder folder;
+  const std::string script = shell_script(folder, "echo time=$$; echo steady");
+  const ProcessResult result = cupool({"compare", "-n", "2", "--", script});
+  EXPECT_EQ(result.exit_code, 1) << result.describe();
+  EXPECT_TRUE(contains(result.out, "cannot be compared")) << result.out;
+  EXPECT_TRUE(contains(result.out, "--ignore")) << result.out;
+  EXPECT_FALSE(contains(result.out, "DIFFER")) << result.out;
+  const ProcessResult ignored =
+      cupool({"compare", "-n", "2", "--ignore", "time=[0-9]+", "--", script});
+  EXPECT_EQ(ignored.exit_code, 0) << ignored.describe();
+}
+
+TEST(Compare, GivesTheProgramNoInputAndItsOwnArguments) {
+  const ScratchFolder folder;
+  const std::string script =
+      shell_script(folder, "[ \"$1\" = -n ] && [ -z \"$(cat)\" ] && echo right");
+  const ProcessResult result = cupool({"compare", "-n", "1", script, "-n"});
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  EXPECT_TRUE(contains(result.out, "6 bytes")) << result.out;
+}
+
+TEST(Compare, TakesAnotherCupoolOutOfTheRunWithout) {
+  const ScratchFolder folder;
+  const std::string script = shell_script(folder, std::string(kWithCupool) + "exit $with");
+  preload::Environment preloaded;
+  preload::add_preload(&preloaded);
+  const ProcessResult result = cupool({"compare", "-n", "1", "--", script}, preloaded);
+  EXPECT_EQ(result.exit_code, 1) << result.describe();
+}
+
+TEST(Compare, EndsAsTheProgramThatCannotRun) {
+  const ScratchFolder folder;
+  EXPECT_EQ(cupool({"compare", "--", folder.path() + "/none"}).exit_code, 127);
+  EXPECT_EQ(cupool({"compare", "--", folder.path()}).exit_code, 126);
+  EXPECT_EQ(cupool({"compare"}).exit_code, 2);
+  EXPECT_EQ(cupool({"compare", "--ignore", "(", "--", "true"}).exit_code, 2);
+  EXPECT_EQ(cupool({"compare", "-n", "0", "--", "true"}).exit_code, 2);
+  const std::string script = shell_script(folder, "kill -TERM $$");
+  EXPECT_EQ(cupool({"compare", "--", script}).signal, SIGTERM);
+}
+
+TEST(Compare, LeavesNothingBehind) {
+  const ScratchFolder folder;
+  cupool({"compare", "-n", "1", "--", preload::probe_path("probe_runtime_shared")},
+         {{"TMPDIR", folder.path()}});
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(Spread, IsMedianLowestAndHighest) {
+  const auto odd = cupool::cli::spread_of({5, 1, 9});
+  EXPECT_EQ(odd.median, 5);
+  EXPECT_EQ(odd.lowest, 1);
+  EXPECT_EQ(odd.highest, 9);
+  EXPECT_EQ(cupool::cli::spread_of({4, 2}).median, 3);
+}
+
+TEST(ObserveCommand, TellsWhatWasSeenAndKeepsTheReport) {
+  const ScratchFolder folder;
+  const std::string file = folder.path() + "/seen.json";
+  const ProcessResult plain = preload::run_plain("probe_runtime_shared");
+  const ProcessResult result =
+      cupool({"observe", "--json", file, "--", preload::probe_path("probe_runtime_shared")});
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  EXPECT_EQ(result.out, plain.out) << "standard output is the program's";
+  EXPECT_TRUE(contains(result.err, "pooling would save at most")) << result.err;
+  EXPECT_TRUE(contains(result.err, "Assumed: ")) << result.err;
+  const json report = json::parse(preload::read_file(file));
+  EXPECT_EQ(report.at("observe").at("malloc_calls_total"), preload::counts_of(plain.out).mallocs);
+}
+
+TEST(ObserveCommand, HandsOnTheEndAndSaysWhenThereWasNothing) {
+  const ProcessResult nothing = cupool({"observe", "--", "sh", "-c", "exit 5"});
+  EXPECT_EQ(nothing.exit_code, 5);
+  EXPECT_TRUE(contains(nothing.err, "nothing observed")) << nothing.err;
+  EXPECT_EQ(cupool({"observe", "--", "sh", "-c", "kill -9 $$"}).signal, SIGKILL);
+  EXPECT_EQ(cupool({"observe", "--", "/no/such/program"}).exit_code, 127);
+}
+
+Report parsed(const json& report) {
+  return parse_report(report.dump(), "file.json");
+}
+
+std::string value_of(const Tuning& tuning, const std::string& name) {
+  for (const auto& setting : tuning.settings) {
+    if (setting.name == name) return setting.value;
+  }
+  return "";
+}
+
+TEST(Tune, SizesThePoolByThePeak) {
+  const Tuning tuning = tune({parsed(example_report())});  // 100 MiB reserved
+  EXPECT_EQ(value_of(tuning, "CUPOOL_PREALLOC"), "128M");
+  EXPECT_EQ(value_of(tuning, "CUPOOL_RELEASE_THRESHOLD"), "128M");
+  EXPECT_EQ(value_of(tuning, "CUPOOL_MAX_PENDING"), "");
+}
+
+TEST(Tune, RaisesThePendingLimitWhereFreesWaitedForIt) {
+  json report = example_report();
+  report["devices"][0]["counters"]["free_waits_pending_limit_total"] = 7;
+  EXPECT_EQ(value_of(tune({parsed(report)}), "CUPOOL_MAX_PENDING"), "64M");  // 20 MiB retired
+  report["devices"][0]["gauges"]["retired_bytes"]["peak"] = 1ll << 32;
+  EXPECT_EQ(value_of(tune({parsed(report)}), "CUPOOL_MAX_PENDING"), "")
+      << "no more than an eighth of the device";
+}
+
+TEST(Tune, ReservesNothingWhereTheDeviceIsNearlyFull) {
+  json report = example_report();
+  report["devices"][0]["pool"]["reserved_high_bytes"] = 4000000000u;
+  EXPECT_EQ(value_of(tune({parsed(report)}), "CUPOOL_PREALLOC"), "");
+  // Five processes that share a device, each with a quarter of it.
+  report["devices"][0]["pool"]["reserved_high_bytes"] = 1u << 30;
+  const Report one = parsed(report);
+  EXPECT_NE(value_of(tune({one}), "CUPOOL_PREALLOC"), "");
+  EXPECT_EQ(value_of(tune({one, one, one, one, one}), "CUPOOL_PREALLOC"), "");
+}
+
+TEST(Tune, WritesAProfileThatTheLibraryTakes) {
+  const ScratchFolder folder;
+  json report = example_report();
+  report["devices"][0]["counters"]["free_waits_pending_limit_total"] = 7;
+  report["process"]["program_path"] = "/opt/a\nCUPOOL_ENABLE=0";
+  const std::string file = write_report(folder.path(), "r.json", report);
+  const std::string profile = folder.path() + "/tuned.env";
+  const ProcessResult result = cupool({"tune", file, "-o", profile});
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  const std::string entry = "CUPOOL_PROFILE=" + profile;
+  const char* const variables[] = {entry.c_str(), nullptr};
+  std::vector<std::string> warnings;
+  const auto settings = cupool::config::parse(variables, &warnings, nullptr);
+  EXPECT_TRUE(warnings.empty()) << warnings.front();
+  EXPECT_EQ(settings.prealloc.value, 128u << 20);
+  EXPECT_EQ(settings.release_threshold.value, 128u << 20);
+  EXPECT_EQ(settings.max_pending.value, 64u << 20);
+  EXPECT_TRUE(settings.enable) << "a program's name is no setting";
+  EXPECT_EQ(cupool({"tune", file}).out, preload::read_file(profile));
+}
+
+TEST(Tune, RunsAndDecides) {
+  const ScratchFolder folder;
+  const std::string profile = folder.path() + "/tuned.env";
+  const ProcessResult result =
+      cupool({"tune", "-n", "2", "-o", profile, "--", preload::probe_path("probe_runtime_shared")});
+  EXPECT_TRUE(contains(result.out, "CUPOOL_PREALLOC=")) << result.describe();
+  EXPECT_TRUE(contains(result.out, "before")) << result.out;
+  const bool kept = contains(result.out, "keep them");
+  EXPECT_EQ(result.exit_code, kept ? 0 : 1) << result.describe();
+  EXPECT_EQ(std::filesystem::exists(profile), kept);
+}
+
+TEST(Tune, RefusesWhatItCannotUse) {
+  const ScratchFolder folder;
+  json observed = example_report();
+  observed["observe"] = {{"verdict", "x"}};
+  EXPECT_EQ(cupool({"tune"}).exit_code, 2);
+  EXPECT_EQ(cupool({"tune", folder.path() + "/none.json"}).exit_code, 2);
+  const ProcessResult result = cupool({"tune", write_report(folder.path(), "o.json", observed)});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_TRUE(contains(result.err, "observed run")) << result.err;
+  EXPECT_EQ(cupool({"tune", "--", "sh", "-c", "exit 4"}).exit_code, 4);
+  EXPECT_EQ(cupool({"tune", "--", "true"}).exit_code, 1);
+}
+
+}  // namespace
+}  // namespace cli

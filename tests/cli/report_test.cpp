@@ -1,0 +1,311 @@
+// `cupool report`: what it reads, what it refuses, and what it says. The page in a browser is the
+// matter of page_test.py.
+#include <filesystem>
+
+#include "cli/report_html.h"
+#include "cli/report_story.h"
+#include "cli/report_svg.h"
+#include "cli/report_text.h"
+#include "command.h"
+#include "example_report.h"
+
+namespace cli {
+namespace {
+
+using cupool::cli::find_outliers;
+using cupool::cli::html_page;
+using cupool::cli::parse_report;
+using cupool::cli::Report;
+using cupool::cli::ReportError;
+using cupool::cli::tell;
+using nlohmann::json;
+using preload::ProcessResult;
+using preload::ScratchFolder;
+
+Report parsed(const json& report) {
+  return parse_report(report.dump(), "file.json");
+}
+
+std::string error_of(const std::string& text) {
+  try {
+    parse_report(text, "file.json");
+  } catch (const ReportError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+bool says(const std::vector<std::string>& sentences, const std::string& part) {
+  for (const std::string& sentence : sentences) {
+    if (contains(sentence, part)) return true;
+  }
+  return false;
+}
+
+TEST(ReadReport, ReadsAReportOfAnEarlierLibraryWithoutTheNewerParts) {
+  const Report report = parsed(example_report());
+  EXPECT_EQ(report.program, "/opt/simulate");
+  EXPECT_EQ(report.rank, "");
+  EXPECT_EQ(report.ran_ns(), 2000000000u);
+  EXPECT_EQ(report.counter("malloc_calls_total"), 1000u);
+  EXPECT_EQ(report.counter("a_counter_that_is_not_there"), 0u);
+  EXPECT_TRUE(report.series.empty());
+  EXPECT_TRUE(report.events.empty());
+  EXPECT_TRUE(report.threads.empty());
+  EXPECT_FALSE(report.observe.has_value());
+}
+
+TEST(ReadReport, ReadsSeriesEventsThreadsAndHistograms) {
+  json report = example_report();
+  report["series"] = {{"samples",
+                       {{{"time_ns", 5},
+                         {"devices",
+                          {{{"ordinal", 0},
+                            {"application_bytes", 7},
+                            {"device_free_bytes", 60},
+                            {"device_total_bytes", 100}}}}}}}};
+  report["events"] = {{{"time_ns", 900},
+                       {"kind", "wait"},
+                       {"device", 0},
+                       {"count", 2},
+                       {"bytes", 0},
+                       {"duration_ns", 400}}};
+  report["threads"] = {{{"tid", 9}, {"name", "worker"}, {"malloc_calls_total", 3}}};
+  report["other_threads"] = {{"threads", 4}, {"malloc_calls_total", 8}};
+  report["devices"][0]["times"]["malloc"]["buckets"] = {{{"upper_bound_ns", 200}, {"count", 2}},
+                                                        {{"upper_bound_ns", 100}, {"count", 1}}};
+  report["devices"][0]["requested_sizes"] = {
+      {{"upper_bound_bytes", 512}, {"count", 6}, {"bytes", 3000}}};
+  const Report read = parsed(report);
+  ASSERT_EQ(read.series.size(), 1u);
+  EXPECT_EQ(read.series[0].values.at("application_bytes"), 7u);
+  EXPECT_EQ(read.series[0].values.at("device_used_bytes"), 40u);
+  ASSERT_EQ(read.events.size(), 1u);
+  EXPECT_EQ(read.events[0].time, 500u) << "a wait is told when it ended";
+  ASSERT_EQ(read.threads.size(), 2u);
+  EXPECT_EQ(read.threads[0].name, "worker (9)");
+  EXPECT_EQ(read.threads[1].name, "4 other threads");
+  ASSERT_EQ(read.devices[0].malloc_time.buckets.size(), 2u);
+  EXPECT_EQ(read.devices[0].malloc_time.buckets[0].upper, 100u) << "by size, whatever the order";
+  ASSERT_EQ(read.devices[0].sizes.size(), 1u);
+  EXPECT_EQ(read.devices[0].sizes[0].count, 6u);
+}
+
+TEST(ReadReport, NamesTheFileAndWhatIsWrong) {
+  EXPECT_EQ(error_of("words"), "file.json: not JSON (CUPOOL_STATS=json writes it)");
+  EXPECT_TRUE(contains(error_of("[1]"), "file.json: not a report of cupool"));
+  EXPECT_TRUE(contains(error_of("{}"), "file.json: not a report of cupool"));
+  json newer = example_report();
+  newer["schema_version"] = 2;
+  newer["cupool_version"] = "9.8.7";
+  const std::string error = error_of(newer.dump());
+  EXPECT_TRUE(contains(error, "file.json")) << error;
+  EXPECT_TRUE(contains(error, "schema version 2")) << error;
+  EXPECT_TRUE(contains(error, "9.8.7")) << error;
+  EXPECT_TRUE(contains(error, "reads schema version 1")) << error;
+}
+
+TEST(ReadReport, RefusesValuesOfTheWrongType) {
+  const std::vector<std::pair<std::string, json>> spoilt = {
+      {"/devices", 3},
+      {"/devices/0", 3},
+      {"/devices/0/counters/malloc_calls_total", -1},
+      {"/devices/0/counters/malloc_calls_total", "many"},
+      {"/devices/0/gauges/held_bytes", 5},
+      {"/devices/0/times/malloc/p50_ns", 1.5},
+      {"/devices/0/pool", "full"},
+      {"/process/host", 7},
+      {"/settings", "none"},
+      {"/settings/0/is_default", "yes"},
+      {"/suggested_settings", json::array({1})},
+      {"/series", 7},
+      {"/events", {{"time_ns", 1}}},
+      {"/threads", json::array({json::array()})}};
+  for (const auto& [place, value] : spoilt) {
+    json report = example_report();
+    report[json::json_pointer(place)] = value;
+    const std::string error = error_of(report.dump());
+    EXPECT_EQ(error.rfind("file.json: ", 0), 0u) << place << ": " << error;
+  }
+}
+
+TEST(Story, TellsTheFiguresOfTheReport) {
+  const auto story = tell({parsed(example_report())});
+  EXPECT_EQ(story.headline, "400 of 990 frees did not wait though the GPU was busy");
+  EXPECT_TRUE(says(story.sentences, "at most 100 MiB of 4.00 GiB (2.4 %) on device 0"));
+  EXPECT_TRUE(says(story.sentences, "90.0 % of 1,000 allocations came from caches"));
+  EXPECT_TRUE(says(story.troubles, "10 blocks with 4.00 KiB were never freed"));
+  EXPECT_FALSE(says(story.troubles, "waited"));
+}
+
+TEST(Story, ChoosesTheHeadlineByWhatHappened) {
+  json report = example_report();
+  json& counters = report["devices"][0]["counters"];
+  counters["frees_unwaited_busy_total"] = 0;
+  EXPECT_TRUE(contains(tell({parsed(report)}).headline, "No free found the GPU busy"));
+  counters["free_waits_total"] = 60;
+  counters["free_waits_pending_limit_total"] = 60;
+  counters["free_wait_ns_total"] = 5000000;
+  const auto waiting = tell({parsed(report)});
+  EXPECT_EQ(waiting.headline, "60 of 990 frees found the GPU busy, and waited");
+  EXPECT_TRUE(says(waiting.troubles, "5.00 ms in all: 60 beyond CUPOOL_MAX_PENDING"));
+  counters["served_passthrough_total"] = 1000;
+  EXPECT_TRUE(contains(tell({parsed(report)}).headline, "served none of 1,000 allocations"));
+  counters["malloc_calls_total"] = 0;
+  EXPECT_TRUE(contains(tell({parsed(report)}).headline, "No allocation"));
+}
+
+TEST(Story, AnObservedRunTellsItsVerdict) {
+  json report = example_report();
+  report["observe"] = {
+      {"verdict", "Worth trying"}, {"sentences", {"Seen."}}, {"assumptions", {"a."}}};
+  const auto story = tell({parsed(report)});
+  EXPECT_EQ(story.headline, "Worth trying");
+  EXPECT_TRUE(says(story.sentences, "Assumed: a."));
+}
+
+TEST(Outliers, FollowTheStatedRule) {
+  EXPECT_EQ(find_outliers({1}), std::vector<bool>({false}));
+  EXPECT_EQ(find_outliers({5, 5, 5, 5, 5}), std::vector<bool>(5, false));
+  EXPECT_EQ(find_outliers({10, 11, 12, 11, 40}),
+            std::vector<bool>({false, false, false, false, true}));
+  // Beyond the fences, but less than a quarter from the median.
+  EXPECT_EQ(find_outliers({100, 100, 100, 100, 110}), std::vector<bool>(5, false));
+  EXPECT_EQ(find_outliers({10, 10, 25}), std::vector<bool>({false, false, true}));
+  EXPECT_EQ(find_outliers({10, 10, 4}), std::vector<bool>({false, false, true}));
+  EXPECT_EQ(find_outliers({10, 15}), std::vector<bool>({false, false}));
+}
+
+TEST(Page, EscapesEveryTextOfAReport) {
+  const std::string hostile = "\"'></title><script>x</script>&{{content}}\x01";
+  json report = example_report();
+  for (const char* place :
+       {"/process/program_path", "/process/host", "/process/rank", "/devices/0/name",
+        "/settings/0/name", "/settings/0/value", "/free_mode", "/backend", "/cupool_version"}) {
+    report[json::json_pointer(place)] = hostile;
+  }
+  report["settings"].push_back(
+      {{"name", hostile}, {"value", hostile}, {"origin", hostile}, {"is_default", false}});
+  report["suggested_settings"][hostile] = hostile;
+  report["threads"] = {{{"tid", 1}, {"name", hostile}, {"malloc_calls_total", 1}}};
+  report["events"] = {{{"time_ns", 1}, {"kind", hostile}, {"device", 0}, {"count", 1}}};
+  for (const std::vector<Report>& reports :
+       {std::vector<Report>{parsed(report)}, std::vector<Report>{parsed(report), parsed(report)}}) {
+    const std::string page = html_page(reports);
+    EXPECT_FALSE(contains(page, "<script"));
+    EXPECT_FALSE(contains(page, "'>"));
+    EXPECT_FALSE(contains(page, "\x01"));
+    EXPECT_TRUE(contains(page, "&lt;script&gt;x&lt;/script&gt;&amp;{{content}}"));
+  }
+}
+
+TEST(Page, NamesNothingOutsideItself) {
+  const std::string page = html_page({parsed(example_report())});
+  for (const char* outside : {"http:", "https:", "src=", "@import", "url("}) {
+    EXPECT_FALSE(contains(page, outside)) << outside;
+  }
+  EXPECT_TRUE(contains(page, "Content-Security-Policy\" content=\"default-src 'none'"));
+}
+
+TEST(Page, IsTheSameForTheSameReports) {
+  EXPECT_EQ(html_page({parsed(example_report())}), html_page({parsed(example_report())}));
+}
+
+TEST(Page, HoldsWithoutDevicesAndWithExtremeFigures) {
+  json report = example_report();
+  report["devices"] = json::array();
+  EXPECT_TRUE(contains(html_page({parsed(report)}), "</html>"));
+  report = example_report();
+  for (json& counter : report["devices"][0]["counters"]) counter = UINT64_MAX;
+  for (json& gauge : report["devices"][0]["gauges"]) {
+    gauge = {{"current", INT64_MIN + 1}, {"peak", INT64_MAX}};
+  }
+  report["devices"][0]["times"]["malloc"]["max_ns"] = UINT64_MAX;
+  const std::string page = html_page({parsed(report)});
+  EXPECT_FALSE(contains(page, "nan"));
+  EXPECT_FALSE(contains(page, "inf\""));
+}
+
+TEST(Svg, CoordinatesAreShortAndWithoutLocale) {
+  EXPECT_EQ(cupool::cli::coordinate(0), "0");
+  EXPECT_EQ(cupool::cli::coordinate(12.345), "12.35");
+  EXPECT_EQ(cupool::cli::coordinate(12.5), "12.5");
+  EXPECT_EQ(cupool::cli::coordinate(-0.25), "-0.25");
+  EXPECT_EQ(cupool::cli::coordinate(0.0 / 0.0), "0");
+}
+
+TEST(ReportCommand, PrintsTheVerdictFirst) {
+  const ScratchFolder folder;
+  const std::string file = write_report(folder.path(), "a.json", example_report());
+  const ProcessResult result = cupool({"report", file});
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  EXPECT_EQ(result.out.rfind("400 of 990 frees did not wait though the GPU was busy.\n", 0), 0u);
+  EXPECT_EQ(result.err, "") << "hints are for terminals";
+}
+
+TEST(ReportCommand, MergesProcessesAndNamesOutliers) {
+  const ScratchFolder folder;
+  std::vector<std::string> arguments = {"report", "--text", "--html", folder.path() + "/p.html"};
+  for (int rank = 0; rank < 5; ++rank) {
+    json report = example_report();
+    report["process"]["rank"] = std::to_string(rank);
+    if (rank == 3) report["devices"][0]["counters"]["malloc_calls_total"] = 5000;
+    arguments.push_back(write_report(folder.path(), std::to_string(rank) + ".json", report));
+  }
+  const ProcessResult result = cupool(arguments);
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  EXPECT_TRUE(contains(result.out, "- rank 3 on node1: allocations 5,000 (high)")) << result.out;
+  const std::string page = preload::read_file(folder.path() + "/p.html");
+  EXPECT_TRUE(contains(page, "<td class=\"outlier\">* 5,000</td>"));
+  EXPECT_TRUE(contains(page, "<li>rank 3 on node1: allocations 5,000 (high)</li>"));
+}
+
+TEST(ReportCommand, EndsWith2ForWhatIsNoReport) {
+  const ScratchFolder folder;
+  json newer = example_report();
+  newer["schema_version"] = 4;
+  const std::string good = write_report(folder.path(), "good.json", example_report());
+  const std::string bad = write_report(folder.path(), "newer.json", newer);
+  for (const std::vector<std::string>& files : std::vector<std::vector<std::string>>{
+           {bad}, {good, bad}, {folder.path() + "/none.json"}, {folder.path()}}) {
+    std::vector<std::string> arguments = {"report", "--html", folder.path() + "/page.html"};
+    arguments.insert(arguments.end(), files.begin(), files.end());
+    const ProcessResult result = cupool(arguments);
+    EXPECT_EQ(result.exit_code, 2) << result.describe();
+    EXPECT_TRUE(contains(result.err, files.back() + ": ")) << result.err;
+    EXPECT_EQ(result.out, "");
+    EXPECT_FALSE(std::filesystem::exists(folder.path() + "/page.html"));
+  }
+  EXPECT_TRUE(contains(cupool({"report", bad}).err, "schema version 4"));
+}
+
+TEST(ReportCommand, SaysWhenThePageCannotBeWritten) {
+  const ScratchFolder folder;
+  const std::string file = write_report(folder.path(), "a.json", example_report());
+  const ProcessResult result = cupool({"report", "--html", folder.path() + "/no/p.html", file});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_TRUE(contains(result.err, "/no/p.html: No such file or directory")) << result.err;
+}
+
+// What the library of today writes is read, with every part.
+TEST(ReportCommand, ReadsWhatTheLibraryWrites) {
+  const ScratchFolder folder;
+  const std::string file = folder.path() + "/report.json";
+  const ProcessResult run =
+      cupool({"run", "--stats", "json", "--stats-file", file, "--stats-interval", "1", "--",
+              preload::probe_path("probe_runtime_shared"), "threads=2"});
+  ASSERT_EQ(run.exit_code, 0) << run.describe();
+  const ProcessResult result = cupool({"report", "--html", "-", file});
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  for (const char* part : {"Memory over time", "Requests by size", "What each thread did",
+                           "What served the allocations", "Time of a call"}) {
+    EXPECT_TRUE(contains(result.out, part)) << part;
+  }
+}
+
+}  // namespace
+}  // namespace cli
