@@ -143,6 +143,7 @@ int main_of(const std::vector<std::string>& arguments) {
   add_options(app, session);
   add_observe(app, session);
   add_compare(app, session);
+  add_replay(app, session);
   add_report(app, session);
   add_tune(app, session);
   std::vector<std::string> own = arguments;

@@ -48,6 +48,7 @@ CLI::App* add_command(CLI::App& app, Session& session, const std::string& name,
 /// Each adds its sub-command to `app`; `session` outlives it.
 void add_run(CLI::App& app, Session& session);
 void add_options(CLI::App& app, Session& session);
+void add_replay(CLI::App& app, Session& session);
 void add_report(CLI::App& app, Session& session);
 void add_observe(CLI::App& app, Session& session);
 void add_compare(CLI::App& app, Session& session);

@@ -1,0 +1,176 @@
+// `cupool replay trace.csv`: the allocations of a program, without the program, in three ways.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/replay_player.h"
+#include "cli/report_text.h"
+#include "cli/settings_arguments.h"
+#include "cli/trials.h"
+#include "util/text.h"
+
+namespace cupool::cli {
+
+namespace {
+
+using util::format_bytes;
+using util::format_count;
+using util::format_duration_ns;
+
+// Played by processes of their own: cupool has to be there from the start, and not for the others.
+constexpr const char* kLegacy = "legacy";
+constexpr const char* kAsync = "async";
+constexpr const char* kCupool = "cupool";
+
+struct Arguments {
+  std::string trace;
+  int rounds = 3;
+  bool touch = false;
+  std::string play_as;  // this process plays, and prints figures as JSON
+  SettingsArguments settings;
+};
+
+int play_here(const Arguments& arguments) {
+  ReplayOptions options;
+  options.stream_ordered = arguments.play_as == kAsync;
+  options.touch = arguments.touch;
+  std::puts(play(read_trace(arguments.trace), options).c_str());
+  return exit_ok;
+}
+
+std::vector<std::string> player_words(const Arguments& arguments, const std::string& as) {
+  std::vector<std::string> words = {"/proc/self/exe", "replay", "--play-as", as};
+  if (arguments.touch) words.emplace_back("--touch");
+  words.push_back(arguments.trace);
+  return words;
+}
+
+struct Figures {
+  std::vector<double> wall, in_allocate, in_free, allocate_p50, allocate_p99, free_p50, free_p99;
+  std::uint64_t failed = 0;
+  std::uint64_t refused = 0;
+};
+
+Figures figures_of(const std::vector<Trial>& trials) {
+  Figures figures;
+  for (const Trial& trial : trials) {
+    const nlohmann::json json = nlohmann::json::parse(trial.output);
+    const auto number = [&json](const char* part, const char* key) {
+      return json.at(part).at(key).get<double>();
+    };
+    figures.wall.push_back(json.at("wall_ns").get<double>());
+    figures.in_allocate.push_back(number("allocate", "sum_ns"));
+    figures.in_free.push_back(number("free", "sum_ns"));
+    figures.allocate_p50.push_back(number("allocate", "p50_ns"));
+    figures.allocate_p99.push_back(number("allocate", "p99_ns"));
+    figures.free_p50.push_back(number("free", "p50_ns"));
+    figures.free_p99.push_back(number("free", "p99_ns"));
+    figures.failed = std::max(figures.failed, json.at("failed").get<std::uint64_t>());
+    figures.refused = std::max(figures.refused, json.at("refused").get<std::uint64_t>());
+  }
+  return figures;
+}
+
+std::string median_text(const std::vector<double>& values) {
+  return format_duration_ns(static_cast<std::uint64_t>(spread_of(values).median));
+}
+
+void print_trace(const ReplayTrace& trace) {
+  std::printf("%s allocations and %s frees of %zu %s; at most %s live at once%s.\n\n",
+              format_count(trace.allocations).c_str(), format_count(trace.frees).c_str(),
+              trace.threads.size(), trace.threads.size() == 1 ? "thread" : "threads",
+              format_bytes(trace.peak_bytes).c_str(),
+              trace.skipped == 0
+                  ? ""
+                  : ("; " + format_count(trace.skipped) + " rows cannot be played").c_str());
+}
+
+void print_table(const std::vector<std::string>& names, const std::vector<Figures>& figures) {
+  std::vector<std::vector<std::string>> rows = {
+      {"", "wall time", "in malloc", "p50", "p99", "in free", "p50", "p99", "failed"}};
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const Figures& way = figures[i];
+    rows.push_back({names[i], spread_text(spread_of(way.wall)), median_text(way.in_allocate),
+                    median_text(way.allocate_p50), median_text(way.allocate_p99),
+                    median_text(way.in_free), median_text(way.free_p50), median_text(way.free_p99),
+                    format_count(way.failed)});
+  }
+  std::fputs(text_table(rows).c_str(), stdout);
+}
+
+// Runs each way in turn, each a process of its own.
+std::vector<std::vector<Trial>> play_in_turn(const Arguments& arguments,
+                                             const std::vector<Way>& ways) {
+  std::vector<std::vector<Trial>> trials(ways.size());
+  const ScratchFolder scratch;
+  Progress progress;
+  for (int round = 0; round < arguments.rounds; ++round) {
+    for (std::size_t i = 0; i < ways.size(); ++i) {
+      progress.show("round " + std::to_string(round + 1) + " of " +
+                    std::to_string(arguments.rounds) + ": " + ways[i].name);
+      trials[i].push_back(run_trial(player_words(arguments, ways[i].name), ways[i], {}, scratch));
+      if (trials[i].back().end.shell_code() != 0) return trials;
+    }
+  }
+  return trials;
+}
+
+int act(const Arguments& arguments) {
+  if (!arguments.play_as.empty()) return play_here(arguments);
+  const ReplayTrace trace = read_trace(arguments.trace);
+  if (trace.allocations == 0) throw UsageError(arguments.trace + ": has no allocations");
+  const std::vector<Way> ways = {{kLegacy, environment_without()},
+                                 {kAsync, environment_without()},
+                                 {kCupool, environment_with(arguments.settings.variables())}};
+  const std::vector<std::vector<Trial>> trials = play_in_turn(arguments, ways);
+  for (const std::vector<Trial>& of_way : trials) {
+    for (const Trial& trial : of_way) {
+      if (trial.end.shell_code() == 0) continue;
+      std::fputs(trial.errors.c_str(), stderr);
+      return hand_on(trial.end);
+    }
+  }
+  print_trace(trace);
+  std::vector<Figures> figures;
+  for (const std::vector<Trial>& of_way : trials) figures.push_back(figures_of(of_way));
+  print_table({"legacy (cuMemAlloc)", "async (cuMemAllocAsync)", "cupool"}, figures);
+  std::printf(
+      "\nMedians of %d runs. The calls follow one another at once: what the program did "
+      "between them is\nnot played%s.\n",
+      arguments.rounds,
+      arguments.touch ? ", but each block is written on the GPU"
+                      : ", so no free finds the GPU busy (--touch writes each block)");
+  for (const Figures& way : figures) {
+    if (way.refused != 0) return exit_negative;
+  }
+  return exit_ok;
+}
+
+}  // namespace
+
+void add_replay(CLI::App& app, Session& session) {
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* command =
+      add_command(app, session, "replay", "Play a trace of allocations in three ways.",
+                  ProgramWords::none, [arguments](Session&) { return act(*arguments); });
+  command->add_option("trace", arguments->trace, "A trace, as CUPOOL_TRACE=run.csv writes it")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("-n,--runs", arguments->rounds, "Runs of each way (default 3)")
+      ->check(CLI::Range(1, 1000))
+      ->type_name("N");
+  command->add_flag("--touch", arguments->touch,
+                    "Write each block on the GPU, so that frees find it busy");
+  command->add_option("--play-as", arguments->play_as)
+      ->check(CLI::IsMember({kLegacy, kAsync, kCupool}))
+      ->group("");
+  arguments->settings.add_to(*command);
+  command->footer(
+      "Plays the allocations and frees of the trace, each thread's by a thread of its own, on "
+      "device\n"
+      "0: with cuMemAlloc, with cuMemAllocAsync and the device's default pool, and with cupool.");
+}
+
+}  // namespace cupool::cli
