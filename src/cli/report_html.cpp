@@ -120,7 +120,8 @@ std::string html_page(const std::vector<Report>& reports) {
   return fill_template(
       kPageTemplate,
       {{"title", escape_html("cupool: " + program)},
-       {"heading", "<bdi>" + escape_html(program) + "</bdi> under cupool"},
+       {"heading", "<bdi>" + escape_html(program) + "</bdi>" +
+                       (reports.front().observe ? ", observed by cupool" : " under cupool")},
        {"about", escape_html(many ? about_many(reports) : about_one(reports.front()))},
        {"navigation", navigation},
        {"content", content},

@@ -324,8 +324,10 @@ Section settings_section(const Report& report, const std::string& prefix) {
     section.html += paragraph("All settings are at their defaults.");
   }
   if (untouched.size() > 1) {
-    section.html += folded(std::to_string(untouched.size() - 1) + " settings at their defaults",
-                           html_table("At their defaults", untouched, "words"));
+    section.html += folded(
+        std::to_string(untouched.size() - 1) +
+            (untouched.size() == 2 ? " setting at its default" : " settings at their defaults"),
+        html_table("At their defaults", untouched, "words"));
   }
   return section;
 }
@@ -415,7 +417,10 @@ std::vector<Section> sections_of(const Report& report, const std::string& prefix
            sizes_section(report, prefix), threads_section(report, prefix),
            devices_section(report, prefix), events_section(report, prefix),
            leaks_section(report, prefix), settings_section(report, prefix)}) {
-    if (!section.html.empty()) sections.push_back(std::move(section));
+    // Of an observed run these would say only that the driver served all.
+    const bool of_serving = section.id == prefix + "memory" || section.id == prefix + "calls";
+    if (section.html.empty() || (report.observe && of_serving)) continue;
+    sections.push_back(std::move(section));
   }
   return sections;
 }

@@ -213,6 +213,22 @@ void add_tiles(const Sums& sums, Story* story) {
   }
 }
 
+void add_observed_tiles(const ObserveReport& seen, Story* story) {
+  const auto figure = [&seen](const char* key) {
+    const auto found = seen.figures.find(key);
+    return found == seen.figures.end() ? 0 : found->second;
+  };
+  if (figure("malloc_calls_total") == 0) return;
+  story->tiles.push_back({"Could be saved, at most", format_duration_ns(figure("saved_at_most_ns")),
+                          "of " + format_duration_ns(figure("legacy_ns")) + " in malloc and free"});
+  story->tiles.push_back({"Frees that stalled", format_count(figure("free_busy_calls_total")),
+                          "of " + format_count(figure("free_calls_total")) + ", " +
+                              format_duration_ns(figure("free_busy_ns_total")) + " in all"});
+  story->tiles.push_back({"Peak memory now", format_bytes(figure("live_peak_bytes")), "live"});
+  story->tiles.push_back({"With pooling", format_bytes(figure("rounded_peak_bytes")),
+                          "to about " + format_bytes(figure("pool_most_bytes"))});
+}
+
 }  // namespace
 
 std::uint64_t bytes_of(std::int64_t value) {
@@ -233,6 +249,7 @@ Story tell(const std::vector<Report>& reports) {
     for (const std::string& line : reports[0].observe->assumptions) {
       story.sentences.push_back("Assumed: " + line);
     }
+    add_observed_tiles(*reports[0].observe, &story);
     return story;
   }
   add(stalls_in_words(sums), &story.sentences);

@@ -226,7 +226,7 @@ namespace {
 
 std::string name_of_kind(const std::string& kind) {
   static const std::map<std::string, std::string> names = {{"give_back", "given back"},
-                                                           {"oom_rescue", "out of memory averted"},
+                                                           {"oom_rescue", "out of memory"},
                                                            {"wait", "free waited"},
                                                            {"context_lost", "context lost"}};
   const auto found = names.find(kind);

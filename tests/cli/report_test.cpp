@@ -161,11 +161,19 @@ TEST(Story, ChoosesTheHeadlineByWhatHappened) {
 
 TEST(Story, AnObservedRunTellsItsVerdict) {
   json report = example_report();
-  report["observe"] = {
-      {"verdict", "Worth trying"}, {"sentences", {"Seen."}}, {"assumptions", {"a."}}};
+  report["observe"] = {{"verdict", "Worth trying"},      {"sentences", {"Seen."}},
+                       {"assumptions", {"a."}},          {"malloc_calls_total", 10},
+                       {"saved_at_most_ns", 3000000},    {"legacy_ns", 4000000},
+                       {"rounded_peak_bytes", 33554432}, {"pool_most_bytes", 67108864}};
   const auto story = tell({parsed(report)});
   EXPECT_EQ(story.headline, "Worth trying");
   EXPECT_TRUE(says(story.sentences, "Assumed: a."));
+  ASSERT_EQ(story.tiles.size(), 4u);
+  EXPECT_EQ(story.tiles[0].value, "3.00 ms");
+  EXPECT_EQ(story.tiles[3].value, "32.0 MiB");
+  const std::string page = html_page({parsed(report)});
+  EXPECT_TRUE(contains(page, "observed by cupool"));
+  EXPECT_FALSE(contains(page, "The sum that adds up")) << "nothing was served";
 }
 
 TEST(Outliers, FollowTheStatedRule) {
