@@ -244,7 +244,7 @@ std::vector<Bucket> joined(const std::vector<Bucket>& buckets) {
     if (bucket.count == 0) continue;
     // Half powers of two: two bars to a doubling.
     const double power = std::ceil(std::log2(std::max<double>(1, bucket.upper)) * 2) / 2;
-    const auto upper = static_cast<std::uint64_t>(std::llround(std::exp2(power)));
+    const auto upper = whole_number(std::round(std::exp2(power)));
     if (bars.empty() || bars.back().upper != upper) bars.push_back({upper, 0});
     bars.back().count += bucket.count;
   }

@@ -35,7 +35,7 @@ std::string list(const std::vector<std::string>& sentences) {
 }
 
 std::string signed_bytes(std::int64_t value) {
-  return value < 0 ? "-" + format_bytes(static_cast<std::uint64_t>(-value))
+  return value < 0 ? "-" + format_bytes(std::uint64_t{0} - static_cast<std::uint64_t>(value))
                    : format_bytes(static_cast<std::uint64_t>(value));
 }
 

@@ -51,6 +51,11 @@ std::string coordinate(double value) {
   return text;
 }
 
+std::uint64_t whole_number(double value) {
+  constexpr double kHighest = 18446744073709549568.0;  // the last double below 2^64
+  return static_cast<std::uint64_t>(std::clamp(value, 0.0, kHighest));
+}
+
 double LogScale::operator()(double value) const {
   const double above = std::log(std::max(value, lowest) / lowest);
   return from + (to - from) * above / std::log(highest / lowest);
@@ -61,7 +66,7 @@ namespace {
 std::vector<Tick> even_ticks(double highest, double step, std::string (*format)(std::uint64_t)) {
   std::vector<Tick> ticks;
   for (double value = 0; value <= highest * 1.0001; value += step) {
-    ticks.push_back({value, format(static_cast<std::uint64_t>(value))});
+    ticks.push_back({value, format(whole_number(value))});
   }
   return ticks;
 }
@@ -98,7 +103,7 @@ std::vector<Tick> log_count_ticks(double highest) {
   std::vector<Tick> ticks;
   double value = 1;
   for (; value <= highest * 1.0001; value *= 10) {
-    ticks.push_back({value, util::format_count(static_cast<std::uint64_t>(value))});
+    ticks.push_back({value, util::format_count(whole_number(value))});
   }
   return ticks;
 }

@@ -15,6 +15,9 @@ std::string escape_html(const std::string& text);
 /// A coordinate, with at most two decimals, whatever the locale.
 std::string coordinate(double value);
 
+/// A figure that was computed with; beyond 64 bits it is the highest that has room.
+std::uint64_t whole_number(double value);
+
 struct Tick {
   double place = 0;
   std::string label;

@@ -230,9 +230,11 @@ TEST(Page, HoldsWithoutDevicesAndWithExtremeFigures) {
   report = example_report();
   for (json& counter : report["devices"][0]["counters"]) counter = UINT64_MAX;
   for (json& gauge : report["devices"][0]["gauges"]) {
-    gauge = {{"current", INT64_MIN + 1}, {"peak", INT64_MAX}};
+    gauge = {{"current", INT64_MIN}, {"peak", INT64_MAX}};
   }
   report["devices"][0]["times"]["malloc"]["max_ns"] = UINT64_MAX;
+  report["devices"][0]["times"]["malloc"]["buckets"] = {
+      {{"upper_bound_ns", UINT64_MAX}, {"count", UINT64_MAX}}};
   const std::string page = html_page({parsed(report)});
   EXPECT_FALSE(contains(page, "nan"));
   EXPECT_FALSE(contains(page, "inf\""));
