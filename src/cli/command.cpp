@@ -3,9 +3,7 @@
 #include "cli/command.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -159,12 +157,11 @@ int main_of(const std::vector<std::string>& arguments) {
     print_error(error.what());
     return exit_usage;
   }
-  // A reader that stopped listening, or a full disk, is not success.
-  // What did not fit into the buffer may have failed before.
-  const bool flushed = std::fflush(stdout) == 0;
-  if ((!flushed || std::ferror(stdout) != 0) && session.exit_code == exit_ok) {
-    print_error(std::string("cannot write the output") +
-                (flushed ? "" : std::string(": ") + std::strerror(errno)));
+  // A reader that stopped listening, or a full disk, is not success. Text beyond the buffer has met
+  // it before, and leaves nothing to flush.
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (!written && session.exit_code == exit_ok) {
+    std::perror("cupool: cannot write");
     return exit_negative;
   }
   return session.exit_code;

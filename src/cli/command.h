@@ -53,6 +53,7 @@ void add_report(CLI::App& app, Session& session);
 void add_observe(CLI::App& app, Session& session);
 void add_compare(CLI::App& app, Session& session);
 void add_tune(CLI::App& app, Session& session);
+void add_doctor(CLI::App& app, Session& session);
 
 /// The whole command: parses, runs the sub-command, prints errors. Returns the exit code.
 int main_of(const std::vector<std::string>& arguments);

@@ -102,9 +102,10 @@ struct ThreadReport {
   std::map<std::string, std::uint64_t> counters;
 };
 
-/// Blocks of one call site that were never freed.
+/// Blocks of one call site that were never freed; an estimate if only a sample was looked at.
 struct LeakReport {
-  std::string site;
+  std::string site;     ///< the innermost frame
+  std::string callers;  ///< the others, the nearest first
   std::uint64_t blocks = 0;
   std::uint64_t bytes = 0;
 };
@@ -137,6 +138,7 @@ struct Report {
   std::vector<EventReport> events;
   std::vector<ThreadReport> threads;
   std::vector<LeakReport> leaks;
+  std::uint64_t leaks_sampled_one_in = 1;
   std::optional<ObserveReport> observe;
 
   std::uint64_t ran_ns() const { return end_wall > start_wall ? end_wall - start_wall : 0; }

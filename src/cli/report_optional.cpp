@@ -3,6 +3,7 @@
 #include "cli/report_optional.h"
 
 #include <algorithm>
+#include <cstdio>
 
 namespace cupool::cli {
 
@@ -60,6 +61,36 @@ void read_threads(const JsonReader& json, Report* report) {
   report->threads.push_back(std::move(thread));
 }
 
+std::string frame_text(const JsonReader& frame) {
+  const std::string module = frame.text("module");
+  const std::string symbol = frame.text("symbol");
+  char offset[32];
+  std::snprintf(offset, sizeof offset, "+0x%llx",
+                static_cast<unsigned long long>(frame.number("offset")));
+  const std::string place = module.substr(module.rfind('/') + 1) + offset;
+  return symbol.empty() ? place : symbol + " (" + place + ")";
+}
+
+void read_leaks(const JsonReader& json, Report* report) {
+  if (!json.has("leaks")) return;
+  const JsonReader leaks = json.object("leaks");
+  report->leaks_sampled_one_in = std::max<std::uint64_t>(leaks.number("sampled_one_in"), 1);
+  for (const JsonReader& row : leaks.array("sites")) {
+    LeakReport leak;
+    leak.blocks = row.number("blocks");
+    leak.bytes = row.number("bytes");
+    for (const JsonReader& frame : row.array("frames")) {
+      if (leak.site.empty()) {
+        leak.site = frame_text(frame);
+      } else {
+        leak.callers += (leak.callers.empty() ? "" : ", ") + frame_text(frame);
+      }
+    }
+    if (leak.site.empty()) leak.site = "unknown";
+    report->leaks.push_back(std::move(leak));
+  }
+}
+
 void read_observe(const JsonReader& json, Report* report) {
   if (!json.has("observe")) return;
   const JsonReader observe = json.object("observe");
@@ -91,6 +122,7 @@ void read_optional_of_report(const JsonReader& json, Report* report) {
   read_events(json, report);
   read_series(json, report);
   read_threads(json, report);
+  read_leaks(json, report);
   read_observe(json, report);
 }
 

@@ -291,11 +291,18 @@ Section events_section(const Report& report, const std::string& prefix) {
 Section leaks_section(const Report& report, const std::string& prefix) {
   Section section{prefix + "leaks", "Never freed", ""};
   if (report.leaks.empty()) return section;
-  Rows rows = {{"call site", "blocks", "bytes"}};
+  const std::string about = report.leaks_sampled_one_in > 1 ? "about " : "";
+  Rows rows = {{"call site", "blocks", "bytes", "called by"}};
   for (const LeakReport& leak : report.leaks) {
-    rows.push_back({leak.site, format_count(leak.blocks), format_bytes(leak.bytes)});
+    rows.push_back({leak.site, about + format_count(leak.blocks), about + format_bytes(leak.bytes),
+                    leak.callers});
   }
-  section.html = html_table(
+  if (report.leaks_sampled_one_in > 1) {
+    section.html = paragraph("An estimate: one allocation in " +
+                                 format_count(report.leaks_sampled_one_in) + " was looked at.",
+                             "quiet");
+  }
+  section.html += html_table(
       "Blocks that were live when the report was taken, by who allocated them", rows, "words");
   return section;
 }

@@ -6,6 +6,8 @@
 
 #include "core/accounting.h"
 #include "core/size_class.h"
+#include "stats/thread_figures.h"
+#include "stats/timeline.h"
 
 namespace cupool::core {
 
@@ -89,6 +91,8 @@ void Observer::note_allocation(CUdeviceptr address, std::uint64_t bytes, std::ui
   }
   stats.add(Counter::malloc_requested_bytes_total, bytes);
   stats.add(Counter::served_passthrough_total);
+  stats.requested_sizes().record(bytes);
+  stats::this_thread().add_mallocs(1, bytes);
   mallocs_.fetch_add(1, std::memory_order_relaxed);
   malloc_ns_.fetch_add(duration, std::memory_order_relaxed);
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -156,6 +160,7 @@ void Observer::end_free(const Freed& freed, CUresult result, std::uint64_t durat
     return;
   }
   stats.add(Counter::free_bytes_total, freed.live.bytes);
+  stats::this_thread().add_frees(1);
   if (freed.gpu == Gpu::unknown) {
     unknown_frees_.fetch_add(1, std::memory_order_relaxed);
     unknown_free_ns_.fetch_add(duration, std::memory_order_relaxed);
@@ -166,6 +171,10 @@ void Observer::end_free(const Freed& freed, CUresult result, std::uint64_t durat
   if (!busy) return;
   stats.add(Counter::free_waits_total);
   stats.add(Counter::free_wait_ns_total, duration);
+  stats::this_thread().add_wait(duration);
+  if (duration >= stats::kShortestWaitNs) {
+    stats::note_event(stats::EventKind::wait, stats, 0, duration);
+  }
 }
 
 void Observer::forget_capture(CUstream stream) {

@@ -6,8 +6,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/statvfs.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -17,6 +15,7 @@
 #include "core/agents.h"
 #include "core/ipc_socket.h"
 #include "core/thread_stream.h"
+#include "process/forced_exit.h"
 #include "process/requests.h"
 #include "process/sampler.h"
 #include "process/signal_report.h"
@@ -113,14 +112,20 @@ void refresh_figures(bool ask_driver) {
   allocator->fold_statistics();
 }
 
-// The report of now; `number` as in the snapshot. False if there is nothing to report.
-bool write_report(bool ask_driver, std::uint64_t number) {
-  refresh_figures(ask_driver && !cuda::shut_down());
-  describe_process();
-  stats::Snapshot snapshot = stats::take();
-  if (!snapshot.allocated_gpu_memory()) return false;
-  snapshot.number = number;
-  if (measuring != nullptr) snapshot.observation = measuring->read();
+// Bytes that are free on the file system of a file, or will be created on.
+std::uint64_t room_beside(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  struct statvfs system {};
+  if (statvfs(folder.c_str(), &system) != 0) return 0;
+  return static_cast<std::uint64_t>(system.f_bavail) * system.f_frsize;
+}
+
+// Never destroyed; null without CUPOOL_STATS_INTERVAL.
+stats::SampleRing* samples = nullptr;
+
+// The formats and the file that the settings ask for.
+report::Destinations destinations_in_force() {
   const config::Settings& settings = config::settings();
   report::Destinations destinations;
   destinations.text = settings.stats.contains(config::StatsFormat::text);
@@ -134,11 +139,11 @@ bool write_report(bool ask_driver, std::uint64_t number) {
 // All that a report shows, of now; `number` as in the snapshot.
 stats::Snapshot take_snapshot(bool ask_driver, std::uint64_t number) {
   ask_driver = ask_driver && !cuda::shut_down();
-  if (ask_driver) allocator->refresh_figures();
-  allocator->fold_statistics();
+  refresh_figures(ask_driver);
   describe_process();
   stats::Snapshot snapshot = stats::take();
   snapshot.number = number;
+  if (measuring != nullptr) snapshot.observation = measuring->read();
   if (samples != nullptr) {
     snapshot.series = samples->read();
     snapshot.series.samples.push_back(take_sample(*allocator, ask_driver));
@@ -236,14 +241,17 @@ core::Allocator* start() {
   owner.store(getpid(), std::memory_order_relaxed);
   atexit(driver_may_go_soon);
   at_quick_exit(report_at_quick_exit);
-  start_watchers();
+  if (allocator != nullptr) start_watchers();
   running.store(allocator, std::memory_order_release);
   observing.store(measuring, std::memory_order_release);
   const config::Settings& settings = config::settings();
   if (settings.stats_signal.value != 0 && !settings.stats.off()) {
     write_on_signal(settings.stats_signal.value, report_on_signal);
   }
-  if (settings.stats_interval.count() != 0 && !settings.stats.off()) start_sampling();
+  // What an observed program has is not followed over time: there is no engine to ask.
+  if (allocator != nullptr && settings.stats_interval.count() != 0 && !settings.stats.off()) {
+    start_sampling();
+  }
   return allocator;
 }
 

@@ -2,6 +2,7 @@
 #include "report/json.h"
 
 #include "report/derived.h"
+#include "report/json_timeline.h"
 #include "report/observe.h"
 
 namespace cupool::report {
@@ -120,7 +121,13 @@ std::string json_report(const stats::Snapshot& snapshot) {
   for (const stats::DeviceSnapshot& device : snapshot.devices) {
     json["devices"].push_back(device_of(device));
   }
+  json["threads"] = threads_of(snapshot);
+  json["other_threads"] = other_threads_of(snapshot);
+  json["events"] = events_of(snapshot);
+  json["series"] = series_of(snapshot);
   if (snapshot.observation) json["observe"] = observe_json(snapshot);
+  json["leaks"] = leaks_of(snapshot);
+  json["trace"] = trace_of(snapshot);
   json["suggested_settings"] = suggested_settings_of(snapshot);
   json["settings"] = settings_of(snapshot);
   // Paths need not be UTF-8: replace instead of throwing.

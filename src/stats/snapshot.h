@@ -10,6 +10,9 @@
 
 #include "stats/device_stats.h"
 #include "stats/observation.h"
+#include "stats/series.h"
+#include "stats/thread_figures.h"
+#include "stats/timeline.h"
 
 namespace cupool::stats {
 
@@ -109,6 +112,8 @@ struct Snapshot {
   std::uint64_t other_thread_count = 0;
   std::vector<Event> events;               ///< by time
   Series series;                           ///< added by who keeps one
+  TraceSummary trace;                      ///< added by who keeps one
+  Leaks leaks;                             ///< added by who keeps them
   std::optional<Observation> observation;  ///< with CUPOOL_MODE=observe; added by the caller
 
   /// Whether the process allocated GPU memory in any way, ours or its own: only then it reports.

@@ -67,6 +67,10 @@ def report(rank=None, calls=12000, devices=1, name="/opt/example/simulate", host
                     "bytes": 32 * MIB, "duration_ns": 3_000_000 if kind == "wait" else 0}
                    for i, kind in enumerate(["growth", "growth", "wait", "trim", "growth", "oom_rescue"] * 7)],
         "series": {"interval_ns": second // 10, "kept_interval_ns": second // 10, "samples": samples},
+        "leaks": {"sampled_one_in": 1, "is_estimate": False, "sites": [
+            {"device": 0, "blocks": 12, "bytes": 6 * MIB, "frames": [
+                {"module": name, "offset": 4660, "symbol": "read_mesh"},
+                {"module": name, "offset": 22136, "symbol": None}]}]},
         "suggested_settings": {"CUPOOL_RELEASE_THRESHOLD": "448M", "CUPOOL_PREALLOC": "448M"},
         "settings": [{"name": "CUPOOL_STATS_FILE", "value": name, "origin": "environment", "is_default": False},
                      {"name": "CUPOOL_IPC", "value": "1", "origin": "default", "is_default": True}]}

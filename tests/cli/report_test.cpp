@@ -76,6 +76,15 @@ TEST(ReadReport, ReadsSeriesEventsThreadsAndHistograms) {
                        {"duration_ns", 400}}};
   report["threads"] = {{{"tid", 9}, {"name", "worker"}, {"malloc_calls_total", 3}}};
   report["other_threads"] = {{"threads", 4}, {"malloc_calls_total", 8}};
+  report["leaks"] = {{"sampled_one_in", 64},
+                     {"is_estimate", true},
+                     {"sites",
+                      {{{"device", 0},
+                        {"blocks", 3},
+                        {"bytes", 9000},
+                        {"frames",
+                         {{{"module", "/lib/a.so"}, {"offset", 255}, {"symbol", "leak"}},
+                          {{"module", "/bin/b"}, {"offset", 16}, {"symbol", nullptr}}}}}}}};
   report["devices"][0]["times"]["malloc"]["buckets"] = {{{"upper_bound_ns", 200}, {"count", 2}},
                                                         {{"upper_bound_ns", 100}, {"count", 1}}};
   report["devices"][0]["requested_sizes"] = {
@@ -89,6 +98,10 @@ TEST(ReadReport, ReadsSeriesEventsThreadsAndHistograms) {
   ASSERT_EQ(read.threads.size(), 2u);
   EXPECT_EQ(read.threads[0].name, "worker (9)");
   EXPECT_EQ(read.threads[1].name, "4 other threads");
+  ASSERT_EQ(read.leaks.size(), 1u);
+  EXPECT_EQ(read.leaks[0].site, "leak (a.so+0xff)");
+  EXPECT_EQ(read.leaks[0].callers, "b+0x10");
+  EXPECT_EQ(read.leaks_sampled_one_in, 64u);
   ASSERT_EQ(read.devices[0].malloc_time.buckets.size(), 2u);
   EXPECT_EQ(read.devices[0].malloc_time.buckets[0].upper, 100u) << "by size, whatever the order";
   ASSERT_EQ(read.devices[0].sizes.size(), 1u);
@@ -200,6 +213,12 @@ TEST(Page, EscapesEveryTextOfAReport) {
       {{"name", hostile}, {"value", hostile}, {"origin", hostile}, {"is_default", false}});
   report["suggested_settings"][hostile] = hostile;
   report["threads"] = {{{"tid", 1}, {"name", hostile}, {"malloc_calls_total", 1}}};
+  report["leaks"] = {
+      {"sites",
+       {{{"device", 0},
+         {"blocks", 3},
+         {"bytes", 9000},
+         {"frames", {{{"module", hostile}, {"offset", 255}, {"symbol", hostile}}}}}}}};
   report["events"] = {{{"time_ns", 1}, {"kind", hostile}, {"device", 0}, {"count", 1}}};
   for (const std::vector<Report>& reports :
        {std::vector<Report>{parsed(report)}, std::vector<Report>{parsed(report), parsed(report)}}) {

@@ -37,6 +37,7 @@ RUNS = [
      lambda r: r["trace"]["events_total"] == 160),
     ("probe_leaks", {"CUPOOL_LEAKS": "1"}, lambda r: r["leaks"]["sites"][0]["frames"]),
     ("probe_contexts", {}, lambda r: r["devices"]),
+    ("probe_runtime_shared", {"CUPOOL_MODE": "observe"}, lambda r: r["observe"]["threads"]),
     ("probe_runtime_shared devices=2", {"CUPOOL_SIM_DEVICES": "2"},
      lambda r: len(r["devices"]) >= 2),
 ]
