@@ -16,8 +16,13 @@ inline std::int64_t signed_bytes(std::uint64_t bytes) {
 /// Odd, so that programs that allocate and free in turn have both timed.
 inline constexpr std::uint64_t kTimedShare = 63;
 inline bool is_timed() {
-  static thread_local std::uint64_t calls = 0;
-  return calls++ % kTimedShare == 0;
+  static thread_local std::uint64_t untimed = 0;  // calls to come before the next one that is
+  if (untimed != 0) {
+    --untimed;
+    return false;
+  }
+  untimed = kTimedShare - 1;
+  return true;
 }
 
 /// A block of ours becomes the program's (sign +1) or ceases to be (-1).

@@ -24,28 +24,9 @@ using stats::Gauge;
 
 namespace {
 
-// An allocation waits for the GPU only where the driver's would have failed, and not without end.
-constexpr std::uint64_t kLongestWaitInMallocNs = 10'000'000'000;
-
 // Bytes that a thread takes over from the shared cache at once, and up to which its first batches
 // may grow by fresh memory.
 constexpr std::uint64_t kRefillBytes = 8ull << 20;
-// Bytes by which a thread's figures may differ from what the statistics know.
-constexpr std::int64_t kLargestTally = 1 << 20;
-
-// One more for the time of a scope.
-class Counted {
- public:
-  explicit Counted(std::atomic<int>& count) : count_(count) {
-    count_.fetch_add(1, std::memory_order_acq_rel);
-  }
-  ~Counted() { count_.fetch_sub(1, std::memory_order_acq_rel); }
-  Counted(const Counted&) = delete;
-  Counted& operator=(const Counted&) = delete;
-
- private:
-  std::atomic<int>& count_;
-};
 
 std::uint64_t held_bytes(const DeviceStats& stats) {
   return static_cast<std::uint64_t>(stats.value(Gauge::held_bytes).current);
@@ -92,17 +73,44 @@ void Allocator::look_for_agents() {
   for (Device* device : registry_.devices()) {
     for (Context* context : registry_.contexts_of(device->ordinal())) {
       if (!context->usable()) continue;
-      context->drain_threads(true);
+      context->drain_threads(Context::Drain::all);
       BlockList idle = context->cache().evict_to(0);
       release(*context, idle);
     }
   }
 }
 
-bool Allocator::can_serve(Context& context, std::uint64_t bytes) const {
+inline bool Allocator::can_serve(Context& context, std::uint64_t bytes) const {
   const Device& device = context.device();
   return context.usable() && serving_.load(std::memory_order_relaxed) &&
          bytes <= device.limits().max_block && bytes <= device.total_bytes();
+}
+
+[[gnu::always_inline]] inline Block* Allocator::take_counted(Context& context, ThreadCache& cache,
+                                                             std::uint64_t bytes) {
+  const ThreadCache::Guard guard(cache);
+  Block* block = cache.take(bytes);
+  if (block == nullptr) return nullptr;
+  Tally& tally = cache.tally;
+  tally.count_malloc(bytes, block->capacity);
+  if (tally.is_due(cache.limits.tally)) tally.fold(context.stats());
+  return block;
+}
+
+// The hot path: from what the thread has to itself. One call in 63 is timed, and stands for all.
+[[gnu::always_inline]] inline Block* Allocator::take_own(Context& context, std::uint64_t bytes) {
+  ThreadCache* cache = thread_cache(context);
+  if (cache == nullptr) return nullptr;
+  const bool timed = is_timed();
+  const std::uint64_t start = timed ? util::now_ns() : 0;
+  Block* block = take_counted(context, *cache, bytes);
+  if (block == nullptr && (block = collect_and_take(context, *cache, bytes)) == nullptr) {
+    return nullptr;
+  }
+  block->requested = bytes;
+  block->state.store(BlockState::live, std::memory_order_release);
+  if (timed) context.stats().malloc_time().record(util::now_ns() - start, kTimedShare);
+  return block;
 }
 
 std::optional<CUresult> Allocator::try_allocate(std::uint64_t bytes, CUdeviceptr* address) {
@@ -120,7 +128,7 @@ std::optional<CUresult> Allocator::try_allocate(std::uint64_t bytes, CUdeviceptr
   if (context == nullptr || !can_serve(*context, bytes)) return std::nullopt;
   const std::uint64_t capacity = capacity_for(bytes);
   Counter served_by = Counter::served_shared_cache_total;
-  Block* block = take_quiet_block(*context, capacity);
+  Block* block = take_quiet_block(*context, capacity, &served_by);
   if (block == nullptr) {
     served_by = Counter::served_fresh_total;
     block = fresh_block(*context, capacity);
@@ -140,53 +148,64 @@ bool Allocator::try_allocate_cached(Context& context, std::uint64_t bytes, CUdev
   return true;
 }
 
-// The hot path: from what the thread has to itself. One call in 63 is timed, and stands for all.
-Block* Allocator::take_own(Context& context, std::uint64_t bytes) {
-  ThreadCache* cache = thread_cache(context);
-  if (cache == nullptr) return nullptr;
-  const bool timed = is_timed();
-  const std::uint64_t start = timed ? util::now_ns() : 0;
-  const std::uint64_t capacity = capacity_for(bytes);
-  Block* block = nullptr;
-  {
-    const ThreadCache::Guard guard(*cache);
-    block = cache->take(capacity);
-    if (block == nullptr) return nullptr;
-    Tally& tally = cache->tally;
-    ++tally.mallocs;
-    tally.malloc_bytes += bytes;
-    tally.sizes.record(bytes);
-    tally.application += signed_bytes(bytes);
-    if (tally.application > tally.application_high) tally.application_high = tally.application;
-    tally.rounding += signed_bytes(block->capacity - bytes);
-    tally.cached -= signed_bytes(block->capacity);
-    if (tally.application > kLargestTally) tally.fold(context.stats());
-  }
-  block->requested = bytes;
-  block->state.store(BlockState::live, std::memory_order_release);
-  if (timed) context.stats().malloc_time().record(util::now_ns() - start, kTimedShare);
-  return block;
+[[gnu::noinline]] Block* Allocator::collect_and_take(Context& context, ThreadCache& cache,
+                                                     std::uint64_t bytes) {
+  return collect(context, cache) ? take_counted(context, cache, bytes) : nullptr;
 }
 
-// Idle bytes that a thread may keep to itself: all threads together, no more than may be pending.
-std::uint64_t Allocator::most_own_bytes(Context& context) const {
-  constexpr std::uint64_t kMost = 64ull << 20;
+// The batches of this thread that have become quiet are its own to hand out. False: there are none.
+bool Allocator::collect(Context& context, ThreadCache& cache) {
+  Device& device = context.device();
+  BlockList surplus;
+  {
+    const ThreadCache::Guard guard(cache);
+    const EpochNumber quiet_up_to = context.ordering().quiet_up_to();
+    if (!cache.oldest_is_quiet(quiet_up_to)) return false;
+    cache.collect(quiet_up_to, &surplus,
+                  [&](const Block& block) { return !is_wanted(device, block); });
+  }
+  if (!surplus.empty()) {
+    keep(context, surplus);
+  } else if (host_reachable_.any(HostReachable::Kind::managed)) {
+    leave_room_for_managed(context);
+  }
+  return true;
+}
+
+// What one thread may have to itself. Batches of all threads together stay below a quarter of what
+// may be pending, by which the bound on what has joined an epoch is lowered.
+ThreadCache::Limits Allocator::limits_of_thread(Context& context) const {
+  constexpr std::uint64_t kMostQuiet = 64ull << 20;
+  constexpr std::uint64_t kLargestBatch = 8ull << 20;
+  constexpr std::uint64_t kLeastTally = 1ull << 20;
+  constexpr std::uint64_t kLargestTally = 8ull << 20;
+  const Device::Limits& all = context.device().limits();
   const std::uint64_t threads = std::max<std::size_t>(context.thread_caches().in_use(), 1);
-  return std::min(kMost, context.device().limits().max_pending / threads);
+  ThreadCache::Limits limits;
+  limits.batch =
+      std::min(all.max_pending / std::max<std::uint64_t>(64, 16 * threads), kLargestBatch);
+  limits.batch_most = 4 * limits.batch;
+  limits.quiet = std::min({kMostQuiet, all.max_pending / threads, all.max_cached / threads});
+  limits.tally = signed_bytes(std::clamp(limits.batch, kLeastTally, kLargestTally));
+  return limits;
 }
 
 // From the shared cache, with more of the kind for the next calls of this thread.
-Block* Allocator::take_shared(Context& context, std::uint64_t capacity) {
-  Block* block = context.cache().take(capacity);
-  ThreadCache* cache = block == nullptr ? nullptr : thread_cache(context);
-  if (cache == nullptr) return block;
-  const std::uint64_t fitting = kRefillBytes / block->capacity;
-  const std::size_t most = std::min<std::uint64_t>(fitting, cache->refill());
-  if (most < 2) return block;
-  BlockList more = context.cache().take_more(block->capacity, most);
+Block* Allocator::take_shared(Context& context, ThreadCache* cache, std::uint64_t capacity) {
+  if (!context.cache().may_have(capacity)) return nullptr;
+  if (cache == nullptr) return context.cache().take(capacity);
+  std::size_t refill = 0;
   {
     const ThreadCache::Guard guard(*cache);
-    cache->keep(more, most_own_bytes(context));
+    refill = cache->refill();
+  }
+  BlockList more;
+  Block* block = context.cache().take(capacity, refill, kRefillBytes, &more);
+  if (more.empty()) return block;
+  {
+    const ThreadCache::Guard guard(*cache);
+    cache->limits = limits_of_thread(context);
+    cache->keep(more);
   }
   if (!more.empty()) context.cache().put(more);
   return block;
@@ -194,30 +213,44 @@ Block* Allocator::take_shared(Context& context, std::uint64_t capacity) {
 
 // From what others gave back; else from epochs that have become quiet; else from this thread's own
 // batch and the open epoch, which an idle GPU is done with as soon as it is asked. But while a
-// batch is small, fresh memory lets it grow, so that a fence can serve many.
-Block* Allocator::take_quiet_block(Context& context, std::uint64_t capacity) {
-  Block* block = take_shared(context, capacity);
+// thread waits for little, fresh memory lets it grow, so that a fence can serve many.
+Block* Allocator::take_quiet_block(Context& context, std::uint64_t capacity, Counter* served_by) {
+  ThreadCache* cache = thread_cache(context);
+  Ordering& ordering = context.ordering();
+  Block* block = take_shared(context, cache, capacity);
   for (const bool close_open : {false, true}) {
     if (block != nullptr) break;
+    std::uint64_t waiting = 0;
+    std::uint64_t enough = kRefillBytes;
+    bool in_flight = false;
+    if (cache != nullptr) {
+      const ThreadCache::Guard guard(*cache);
+      waiting = cache->waiting_bytes();
+      enough = std::max(enough, cache->limits.batch);
+      in_flight = cache->has_in_flight();
+    }
     if (close_open) {
       const bool over_budget =
           held_bytes(context.stats()) + capacity > context.device().footprint_budget();
-      ThreadCache* cache = thread_cache(context);
-      const std::uint64_t waiting = cache == nullptr ? 0 : cache->batch_bytes();
       if (over_budget) {
-        context.drain_threads(false);
+        context.drain_threads(Context::Drain::retired);
       } else if (waiting != 0) {
-        if (waiting + capacity <= kRefillBytes) break;
-        context.fence_own(*cache);
+        if (waiting + capacity <= enough) break;
+        context.drain(*cache, Context::Drain::join);
+        in_flight = true;
       }
     }
-    if (context.ordering().pending_bytes() == 0) continue;
+    if (!in_flight && !ordering.holds_blocks()) continue;
     BlockList quiet;
-    const CUresult result = context.ordering().poll(close_open, &quiet);
+    const CUresult result = ordering.poll(close_open, &quiet);
     if (result != CUDA_SUCCESS) note_failure(context, result);
-    if (quiet.empty()) continue;
-    keep(context, quiet);
-    block = take_shared(context, capacity);
+    if (!quiet.empty()) keep(context, quiet);
+    if (cache != nullptr && collect(context, *cache)) {
+      const ThreadCache::Guard guard(*cache);
+      block = cache->take(capacity);  // a request of its own capacity
+      if (block != nullptr) *served_by = Counter::served_thread_cache_total;
+    }
+    if (block == nullptr) block = take_shared(context, cache, capacity);
   }
   if (block != nullptr) {
     context.stats().gauge_add(Gauge::cached_bytes, -signed_bytes(block->capacity));
@@ -235,13 +268,22 @@ Block* Allocator::fresh_block(Context& context, std::uint64_t capacity) {
   release_ended_leases();
   if (held_bytes(stats) + capacity > device.footprint_budget()) {
     // What lies with other threads counts as well.
-    context.drain_threads(true);
-    if (Block* block = context.cache().take(capacity)) {
-      stats.gauge_add(Gauge::cached_bytes, -signed_bytes(block->capacity));
-      return block;
-    }
+    context.drain_threads(Context::Drain::all);
+    keep_quiet(context);
+    Block* block = context.cache().take(capacity);
+    if (block != nullptr) stats.gauge_add(Gauge::cached_bytes, -signed_bytes(block->capacity));
+    // Even then, lest every miss comes here from now on.
     BlockList others = context.cache().evict_for(capacity);
+    const bool other_kind =
+        !others.empty() && is_large(others.head->capacity) != is_large(capacity);
     release(context, others);
+    // Its pool would keep the memory from the one that has to grow.
+    if (other_kind) {
+      device.trim(context);
+      stats.add(Counter::trims_total);
+      stats::note_event(EventKind::trim, stats, 0);
+    }
+    if (block != nullptr) return block;
   }
 
   CUdeviceptr address = 0;
@@ -339,101 +381,6 @@ void Allocator::make_live(Block& block, std::uint64_t bytes) {
   block.requested = bytes;
   count_live(block.context->stats(), block, +1);
   block.state.store(BlockState::live, std::memory_order_release);
-}
-
-void Allocator::keep_quiet(Context& context) {
-  BlockList quiet = context.ordering().take_quiet();
-  if (!quiet.empty()) keep(context, quiet);
-}
-
-// Puts quiet blocks into the cache; those that other agents may know, and what is beyond
-// CUPOOL_MAX_CACHED, go back to the backend.
-void Allocator::keep(Context& context, BlockList& quiet) {
-  look_for_agents();
-  DeviceStats& stats = context.stats();
-  BlockList unwanted;
-  BlockList own;
-  while (Block* block = quiet.pop()) {
-    if (is_leased(*block)) continue;  // retired until release_ended_leases()
-    const bool shared = block->shared_outside.load(std::memory_order_relaxed) &&
-                        !CUPOOL_MUTATED("shared-served-again");
-    const bool wanted = !shared && context.device().keeps(*block);
-    (wanted ? own : unwanted).push(block);
-  }
-  stats.gauge_add(Gauge::retired_bytes, -signed_bytes(own.bytes + unwanted.bytes));
-  stats.gauge_add(Gauge::cached_bytes, signed_bytes(own.bytes + unwanted.bytes));
-  context.cache().put(own);
-  if (!unwanted.empty()) release(context, unwanted);
-  if (host_reachable_.any(HostReachable::Kind::managed)) leave_room_for_managed(context);
-  const std::uint64_t allowed = context.device().limits().max_cached;
-  if (context.cache().bytes() > allowed) {
-    BlockList excess = context.cache().evict_to(allowed);
-    release(context, excess);
-  }
-}
-
-// Gives blocks that count as cached back to the backend.
-void Allocator::release(Context& context, BlockList& idle) {
-  if (idle.empty()) return;
-  const Counted giving_back(giving_back_);
-  DeviceStats& stats = context.stats();
-  std::vector<CUdeviceptr> refused;
-  stats.gauge_add(Gauge::cached_bytes, -signed_bytes(idle.bytes));
-  stats.gauge_add(Gauge::held_bytes, -signed_bytes(idle.bytes));
-  stats.add(Counter::returned_blocks_total, idle.count);
-  stats.add(Counter::returned_bytes_total, idle.bytes);
-  stats::note_event(EventKind::give_back, stats, idle.bytes);
-  while (Block* block = idle.pop()) {
-    const CUdeviceptr address = block->address;
-    const BlockSource source = block->source;
-    // Out of the map first: the driver may hand the address out again at once.
-    blocks_.erase(block);
-    delete_block(block);
-    // A refusal may pass; what is refused twice is tried once more with other lost memory.
-    Backend& backend = context.device().backend_of(source);
-    const bool released = backend.release(context, address) || backend.release(context, address);
-    if (!released && source == BlockSource::pool) refused.push_back(address);
-  }
-  if (!refused.empty()) context.device().add_orphans(refused);
-}
-
-bool Allocator::give_back_idle(Context& context) {
-  if (!serving_.load(std::memory_order_relaxed)) return false;
-  const Counted giving_back(giving_back_);
-  Device& device = context.device();
-  const auto returned = [&] { return device.stats().value(Counter::returned_bytes_total); };
-  const std::uint64_t returned_before = returned();
-  bool any = release_ended_leases();
-  for (Context* other : registry_.contexts_of(device.ordinal())) {
-    if (!other->usable()) continue;
-    other->drain_threads(true);
-    const CUresult result = other->ordering().wait_for_all(nullptr, kLongestWaitInMallocNs);
-    if (result != CUDA_SUCCESS) {
-      note_failure(*other, result);
-      continue;
-    }
-    keep_quiet(*other);
-    BlockList idle = other->cache().evict_to(0);
-    release(*other, idle);
-    device.release_orphans(*other);
-    const std::uint64_t before = device.pool_figures().reserved_current;
-    device.trim(*other);
-    device.stats().add(Counter::trims_total);
-    stats::note_event(EventKind::trim, device.stats(), 0);
-    any = any || device.pool_figures().reserved_current < before;
-  }
-  // Of the cache, and what was never kept in it: for that, memory is given back as soon as it is
-  // quiet.
-  return any || returned() != returned_before;
-}
-
-// Whether memory has gone back to the device that a call which ran out of it did not find: here, or
-// by another thread that had idle blocks in its hands.
-bool Allocator::more_given_back(Context& context) {
-  const bool by_others = giving_back_.load(std::memory_order_acquire) != 0;
-  if (give_back_idle(context)) return true;
-  if (by_others) std::this_thread::sleep_for(std::chrono::microseconds(100));
-  return by_others;
 }
 
 void Allocator::stop_serving() {

@@ -14,6 +14,7 @@
 #include "stats/timeline.h"
 #include "trace/watch.h"
 #include "util/clock.h"
+#include "util/mutation.h"
 
 namespace cupool::core {
 
@@ -118,7 +119,7 @@ class Allocator {
   CUresult synchronize(Context* context, bool count_failure, const Call& real) {
     if (context == nullptr) return real();
     const std::uint64_t start = util::now_ns();
-    context->drain_threads(false);
+    context->drain_threads(Context::Drain::join);
     const EpochNumber before = context->ordering().begin_synchronize();
     const std::uint64_t host_work = context->host_work().begin_context_wait();
     const CUresult result = real();
@@ -209,8 +210,12 @@ class Allocator {
 
   template <typename Call>
   CUresult retry_in(Context& context, const Call& real) {
-    if (!give_back_idle(context)) return CUDA_ERROR_OUT_OF_MEMORY;
-    const CUresult result = real();
+    // More than once, since other threads take what was given back.
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    for (int round = 0; result == CUDA_ERROR_OUT_OF_MEMORY && round < kRetries; ++round) {
+      if (!more_given_back(context)) break;
+      result = real();
+    }
     if (result == CUDA_SUCCESS) {
       context.stats().add(stats::Counter::oom_rescues_total);
       stats::note_event(stats::EventKind::oom_rescue, context.stats(), 0);
@@ -221,9 +226,17 @@ class Allocator {
   bool more_given_back(Context& context);
   bool can_serve(Context& context, std::uint64_t bytes) const;
   Block* take_own(Context& context, std::uint64_t bytes);
-  std::uint64_t most_own_bytes(Context& context) const;
-  Block* take_shared(Context& context, std::uint64_t capacity);
-  Block* take_quiet_block(Context& context, std::uint64_t capacity);
+  static Block* take_counted(Context& context, ThreadCache& cache, std::uint64_t bytes);
+  Block* collect_and_take(Context& context, ThreadCache& cache, std::uint64_t bytes);
+  bool collect(Context& context, ThreadCache& cache);
+  ThreadCache::Limits limits_of_thread(Context& context) const;
+  Block* take_shared(Context& context, ThreadCache* cache, std::uint64_t capacity);
+  Block* take_quiet_block(Context& context, std::uint64_t capacity, stats::Counter* served_by);
+  static bool is_wanted(Device& device, const Block& quiet) {
+    const bool shared = quiet.shared_outside.load(std::memory_order_relaxed) &&
+                        !CUPOOL_MUTATED("shared-served-again");
+    return !shared && device.keeps(quiet);
+  }
   Block* fresh_block(Context& context, std::uint64_t capacity);
   CUresult allocate_fresh(Context& context, std::uint64_t capacity, CUdeviceptr* address,
                           BlockSource* source);
@@ -239,12 +252,14 @@ class Allocator {
   std::optional<CUresult> take_from_program(CUdeviceptr address, Block** block);
   EpochNumber retire(Block& block);
   CUresult free_claimed(Block& block);
+  CUresult free_singly(Block& block);
+  CUresult end_batch(Context& context, ThreadCache& cache);
+  CUresult end_batch(Context& context, ThreadCache& cache, std::uint64_t start_ns);
   bool may_wait(Context& context) const;
-  CUresult finish_free(Context& context, EpochNumber epoch, std::size_t blocks = 1);
+  CUresult finish_free(Context& context, EpochNumber epoch);
   CUresult wait_for_context(Context& context, EpochNumber epoch, stats::Counter reason);
   CUresult wait_for_host_work(Context& context);
-  CUresult bound_pending(Context& context, std::size_t blocks);
-  std::uint64_t batch_bytes(Context& context) const;
+  CUresult bound_pending(Context& context);
   void count_wait(stats::DeviceStats& stats, stats::Counter reason, std::uint64_t start_ns);
   CUresult answer_of_free(Context& context, CUresult result);
   void note_failure(Context& context, CUresult result);
@@ -260,9 +275,10 @@ class Allocator {
   IpcExports exports_;
   IpcImports imports_;
   HostReachable host_reachable_;
-  std::atomic<config::FreeMode> free_mode_;
   std::atomic<bool> agents_found_{false};
   std::atomic<int> giving_back_{0};  ///< threads that hold idle blocks on their way to the driver
+  // Read by every call, and hardly ever written: apart from what threads write.
+  alignas(128) std::atomic<config::FreeMode> free_mode_;
   std::atomic<bool> serving_{true};
   std::array<std::atomic<std::uint64_t>, stats::kMaxDevices> pitch_units_{};
 };

@@ -23,9 +23,41 @@ namespace {
 // kept by waiting for the oldest of several.
 constexpr std::size_t kBatchBlocks = 64;
 constexpr std::uint64_t kBatchShare = 16;
-constexpr std::uint64_t kLargestBatchBytes = 8ull << 20;
 
 }  // namespace
+
+// Whether a free in this context may have to wait for more than the pending bound.
+inline bool Allocator::may_wait(Context& context) const {
+  const config::FreeMode mode = free_mode();
+  if (mode == config::FreeMode::ordered) return false;
+  return mode == config::FreeMode::sync || host_reachable_.any(HostReachable::Kind::managed) ||
+         host_reachable_.any(HostReachable::Kind::zero_copy) ||
+         context.host_work().needs_context() || context.host_work().maybe_pending() ||
+         !serving_.load(std::memory_order_relaxed);
+}
+
+// Nothing but to keep the block with the thread, unless the mode or the program's host memory asks
+// for a wait, or the batch is due.
+[[gnu::always_inline]] inline CUresult Allocator::free_claimed(Block& block) {
+  Context& context = *block.context;
+  ThreadCache* cache = may_wait(context) ? nullptr : thread_cache(context);
+  if (cache == nullptr) return free_singly(block);
+  const bool timed = is_timed();
+  const std::uint64_t start = timed ? util::now_ns() : 0;
+  bool due = false;
+  {
+    const ThreadCache::Guard guard(*cache);
+    Tally& tally = cache->tally;
+    tally.count_free(block.requested, block.capacity);
+    if (tally.is_due(cache->limits.tally)) tally.fold(context.stats());
+    due = cache->retire(&block);
+  }
+  if (!due) {
+    if (timed) context.stats().free_time().record(util::now_ns() - start, kTimedShare);
+    return CUDA_SUCCESS;
+  }
+  return end_batch(context, *cache, start);
+}
 
 std::optional<CUresult> Allocator::try_free(CUdeviceptr address) {
   Block* block = nullptr;
@@ -40,75 +72,56 @@ bool Allocator::try_free_live(CUdeviceptr address) {
          free_claimed(*block) == CUDA_SUCCESS;
 }
 
-// Nothing but to keep the block with the thread, unless the mode or the program's host memory asks
-// for a wait, or a fence is due.
-CUresult Allocator::free_claimed(Block& block) {
-  Context& context = *block.context;
-  DeviceStats& stats = context.stats();
-  ThreadCache* cache = may_wait(context) ? nullptr : thread_cache(context);
-  if (cache == nullptr) {
-    const std::uint64_t start = util::now_ns();
-    stats.add(Counter::free_calls_total);
-    stats.add(Counter::free_bytes_total, block.requested);
-    stats::this_thread().add_frees(1);
-    const CUresult result = finish_free(context, retire(block));
-    stats.free_time().record(util::now_ns() - start);
-    return result;
-  }
-  const bool timed = is_timed();
-  const std::uint64_t start = timed ? util::now_ns() : 0;
-  const std::uint64_t most = batch_bytes(context);
-  bool due = false;
-  {
-    const ThreadCache::Guard guard(*cache);
-    Tally& tally = cache->tally;
-    ++tally.frees;
-    tally.free_bytes += block.requested;
-    tally.application -= signed_bytes(block.requested);
-    tally.rounding -= signed_bytes(block.capacity - block.requested);
-    tally.retired += signed_bytes(block.capacity);
-    due = cache->retire(&block, most);
-  }
-  if (!due) {
-    if (timed) stats.free_time().record(util::now_ns() - start, kTimedShare);
-    return CUDA_SUCCESS;
-  }
-  // What is timed anyway stands for itself alone: the longest calls are among these.
-  const std::uint64_t slow_start = timed ? start : util::now_ns();
-  std::size_t blocks = kBatchBlocks;  // that close the epoch: fewer where the thread has few
-  EpochNumber epoch = 0;
-  {
-    BlockList batch;
-    {
-      const ThreadCache::Guard guard(*cache);
-      if (cache->is_full()) blocks = cache->target();
-      batch = cache->take_batch();
-      cache->tally.fold(stats);
-    }
-    if (!batch.empty()) epoch = context.ordering().retire(batch);
-  }
-  const CUresult result = finish_free(context, epoch, blocks);
-  stats.free_time().record(util::now_ns() - slow_start);
+// The rest of a free that makes the batch due. What is timed anyway stands for itself alone: the
+// longest calls are among these.
+[[gnu::noinline]] CUresult Allocator::end_batch(Context& context, ThreadCache& cache,
+                                                std::uint64_t start_ns) {
+  const std::uint64_t start = start_ns != 0 ? start_ns : util::now_ns();
+  const CUresult result = end_batch(context, cache);
+  context.stats().free_time().record(util::now_ns() - start);
   return result;
 }
 
-// Whether a free in this context may have to wait for more than the pending bound.
-bool Allocator::may_wait(Context& context) const {
-  const config::FreeMode mode = free_mode();
-  if (mode == config::FreeMode::ordered) return false;
-  return mode == config::FreeMode::sync || host_reachable_.any(HostReachable::Kind::managed) ||
-         host_reachable_.any(HostReachable::Kind::zero_copy) ||
-         context.host_work().needs_context() || context.host_work().maybe_pending() ||
-         !serving_.load(std::memory_order_relaxed);
+[[gnu::noinline]] CUresult Allocator::free_singly(Block& block) {
+  Context& context = *block.context;
+  DeviceStats& stats = context.stats();
+  const std::uint64_t start = util::now_ns();
+  stats.add(Counter::free_calls_total);
+  stats.add(Counter::free_bytes_total, block.requested);
+  stats::this_thread().add_frees(1);
+  const CUresult result = finish_free(context, retire(block));
+  stats.free_time().record(util::now_ns() - start);
+  return result;
 }
 
-// A thread's share of what may be pending without a fence. All threads together stay below a
-// quarter of the bound, by which the bound on what has a fence is lowered.
-std::uint64_t Allocator::batch_bytes(Context& context) const {
-  const std::uint64_t threads = std::max<std::size_t>(context.thread_caches().in_use(), 1);
-  const std::uint64_t share =
-      context.device().limits().max_pending / std::max<std::uint64_t>(64, 4 * threads);
-  return std::min(share, kLargestBatchBytes);
+// The thread's batch joins the open epoch, which is closed with a fence, unless another thread is
+// at that: then the batch grows on, up to four times its size. What has become quiet by then is the
+// thread's again.
+CUresult Allocator::end_batch(Context& context, ThreadCache& cache) {
+  if (!serving_.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+  look_for_agents();
+  Ordering& ordering = context.ordering();
+  Ordering::Batch full{kBatchBlocks, context.device().limits().max_pending / kBatchShare};
+  bool must_join = false;
+  {
+    const ThreadCache::Guard guard(cache);
+    if (cache.tally.is_long()) cache.tally.fold(context.stats());
+    cache.limits = limits_of_thread(context);
+    must_join = cache.must_join();
+    full.blocks = std::min(full.blocks, cache.target());
+  }
+  bool joined = false;
+  CUresult result = ordering.end_batch(full, must_join, &joined, [&] {
+    const ThreadCache::Guard guard(cache);
+    cache.join(ordering);
+  });
+  if (!joined) {
+    const ThreadCache::Guard guard(cache);
+    cache.postpone();
+  }
+  if (result == CUDA_SUCCESS && joined) result = bound_pending(context);
+  collect(context, cache);
+  return answer_of_free(context, result);
 }
 
 std::optional<CUresult> Allocator::try_free_in_stream(CUdeviceptr address) {
@@ -157,7 +170,7 @@ EpochNumber Allocator::retire(Block& block) {
 
 // What a free does after its block is retired: nothing, unless the mode or the program's host
 // memory asks for a wait, or too much is pending.
-CUresult Allocator::finish_free(Context& context, EpochNumber epoch, std::size_t blocks) {
+CUresult Allocator::finish_free(Context& context, EpochNumber epoch) {
   if (!serving_.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
   if (CUPOOL_MUTATED("obvious-mapping")) keep_quiet(context);
   CUresult result = CUDA_SUCCESS;
@@ -181,7 +194,12 @@ CUresult Allocator::finish_free(Context& context, EpochNumber epoch, std::size_t
         }
       }
     }
-    if (result == CUDA_SUCCESS) result = bound_pending(context, blocks);
+    if (result == CUDA_SUCCESS) {
+      // One block closes the epoch: such frees are few, or have waited already.
+      const std::uint64_t bytes = context.device().limits().max_pending / kBatchShare;
+      result = context.ordering().close_if_full({1, bytes});
+    }
+    if (result == CUDA_SUCCESS) result = bound_pending(context);
   }
   return answer_of_free(context, result);
 }
@@ -206,15 +224,15 @@ CUresult Allocator::wait_for_host_work(Context& context) {
 }
 
 // Bounded run-ahead: this free waits for the oldest epochs, with which the GPU is done soonest.
-CUresult Allocator::bound_pending(Context& context, std::size_t blocks) {
+CUresult Allocator::bound_pending(Context& context) {
   const std::uint64_t threads = context.thread_caches().in_use();
   const std::uint64_t all = context.device().limits().max_pending;
-  const std::uint64_t limit = all - std::min(all / 4, threads * batch_bytes(context));
+  const std::uint64_t batches = threads * limits_of_thread(context).batch_most;
+  const std::uint64_t limit = all - std::min(all / 4, batches);
   Ordering& ordering = context.ordering();
-  const Ordering::Batch batch{std::min(kBatchBlocks, blocks), all / kBatchShare};
-  CUresult result = ordering.close_if_full(batch);
-  if (result != CUDA_SUCCESS || ordering.pending_bytes() <= limit) return result;
+  if (ordering.pending_bytes() <= limit) return CUDA_SUCCESS;
   const std::uint64_t start = util::now_ns();
+  CUresult result = CUDA_SUCCESS;
   bool waited = false;
   for (std::uint64_t before = 0; ordering.pending_bytes() > limit;) {
     before = ordering.pending_bytes();

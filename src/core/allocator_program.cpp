@@ -177,7 +177,7 @@ void Allocator::leave_room_for_managed(Context& context) {
   const std::uint64_t managed = host_reachable_.bytes(HostReachable::Kind::managed);
   if (managed == 0) return;
   Device& device = context.device();
-  context.drain_threads(true);
+  context.drain_threads(Context::Drain::all);
   const DeviceStats& stats = device.stats();
   const auto now = [&](Gauge gauge) {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(stats.value(gauge).current, 0));

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
 
 #include "core/block.h"
+#include "core/shared_mutex.h"
 #include "core/size_class.h"
 
 namespace cupool::core {
@@ -17,33 +19,47 @@ class BlockCache {
  public:
   /// A block for a request that needs `capacity` bytes, or null. Small: of exactly that class.
   /// Large: the best fit, at most an eighth larger than needed.
-  Block* take(std::uint64_t capacity);
+  Block* take(std::uint64_t capacity) {
+    BlockList none;
+    return take(capacity, 0, 0, &none);
+  }
 
-  /// Takes up to `most` further blocks of exactly `capacity` bytes.
-  BlockList take_more(std::uint64_t capacity, std::size_t most);
+  /// The same, with up to `most` further blocks of the same capacity, `most_bytes` in all.
+  Block* take(std::uint64_t capacity, std::size_t most, std::uint64_t most_bytes, BlockList* more);
+
+  /// Whether take() could find one. One load.
+  bool may_have(std::uint64_t capacity) const {
+    return is_large(capacity) ? large_bytes_ != 0
+                              : has_small_[small_class(capacity)].load(std::memory_order_relaxed);
+  }
 
   /// Adds quiet blocks.
   void put(BlockList& quiet);
 
   /// Takes out blocks that should go back to the driver before it grows by `capacity`: one that the
-  /// request fits into if there is one, else other idle blocks of about that total.
+  /// request fits into if there is one, else other idle blocks of about that total, else half of
+  /// those of the other kind (small, large).
   BlockList evict_for(std::uint64_t capacity);
 
   /// Takes out blocks, largest first, until at most `keep_bytes` are left.
   BlockList evict_to(std::uint64_t keep_bytes);
 
-  std::uint64_t bytes() const;
+  std::uint64_t bytes() const { return small_bytes_ + large_bytes_; }
 
  private:
   using LargeBlocks = std::multimap<std::uint64_t, Block*>;
+  Block* pop_small(std::size_t index);
   void evict_large(LargeBlocks::iterator which, BlockList* evicted);
+  void evict_half_of_small(BlockList* evicted);
   void evict_small(std::uint64_t target_bytes, BlockList* evicted);
 
-  mutable std::mutex mutex_;
+  mutable SharedMutex mutex_;
   std::array<BlockList, kSmallClasses> small_;
   LargeBlocks large_;
-  std::uint64_t small_bytes_ = 0;
-  std::uint64_t large_bytes_ = 0;
+  // Written under the lock.
+  std::array<std::atomic<bool>, kSmallClasses> has_small_{};
+  Relaxed<std::uint64_t> small_bytes_;
+  Relaxed<std::uint64_t> large_bytes_;
 };
 
 }  // namespace cupool::core

@@ -23,8 +23,8 @@ class Context {
       : driver_(driver),
         handle_(handle),
         device_(device),
-        ordering_(driver, handle, device.stats()),
-        host_work_(driver, handle) {}
+        host_work_(driver, handle),
+        ordering_(driver, handle, device.stats()) {}
 
   CUcontext handle() const { return handle_; }
   Device& device() { return device_; }
@@ -38,15 +38,31 @@ class Context {
 
   CUresult thread_stream(CUstream* stream) { return core::thread_stream(driver_, *this, stream); }
 
-  /// Retires what threads have freed and not fenced yet; with `quiet_too`, their quiet blocks go to
-  /// the shared cache as well.
-  void drain_threads(bool quiet_too) {
-    thread_caches_.for_each([&](ThreadCache& cache) { drain(cache, quiet_too); });
+  /// What is taken from the caches of threads.
+  enum class Drain {
+    join,     ///< nothing: what they have freed joins the open epoch
+    retired,  ///< and all freed blocks go to the ordering
+    all,      ///< and quiet blocks go to the shared cache
+  };
+  void drain_threads(Drain what) {
+    thread_caches_.for_each([&](ThreadCache& cache) { drain(cache, what); });
   }
-  /// Retires what one thread has freed and not fenced yet.
-  void fence_own(ThreadCache& cache) { drain(cache, false); }
-  /// The same, all of it, for one thread that ends or leaves the context.
-  void empty(ThreadCache& cache) { drain(cache, true); }
+  /// The same for one thread.
+  void drain(ThreadCache& cache, Drain what) {
+    ThreadCache::AllInFlight in_flight;
+    BlockList quiet;
+    {
+      const ThreadCache::Guard guard(cache);
+      cache.join(ordering_);
+      if (what != Drain::join) in_flight = cache.drain_in_flight();
+      if (what == Drain::all) quiet = cache.drain_quiet();
+      cache.tally.fold(stats());
+    }
+    for (ThreadCache::InFlight& batch : in_flight) {
+      if (!batch.blocks.empty()) ordering_.adopt(batch.epoch, batch.blocks);
+    }
+    if (!quiet.empty()) cache_.put(quiet);
+  }
   /// Tells the statistics what threads have counted.
   void fold_threads() {
     thread_caches_.for_each([&](ThreadCache& cache) {
@@ -66,8 +82,7 @@ class Context {
     incarnation_.fetch_add(1, std::memory_order_acq_rel);
     thread_caches_.for_each([&](ThreadCache& cache) {
       const ThreadCache::Guard guard(cache);
-      cache.take_batch();
-      cache.drain();
+      cache.abandon();
       cache.tally.fold(stats());
     });
     ordering_.abandon();
@@ -80,29 +95,24 @@ class Context {
  private:
   enum class State { usable, poisoned, gone };
 
-  void drain(ThreadCache& cache, bool quiet_too) {
-    BlockList batch;
-    BlockList quiet;
-    {
-      const ThreadCache::Guard guard(cache);
-      batch = cache.take_batch();
-      if (quiet_too) quiet = cache.drain();
-      cache.tally.fold(stats());
-    }
-    if (!batch.empty()) ordering_.retire(batch);
-    if (!quiet.empty()) cache_.put(quiet);
-  }
-
+  // Read by every call, and hardly ever written: apart from what threads write.
   const cuda::Driver& driver_;
   const CUcontext handle_;
   Device& device_;
-  Ordering ordering_;
-  HostWork host_work_;
-  BlockCache cache_;
-  StreamStock streams_;
-  ThreadCacheStock thread_caches_;
   std::atomic<State> state_{State::usable};
   std::atomic<std::uint64_t> incarnation_{1};
+  alignas(128) HostWork host_work_;
+  alignas(128) Ordering ordering_;
+  alignas(128) BlockCache cache_;
+  StreamStock streams_;
+  ThreadCacheStock thread_caches_;
 };
+
+/// The calling thread's cache in `context`, or null if there can be none.
+inline ThreadCache* thread_cache(Context& context) {
+  const detail::LastCache& last = detail::last_cache;
+  if (last.context == &context && last.incarnation == context.incarnation()) return last.cache;
+  return detail::find_thread_cache(context);
+}
 
 }  // namespace cupool::core

@@ -5,27 +5,9 @@
 #include "util/log.h"
 
 namespace cupool::core {
-namespace {
 
-struct LastFound {
-  CUcontext handle;
-  Context* context;
-  std::uint64_t generation;
-  bool is_current;  ///< and nothing has changed that since, by the hooks
-};
-thread_local LastFound last_found;
-
-}  // namespace
-
-void ContextRegistry::current_may_change() {
-  last_found.is_current = false;
-}
-
-Context* ContextRegistry::current() {
-  const std::uint64_t generation = generation_.load(std::memory_order_acquire);
-  if (last_found.is_current && last_found.generation == generation) return last_found.context;
-  return look_at_current();
-}
+using detail::last_found;
+using detail::LastFound;
 
 Context* ContextRegistry::ask_for_current(Context* known) {
   CUcontext handle = nullptr;

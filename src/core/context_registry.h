@@ -13,6 +13,17 @@
 
 namespace cupool::core {
 
+namespace detail {
+/// The context that the thread was last found in.
+struct LastFound {
+  CUcontext handle;
+  Context* context;
+  std::uint64_t generation;
+  bool is_current;  ///< and nothing has changed that since, by the hooks
+};
+inline thread_local LastFound last_found{};
+}  // namespace detail
+
 /// Thread-safe. Contexts are found without a lock while a thread stays in one.
 class ContextRegistry {
  public:
@@ -21,7 +32,12 @@ class ContextRegistry {
 
   /// The calling thread's current context; null if it has none, or if it cannot be served. Known
   /// without asking the driver as long as the hooks have seen nothing that may change it.
-  Context* current();
+  Context* current() {
+    const detail::LastFound& last = detail::last_found;
+    const std::uint64_t generation = generation_.load(std::memory_order_acquire);
+    if (last.is_current && last.generation == generation) return last.context;
+    return look_at_current();
+  }
 
   /// The same from the driver. `known` is what current() said: if the driver says otherwise, it has
   /// been reached by a way that the hooks do not see, and is always asked from then on.
@@ -32,7 +48,7 @@ class ContextRegistry {
 
   /// To be called around every function of the driver that may change the calling thread's current
   /// context, before and after.
-  static void current_may_change();
+  static void current_may_change() { detail::last_found.is_current = false; }
 
   /// The context with this handle if it has been seen, else null. Never creates one.
   Context* find(CUcontext handle);

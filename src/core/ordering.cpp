@@ -18,54 +18,85 @@ namespace cupool::core {
 
 using stats::Counter;
 
+namespace {
+
+constexpr std::uint64_t kNoBytes = ~std::uint64_t{0};
+constexpr Ordering::Batch kAnything{1, kNoBytes};
+constexpr Ordering::Batch kEvenNothing{0, kNoBytes};
+
+}  // namespace
+
 Ordering::Ordering(const cuda::Driver& driver, CUcontext context, stats::DeviceStats& stats)
     : driver_(driver),
       context_(context),
       stats_(stats),
-      can_record_(driver.cuCtxRecordEvent != nullptr) {}
+      can_record_(driver.cuCtxRecordEvent != nullptr) {
+  open_.number = 1;
+}
 
 EpochNumber Ordering::retire(BlockList& blocks) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  pending_bytes_.fetch_add(blocks.bytes, std::memory_order_relaxed);
   if (CUPOOL_MUTATED("obvious-mapping")) {
-    Epoch unfenced;
-    unfenced.blocks.splice(blocks);
-    closed_.push_front(unfenced);
-    harvest_locked(0);
-    return open_number_ - 1;
+    const std::lock_guard<SharedMutex> lock(mutex_);
+    held_blocks_.fetch_add(blocks.count, std::memory_order_relaxed);
+    make_quiet_locked(blocks);
+    return 0;
   }
-  if (CUPOOL_MUTATED("fence-before-free") && !closed_.empty()) {
-    closed_.back().blocks.splice(blocks);
-    return closed_.back().number;
+  const std::lock_guard<SharedSpinLock> lock(open_mutex_);
+  pending_bytes_.fetch_add(blocks.bytes, std::memory_order_relaxed);
+  held_blocks_.fetch_add(blocks.count, std::memory_order_relaxed);
+  open_.bytes += blocks.bytes;
+  open_.frees += blocks.count;
+  open_.blocks.splice(blocks);
+  return open_.number;
+}
+
+// The lock orders a free before each fence that is recorded after its epoch was closed.
+EpochNumber Ordering::join(const BlockList& batch) {
+  if (CUPOOL_MUTATED("obvious-mapping")) return 0;
+  const std::lock_guard<SharedSpinLock> lock(open_mutex_);
+  pending_bytes_.fetch_add(batch.bytes, std::memory_order_relaxed);
+  open_.bytes += batch.bytes;
+  open_.frees += batch.count;
+  return CUPOOL_MUTATED("fence-before-free") ? open_.number - 1 : open_.number;
+}
+
+void Ordering::adopt(EpochNumber epoch, BlockList& blocks) {
+  const std::lock_guard<SharedMutex> lock(mutex_);
+  held_blocks_.fetch_add(blocks.count, std::memory_order_relaxed);
+  if (epoch <= quiet_up_to()) return make_quiet_locked(blocks);
+  // Of an epoch that could not be closed, the blocks are in a later one: any later one will do.
+  for (Epoch& closed : closed_) {
+    if (closed.number >= epoch) return closed.blocks.splice(blocks);
   }
-  open_.splice(blocks);
-  return open_number_;
+  const std::lock_guard<SharedSpinLock> open_lock(open_mutex_);
+  open_.blocks.splice(blocks);
 }
 
 CUresult Ordering::close_if_full(const Batch& batch) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (open_.count < batch.blocks && open_.bytes < batch.bytes) return CUDA_SUCCESS;
-  const CUresult result = record_locked();
-  if (result != CUDA_SUCCESS || closed_.empty() || closed_.back().fence == nullptr) return result;
+  const std::lock_guard<SharedMutex> lock(mutex_);
+  return close_if_full_locked(batch);
+}
+
+CUresult Ordering::close_if_full_locked(const Batch& batch) {
+  const EpochNumber before = closed_.empty() ? 0 : closed_.back().number;
+  const CUresult result = record_locked(batch);
+  if (result != CUDA_SUCCESS || closed_.empty() || closed_.back().number == before) return result;
   // One look at once: what is still running now is a stall that these frees avoided.
-  Epoch& epoch = closed_.back();
-  const cuda::RelaxedCaptureScope relaxed(driver_);
-  const CUresult state = query_locked(epoch);
-  if (state == CUDA_ERROR_NOT_READY) {
-    stats_.add(Counter::frees_unwaited_busy_total, epoch.frees);
-    return CUDA_SUCCESS;
+  const std::size_t frees = closed_.back().frees;
+  const EpochNumber closed = closed_.back().number;
+  const CUresult state = look_at_fences_locked();
+  if (state == CUDA_SUCCESS && quiet_up_to() < closed) {
+    stats_.add(Counter::frees_unwaited_busy_total, frees);
   }
   return state;
 }
 
 CUresult Ordering::wait(EpochNumber epoch, bool* waited, std::uint64_t limit_ns) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (closed_.empty() ? epoch < open_number_ : epoch < closed_.front().number) {
-    return CUDA_SUCCESS;  // harvested already
-  }
+  std::unique_lock<SharedMutex> lock(mutex_);
+  if (epoch <= quiet_up_to()) return CUDA_SUCCESS;
   Epoch* fenced = first_fenced_from_locked(epoch);
   if (fenced == nullptr) {
-    const CUresult result = record_locked();
+    const CUresult result = record_locked(kEvenNothing);
     if (result != CUDA_SUCCESS) return result;
     fenced = first_fenced_from_locked(epoch);
   }
@@ -80,36 +111,40 @@ CUresult Ordering::wait(EpochNumber epoch, bool* waited, std::uint64_t limit_ns)
 CUresult Ordering::wait_for_all(bool* waited, std::uint64_t limit_ns) {
   EpochNumber newest = 0;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    newest = open_number_;
-    if (open_.empty() && closed_.empty()) return CUDA_SUCCESS;
+    const std::lock_guard<SharedMutex> lock(mutex_);
+    newest = open_number();
+    if (open_is_empty() && closed_.empty()) return CUDA_SUCCESS;
   }
   return wait(newest, waited, limit_ns);
 }
 
 CUresult Ordering::wait_for_work() {
-  EpochNumber open = 0;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    open = open_number_;
-  }
-  return wait(open);
+  return wait(open_number());
 }
 
 CUresult Ordering::wait_for_oldest(bool* waited) {
   EpochNumber oldest = 0;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    oldest = closed_.empty() ? open_number_ : closed_.front().number;
+    const std::lock_guard<SharedMutex> lock(mutex_);
+    oldest = closed_.empty() ? open_number() : closed_.front().number;
   }
   return wait(oldest, waited);
 }
 
 CUresult Ordering::poll(bool close_open, BlockList* quiet) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<SharedMutex> lock(mutex_);
   CUresult result = CUDA_SUCCESS;
-  if (close_open && !open_.empty()) result = record_locked();
+  if (close_open) result = record_locked(kAnything);
+  const CUresult looked = look_at_fences_locked();
+  BlockList taken = take_quiet_locked();
+  quiet->splice(taken);
+  return looked == CUDA_SUCCESS ? result : looked;
+}
+
+// Fences complete in the order of their records: the first one that has not ends the look.
+CUresult Ordering::look_at_fences_locked() {
   const cuda::RelaxedCaptureScope relaxed(driver_);
+  CUresult result = CUDA_SUCCESS;
   EpochNumber complete = 0;
   for (Epoch& epoch : closed_) {
     if (epoch.fence == nullptr) continue;
@@ -121,48 +156,58 @@ CUresult Ordering::poll(bool close_open, BlockList* quiet) {
     complete = epoch.number;
   }
   harvest_locked(complete);
-  quiet->splice(quiet_);
   return result;
 }
 
 BlockList Ordering::take_quiet() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<SharedMutex> lock(mutex_);
+  return take_quiet_locked();
+}
+
+BlockList Ordering::take_quiet_locked() {
   BlockList taken;
   taken.splice(quiet_);
+  held_blocks_.fetch_sub(taken.count, std::memory_order_relaxed);
   return taken;
 }
 
 EpochNumber Ordering::begin_synchronize() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (!open_.empty()) close_locked(false);
-  return open_number_ - 1;
+  const std::lock_guard<SharedMutex> lock(mutex_);
+  close_locked(false, kAnything);
+  return open_number() - 1;
 }
 
 void Ordering::end_synchronize(EpochNumber before) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<SharedMutex> lock(mutex_);
   if (CUPOOL_MUTATED("harvest-later-frees")) {
-    close_locked(false);
-    before = open_number_ - 1;
+    close_locked(false, kAnything);
+    before = open_number() - 1;
   }
   harvest_locked(before);
 }
 
 bool Ordering::captures(CUstream stream) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<SharedMutex> lock(mutex_);
   return std::find(captures_.begin(), captures_.end(), stream) != captures_.end();
 }
 
 bool Ordering::is_barrier(CUdeviceptr address) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<SharedMutex> lock(mutex_);
   return barrier_ == address && address != 0;
 }
 
 void Ordering::abandon() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  open_ = BlockList{};
+  const std::lock_guard<SharedMutex> lock(mutex_);
+  {
+    const std::lock_guard<SharedSpinLock> open_lock(open_mutex_);
+    const EpochNumber next = open_.number + 1;
+    open_ = Epoch{};
+    open_.number = next;
+    pending_bytes_.store(0, std::memory_order_relaxed);
+    quiet_up_to_.store(next - 1, std::memory_order_release);
+  }
   quiet_ = BlockList{};
-  pending_bytes_.store(0, std::memory_order_relaxed);
-  ++open_number_;
+  held_blocks_.store(0, std::memory_order_relaxed);
   spare_events_.clear();
   barrier_ = 0;
   captures_in_process_.fetch_sub(static_cast<unsigned>(captures_.size()),
@@ -170,7 +215,10 @@ void Ordering::abandon() {
   captures_.clear();
   ++lives_;
   // An epoch that a thread still waits for keeps its place; the thread finds the blocks gone.
-  for (Epoch& epoch : closed_) epoch.blocks = BlockList{};
+  for (Epoch& epoch : closed_) {
+    epoch.blocks = BlockList{};
+    epoch.bytes = 0;
+  }
   closed_.erase(std::remove_if(closed_.begin(), closed_.end(),
                                [](const Epoch& epoch) { return epoch.waiters == 0; }),
                 closed_.end());
@@ -180,7 +228,7 @@ void Ordering::abandon() {
 // while a stream captures. A thread that has found none may not have called the driver yet: the
 // capture lets it. But not without end: what the GPU waits for may be the thread that begins the
 // capture.
-void Ordering::let_synchronisations_in(std::unique_lock<std::mutex>& lock) {
+void Ordering::let_synchronisations_in(std::unique_lock<SharedMutex>& lock) {
   constexpr auto kLongestWayIn = std::chrono::milliseconds(100);
   if (synchronising_ == 0 || CUPOOL_MUTATED("synchronises-into-capture")) return;
   ++beginning_;
@@ -203,22 +251,55 @@ void Ordering::forget_capture_locked(CUstream stream) {
   captures_in_process_.fetch_sub(1, std::memory_order_acq_rel);
 }
 
-// Closes the open epoch, even an empty one if a fence is wanted: a fence also covers older epochs
-// that were closed without one.
-CUresult Ordering::close_locked(bool with_fence) {
+bool Ordering::open_is_empty() {
+  const std::lock_guard<SharedSpinLock> lock(open_mutex_);
+  return open_.frees == 0;
+}
+
+EpochNumber Ordering::open_number() {
+  const std::lock_guard<SharedSpinLock> lock(open_mutex_);
+  return open_.number;
+}
+
+// False: the open epoch holds less.
+bool Ordering::take_open(const Batch& least, Epoch* epoch) {
+  const std::lock_guard<SharedSpinLock> lock(open_mutex_);
+  if (open_.frees < least.blocks && open_.bytes < least.bytes) return false;
+  *epoch = open_;
+  open_ = Epoch{};
+  open_.number = epoch->number + 1;
+  return true;
+}
+
+// What could not be closed waits with what was freed meanwhile.
+void Ordering::reopen(Epoch& epoch) {
+  const std::lock_guard<SharedSpinLock> lock(open_mutex_);
+  epoch.blocks.splice(open_.blocks);
+  open_.blocks.splice(epoch.blocks);
+  open_.bytes += epoch.bytes;
+  open_.frees += epoch.frees;
+}
+
+// Closes the open epoch if it holds `least`. With a fence it may be empty: that also covers older
+// epochs that were closed without one. It is closed before the record: who joins later needs a
+// later fence.
+CUresult Ordering::close_locked(bool with_fence, const Batch& least) {
+  CUevent fence = nullptr;
+  CUresult result = with_fence ? create_event(&fence) : CUDA_SUCCESS;
+  if (result != CUDA_SUCCESS) return result;
   Epoch epoch;
-  if (with_fence) {
-    CUresult result = create_event(&epoch.fence);
-    if (result == CUDA_SUCCESS) {
-      result = driver_.cuCtxRecordEvent(context_, epoch.fence);
-      if (result != CUDA_SUCCESS) spare_events_.push_back(epoch.fence);
-    }
-    if (result != CUDA_SUCCESS) return result;
-    stats_.add(Counter::fences_total, 1);
+  if (!take_open(least, &epoch)) {
+    if (with_fence) spare_events_.push_back(fence);
+    return CUDA_SUCCESS;
   }
-  epoch.number = open_number_++;
-  epoch.frees = open_.count;
-  epoch.blocks.splice(open_);
+  if (with_fence) result = driver_.cuCtxRecordEvent(context_, fence);
+  if (result != CUDA_SUCCESS) {
+    spare_events_.push_back(fence);
+    reopen(epoch);
+    return result;
+  }
+  if (with_fence) stats_.add(Counter::fences_total, 1);
+  epoch.fence = fence;
   closed_.push_back(epoch);
   return CUDA_SUCCESS;
 }
@@ -241,15 +322,22 @@ Ordering::Epoch* Ordering::first_fenced_from_locked(EpochNumber epoch) {
   return nullptr;
 }
 
+void Ordering::make_quiet_locked(BlockList& blocks) {
+  if (blocks.empty()) return;
+  for (Block* block = blocks.head; block != nullptr; block = block->next) {
+    block->state.store(BlockState::quiet, std::memory_order_relaxed);
+  }
+  quiet_.splice(blocks);
+}
+
 // Everything up to `up_to` is quiet. Epochs stay in the queue while a thread waits on their fence.
 void Ordering::harvest_locked(EpochNumber up_to) {
+  if (up_to > quiet_up_to()) quiet_up_to_.store(up_to, std::memory_order_release);
   for (Epoch& epoch : closed_) {
     if (epoch.number > up_to) break;
-    pending_bytes_.fetch_sub(epoch.blocks.bytes, std::memory_order_relaxed);
-    for (Block* block = epoch.blocks.head; block != nullptr; block = block->next) {
-      block->state.store(BlockState::quiet, std::memory_order_relaxed);
-    }
-    quiet_.splice(epoch.blocks);
+    pending_bytes_.fetch_sub(epoch.bytes, std::memory_order_relaxed);
+    epoch.bytes = 0;
+    make_quiet_locked(epoch.blocks);
   }
   while (!closed_.empty() && closed_.front().number <= up_to && closed_.front().waiters == 0) {
     if (closed_.front().fence != nullptr) spare_events_.push_back(closed_.front().fence);
@@ -259,10 +347,10 @@ void Ordering::harvest_locked(EpochNumber up_to) {
 
 // Closes the open epoch with a fence if that is possible now. Success without a fence: a stream is
 // capturing, or events of the context are not to be had (can_record_ tells).
-CUresult Ordering::record_locked() {
+CUresult Ordering::record_locked(const Batch& least) {
   const bool capturing = capturing_locked() && !CUPOOL_MUTATED("record-in-capture");
   if (!can_record_ || capturing) return CUDA_SUCCESS;
-  const CUresult result = close_locked(true);
+  const CUresult result = close_locked(true, least);
   if (result == CUDA_SUCCESS || cuda::is_capture_refusal(result)) return CUDA_SUCCESS;
   if (result == CUDA_ERROR_DEINITIALIZED || cuda::is_sticky(result)) return result;
   // A driver that shuts down meanwhile, in another thread's exit, may say something else first.
@@ -290,7 +378,7 @@ CUresult Ordering::query_locked(Epoch& epoch) {
   return state;
 }
 
-CUresult Ordering::wait_for_fence(Epoch* fenced, std::unique_lock<std::mutex>& lock, bool* waited,
+CUresult Ordering::wait_for_fence(Epoch* fenced, std::unique_lock<SharedMutex>& lock, bool* waited,
                                   std::uint64_t limit_ns) {
   const EpochNumber number = fenced->number;
   const CUevent fence = fenced->fence;
@@ -345,11 +433,11 @@ CUresult Ordering::wait_at_most(CUevent fence, std::uint64_t limit_ns) const {
 // synchronisation of the context would break. The driver's own free then does as a barrier: in
 // relaxed mode it waits for all work of the context, destroyed streams included, and harms no
 // capture (measured: docs/measurements).
-CUresult Ordering::wait_for_context(std::unique_lock<std::mutex>& lock, bool* waited,
+CUresult Ordering::wait_for_context(std::unique_lock<SharedMutex>& lock, bool* waited,
                                     bool with_free) {
   if (waited != nullptr) *waited = true;
-  if (!open_.empty()) close_locked(false);
-  const EpochNumber before = open_number_ - 1;
+  close_locked(false, kAnything);
+  const EpochNumber before = open_number() - 1;
   const std::uint64_t life = lives_;
   CUdeviceptr barrier = 0;
   if (with_free) {

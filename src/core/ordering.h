@@ -5,6 +5,10 @@
 // nothing on the GPU can still use the epoch's blocks, nor those of older epochs: they are quiet.
 // Where contexts cannot record events, an epoch is closed without a fence and becomes quiet by a
 // synchronisation of the context.
+//
+// A thread that frees many blocks keeps them itself: its batch only joins the open epoch, by number
+// and bytes, and is quiet once quiet_up_to() has reached that number. So one fence serves all
+// threads whose batches had joined before it, and their blocks never meet.
 #pragma once
 
 #include <atomic>
@@ -15,6 +19,7 @@
 #include <vector>
 
 #include "core/block.h"
+#include "core/shared_mutex.h"
 #include "cuda/driver.h"
 #include "stats/device_stats.h"
 
@@ -24,7 +29,8 @@ namespace cupool::core {
 using EpochNumber = std::uint64_t;
 
 /// Thread-safe. Its lock is held while an event is recorded or queried and while a capture begins
-/// or ends (I3), never while the host waits (I4). Lock order: this lock is taken before any other.
+/// or ends (I3), never while the host waits (I4). Lock order: this lock is taken before any other;
+/// that of the open epoch after all others, and nothing is called under it.
 class Ordering {
  public:
   Ordering(const cuda::Driver& driver, CUcontext context, stats::DeviceStats& stats);
@@ -41,6 +47,30 @@ class Ordering {
     BlockList one;
     one.push(block);
     return retire(one);
+  }
+
+  /// The same for a batch of freed blocks that its thread keeps: says of which epoch it is from now
+  /// on. Its bytes are pending until that epoch is quiet.
+  EpochNumber join(const BlockList& batch);
+
+  /// The newest epoch that is known to be quiet, and with it all older ones. One load: for blocks
+  /// that have joined, what the caller does next comes after the GPU's last use of them.
+  EpochNumber quiet_up_to() const { return quiet_up_to_.load(std::memory_order_acquire); }
+
+  /// Takes over blocks that had joined `epoch`, from a thread that gives them up.
+  void adopt(EpochNumber epoch, BlockList& blocks);
+
+  /// At the end of a thread's batch: `join_batch` joins it to the open epoch, which is then closed
+  /// as by close_if_full(), and older fences are looked at. If another thread is at that already,
+  /// nothing is done, or with `must_join` the batch joins and a later call brings the fence. Says
+  /// in
+  /// `*joined` whether it did.
+  template <typename Join>
+  CUresult end_batch(const Batch& batch, bool must_join, bool* joined, const Join& join_batch) {
+    const std::unique_lock<SharedMutex> lock(mutex_, std::try_to_lock);
+    *joined = lock.owns_lock() || must_join;
+    if (*joined) join_batch();
+    return lock.owns_lock() ? close_if_full_locked(batch) : CUDA_SUCCESS;
   }
 
   /// Closes the open epoch, recording its fence, if it holds as much as `batch` says.
@@ -62,7 +92,7 @@ class Ordering {
   /// Waits for the oldest epoch, as wait() does.
   CUresult wait_for_oldest(bool* waited);
 
-  /// Bytes of all retired blocks. One relaxed load.
+  /// Bytes of all retired blocks, of those that threads keep as well. One relaxed load.
   std::uint64_t pending_bytes() const { return pending_bytes_.load(std::memory_order_relaxed); }
 
   /// Moves the blocks of each epoch whose fence has completed to `quiet`. `close_open`: closes the
@@ -70,8 +100,10 @@ class Ordering {
   /// no success is the driver's.
   CUresult poll(bool close_open, BlockList* quiet);
 
-  /// Takes over what wait(), wait_for_all() and end_synchronize() made quiet since the last call.
+  /// Takes over what other calls than poll() made quiet since the last call.
   BlockList take_quiet();
+  /// Whether there are blocks here that no thread keeps, retired or quiet. One relaxed load.
+  bool holds_blocks() const { return held_blocks_.load(std::memory_order_relaxed) != 0; }
 
   /// Around the program's own synchronisation of the context: what was retired before it began is
   /// quiet once it has succeeded.
@@ -82,7 +114,7 @@ class Ordering {
   /// not being synchronised by us, and keeps the stream in mind if it succeeded.
   template <typename Call>
   CUresult begin_capture(CUstream stream, const Call& begin) {
-    std::unique_lock<std::mutex> lock(mutex_);
+    std::unique_lock<SharedMutex> lock(mutex_);
     let_synchronisations_in(lock);
     keep_barrier_locked();
     const CUresult result = begin();
@@ -97,7 +129,7 @@ class Ordering {
   /// `still_capturing` says no.
   template <typename Call, typename Query>
   CUresult end_capture(CUstream stream, const Call& end, const Query& still_capturing) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<SharedMutex> lock(mutex_);
     const CUresult result = end();
     if (!still_capturing()) forget_capture_locked(stream);
     return result;
@@ -118,46 +150,58 @@ class Ordering {
   struct Epoch {
     EpochNumber number = 0;
     CUevent fence = nullptr;  ///< null: closed without one
-    BlockList blocks;
-    std::size_t frees = 0;  ///< as many as blocks when it was closed
-    unsigned waiters = 0;   ///< threads that wait on the fence
+    BlockList blocks;         ///< those that no thread keeps
+    std::uint64_t bytes = 0;  ///< pending, with what threads keep
+    std::size_t frees = 0;    ///< the same in blocks
+    unsigned waiters = 0;     ///< threads that wait on the fence
     bool seen_complete = false;
   };
 
-  void let_synchronisations_in(std::unique_lock<std::mutex>& lock);
+  void let_synchronisations_in(std::unique_lock<SharedMutex>& lock);
   void keep_barrier_locked();
   bool capturing_locked() const { return !captures_.empty(); }
   void forget_capture_locked(CUstream stream);
-  CUresult close_locked(bool with_fence);
+  bool open_is_empty();
+  EpochNumber open_number();
+  bool take_open(const Batch& least, Epoch* epoch);
+  void reopen(Epoch& epoch);
+  CUresult close_locked(bool with_fence, const Batch& least);
+  CUresult close_if_full_locked(const Batch& batch);
+  CUresult look_at_fences_locked();
   CUresult create_event(CUevent* event);
   Epoch* first_fenced_from_locked(EpochNumber epoch);
+  void make_quiet_locked(BlockList& blocks);
+  BlockList take_quiet_locked();
   void harvest_locked(EpochNumber up_to);
-  CUresult record_locked();
+  CUresult record_locked(const Batch& least);
   CUresult query_locked(Epoch& epoch);
-  CUresult wait_for_fence(Epoch* fenced, std::unique_lock<std::mutex>& lock, bool* waited,
+  CUresult wait_for_fence(Epoch* fenced, std::unique_lock<SharedMutex>& lock, bool* waited,
                           std::uint64_t limit_ns);
   CUresult wait_for_event(CUevent fence) const;
   CUresult wait_at_most(CUevent fence, std::uint64_t limit_ns) const;
-  CUresult wait_for_context(std::unique_lock<std::mutex>& lock, bool* waited, bool with_free);
+  CUresult wait_for_context(std::unique_lock<SharedMutex>& lock, bool* waited, bool with_free);
 
   const cuda::Driver& driver_;
   const CUcontext context_;
   stats::DeviceStats& stats_;
-  mutable std::mutex mutex_;
-  EpochNumber open_number_ = 1;
-  BlockList open_;
+  mutable SharedMutex mutex_;
+  SharedSpinLock open_mutex_;  ///< of open_ alone
+  Epoch open_;
   std::deque<Epoch> closed_;  ///< oldest first
   BlockList quiet_;
-  std::atomic<std::uint64_t> pending_bytes_{0};
   std::vector<CUevent> spare_events_;
   std::vector<CUstream> captures_;
   unsigned beginning_ = 0;      ///< threads that are about to begin a capture
   unsigned synchronising_ = 0;  ///< threads of ours that synchronise the context, or are about to
-  std::condition_variable synchronised_;
+  std::condition_variable_any synchronised_;
   std::uint64_t lives_ = 0;  ///< how often the context went
   CUdeviceptr barrier_ = 0;  ///< memory of the driver whose free is a barrier, or 0
   static inline std::atomic<unsigned> captures_in_process_{0};
   bool can_record_;
+  // Read by all threads at the end of a batch.
+  alignas(128) std::atomic<EpochNumber> quiet_up_to_{0};
+  std::atomic<std::uint64_t> pending_bytes_{0};
+  std::atomic<std::size_t> held_blocks_{0};
 };
 
 }  // namespace cupool::core

@@ -15,19 +15,6 @@ PointerMap::PointerMap() : table_(nullptr) {
   table_.store(tables_.back().get(), std::memory_order_release);
 }
 
-// The slot with this key, or the empty one where it would go. There always is an empty one.
-PointerMap::Slot* PointerMap::slot_of(const Table& table, CUdeviceptr address) {
-  // Addresses are multiples of 512 and large ones of 2 MiB: multiplying mixes the upper bits in.
-  const std::size_t mask = (std::size_t{1} << table.log2) - 1;
-  auto index =
-      static_cast<std::size_t>(((address >> 9) * 0x9e3779b97f4a7c15ull) >> (64u - table.log2));
-  for (;; index = (index + 1) & mask) {
-    Slot& slot = table.slots[index];
-    const CUdeviceptr key = slot.key.load(std::memory_order_acquire);
-    if (key == address || key == 0) return &slot;
-  }
-}
-
 Block* PointerMap::insert(Block* block) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Table* table = table_.load(std::memory_order_relaxed);
@@ -92,19 +79,10 @@ bool PointerMap::erase(const Block* block) {
   return true;
 }
 
-Block* PointerMap::find(CUdeviceptr address) const {
-  if (address == 0) return nullptr;
-  for (;;) {
-    const std::uint64_t generation = generation_.load(std::memory_order_acquire);
-    const Slot* slot = slot_of(*table_.load(std::memory_order_acquire), address);
-    if (slot->key.load(std::memory_order_acquire) == address) {
-      Block* block = slot->block.load(std::memory_order_acquire);
-      if (block != nullptr) return block;
-    }
-    // Not there, unless the table was replaced, and used for another one, while we looked.
-    std::atomic_thread_fence(std::memory_order_acquire);
-    if (generation_.load(std::memory_order_relaxed) == generation) return nullptr;
-  }
+// The reads of the table come before this one.
+bool PointerMap::is_replaced_since(std::uint64_t generation) const {
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return generation_.load(std::memory_order_relaxed) != generation;
 }
 
 // A block that leaves the map meanwhile can be another one by the time of the claim: then its word

@@ -27,7 +27,19 @@ class PointerMap {
   bool erase(const Block* block);
 
   /// The block that begins at `address`, or null.
-  Block* find(CUdeviceptr address) const;
+  Block* find(CUdeviceptr address) const {
+    if (address == 0) return nullptr;
+    for (;;) {
+      const std::uint64_t generation = generation_.load(std::memory_order_acquire);
+      const Slot* slot = slot_of(*table_.load(std::memory_order_acquire), address);
+      if (slot->key.load(std::memory_order_acquire) == address) {
+        Block* block = slot->block.load(std::memory_order_acquire);
+        if (block != nullptr) return block;
+      }
+      // Not there, unless the table was replaced, and used for another one, while we looked.
+      if (!is_replaced_since(generation)) return nullptr;
+    }
+  }
 
   /// Takes out every block that `belongs` says yes to.
   std::vector<Block*> extract(const std::function<bool(const Block&)>& belongs);
@@ -61,7 +73,19 @@ class PointerMap {
     const std::unique_ptr<Slot[]> slots;
     std::size_t keys = 0;
   };
-  static Slot* slot_of(const Table& table, CUdeviceptr address);
+  // The slot with this key, or the empty one where it would go. There always is an empty one.
+  static Slot* slot_of(const Table& table, CUdeviceptr address) {
+    // Addresses are multiples of 512 and large ones of 2 MiB: multiplying mixes the upper bits in.
+    const std::size_t mask = (std::size_t{1} << table.log2) - 1;
+    auto index =
+        static_cast<std::size_t>(((address >> 9) * 0x9e3779b97f4a7c15ull) >> (64u - table.log2));
+    for (;; index = (index + 1) & mask) {
+      Slot& slot = table.slots[index];
+      const CUdeviceptr key = slot.key.load(std::memory_order_acquire);
+      if (key == address || key == 0) return &slot;
+    }
+  }
+  bool is_replaced_since(std::uint64_t generation) const;
   void grow_locked();
   Table* spare_table_locked(unsigned log2);
 

@@ -27,7 +27,7 @@ inline std::uint64_t capacity_for(std::uint64_t bytes) {
   } else if (bytes > kLinearLimit) {
     step = 1ull << (floor_log2(bytes - 1) - 3);
   }
-  return (bytes + step - 1) / step * step;
+  return (bytes + step - 1) & ~(step - 1);
 }
 
 /// How much larger than a large request the block may be that serves it. Near the device's limit
@@ -45,8 +45,15 @@ inline bool is_large(std::uint64_t capacity) {
 inline std::size_t small_class(std::uint64_t capacity) {
   if (capacity <= kLinearLimit) return capacity / kAlignment - 1;
   const unsigned power = floor_log2(capacity - 1);
-  const std::uint64_t step = 1ull << (power - 3);
-  return kLinearClasses + std::size_t{power - 12} * 8 + (capacity - (1ull << power)) / step - 1;
+  const std::uint64_t steps = (capacity - (1ull << power)) >> (power - 3);
+  return kLinearClasses + std::size_t{power - 12} * 8 + steps - 1;
+}
+
+/// The same for a request of `bytes`, without its capacity; that of 2 MiB or more: it is large.
+inline std::size_t small_class_of_request(std::uint64_t bytes) {
+  if (bytes <= kLinearLimit) return (bytes - 1) / kAlignment;
+  const unsigned power = floor_log2(bytes - 1);
+  return kLinearClasses + std::size_t{power - 12} * 8 + ((bytes - 1) >> (power - 3)) - 8;
 }
 
 }  // namespace cupool::core

@@ -1,8 +1,6 @@
 // The lists of a thread.
 #include "core/thread_cache.h"
 
-#include <sched.h>
-
 #include <algorithm>
 
 #include "core/accounting.h"
@@ -25,84 +23,102 @@ void Tally::fold(stats::DeviceStats& stats) {
   // By way of the highest value, so that a peak between two folds is seen.
   for (const Gauge gauge : {Gauge::application_bytes, Gauge::device_bytes}) {
     if (application_high > 0) stats.gauge_add(gauge, application_high);
-    const std::int64_t rest = application - std::max<std::int64_t>(application_high, 0);
+    const std::int64_t rest = application() - application_high;
     if (rest != 0) stats.gauge_add(gauge, rest);
   }
-  if (rounding != 0) stats.gauge_add(Gauge::rounding_bytes, rounding);
-  if (cached != 0) stats.gauge_add(Gauge::cached_bytes, cached);
-  if (retired != 0) stats.gauge_add(Gauge::retired_bytes, retired);
+  const auto add = [&stats](Gauge gauge, std::int64_t bytes) {
+    if (bytes != 0) stats.gauge_add(gauge, bytes);
+  };
+  const std::int64_t allocated = signed_bytes(malloc_capacity);
+  const std::int64_t freed = signed_bytes(free_capacity);
+  add(Gauge::rounding_bytes, allocated - freed - application());
+  add(Gauge::cached_bytes, collected - allocated);
+  add(Gauge::retired_bytes, freed - collected);
   sizes.fold(stats.requested_sizes());
   if (owner != nullptr && mallocs != 0) owner->add_mallocs(mallocs, malloc_bytes);
   if (owner != nullptr && frees != 0) owner->add_frees(frees);
   static_cast<TallyFigures&>(*this) = TallyFigures{};
 }
 
-Block* ThreadCache::take(std::uint64_t capacity) {
-  Block* block = nullptr;
-  if (is_large(capacity)) {
-    Block** best = nullptr;
-    for (Block*& slot : large_) {
-      if (slot == nullptr || slot->capacity < capacity) continue;
-      if (slot->capacity > capacity + most_waste(capacity)) continue;
-      if (best == nullptr || slot->capacity < (*best)->capacity) best = &slot;
+Block* ThreadCache::take_large(std::uint64_t capacity) {
+  std::size_t best = large_count_;
+  for (std::size_t i = 0; i < large_count_; ++i) {
+    const std::uint64_t offered = large_[i]->capacity;
+    if (offered == capacity) {
+      best = i;
+      break;
     }
-    if (best == nullptr) return nullptr;
-    block = *best;
-    *best = nullptr;
-  } else {
-    block = small_[small_class(capacity)].pop();
-    if (block == nullptr) return nullptr;
+    if (offered < capacity || offered > capacity + most_waste(capacity)) continue;
+    if (best == large_count_ || offered < large_[best]->capacity) best = i;
   }
+  if (best == large_count_) return nullptr;
+  Block* block = large_[best];
+  large_[best] = large_[--large_count_];
   quiet_bytes_ -= block->capacity;
   return block;
 }
 
-void ThreadCache::keep(BlockList& quiet, std::uint64_t most_bytes) {
+void ThreadCache::keep(BlockList& quiet) {
   BlockList rest;
   while (Block* block = quiet.pop()) {
-    bool kept = quiet_bytes_ + block->capacity <= most_bytes;
-    if (kept && is_large(block->capacity)) {
-      const auto empty = std::find(large_.begin(), large_.end(), nullptr);
-      kept = empty != large_.end();
-      if (kept) *empty = block;
-    } else if (kept) {
-      small_[small_class(block->capacity)].push(block);
-    }
-    if (kept) {
-      quiet_bytes_ += block->capacity;
-    } else {
-      rest.push(block);
-    }
+    if (!keep_one(block)) rest.push(block);
   }
   quiet.splice(rest);
 }
 
-BlockList ThreadCache::take_batch() {
-  BlockList batch;
-  batch.splice(batch_);
-  if (batch.count >= target_) target_ = std::min(2 * target_, kLargestBatch);
-  return batch;
+void ThreadCache::join(Ordering& ordering) {
+  if (batch_.empty()) return;
+  ++batches_;
+  const EpochNumber epoch = ordering.join(batch_);
+  // A later fence also covers an older batch, so that a full queue loses nothing but time.
+  const bool merged = in_flight_count_ != 0 &&
+                      (newest_in_flight().epoch == epoch || in_flight_count_ == kMostInFlight);
+  if (!merged) ++in_flight_count_;
+  if (batch_.count >= target_) target_ = std::min(2 * target_, kLargestBatch);
+  newest_in_flight().epoch = epoch;
+  in_flight_bytes_ += batch_.bytes;
+  newest_in_flight().blocks.splice(batch_);
+  due_blocks_ = target_;
+  due_bytes_ = limits.batch;
 }
 
-BlockList ThreadCache::drain() {
-  BlockList drained;
-  for (Block*& block : large_) {
-    if (block != nullptr) drained.push(block);
-    block = nullptr;
+// What a thread only frees, others allocate: of the blocks of a class that it did without for a
+// whole period, half go to where they can be had.
+void ThreadCache::shed(BlockList* surplus) {
+  batches_ = 0;
+  for (std::size_t index = 0; index < kSmallClasses; ++index) {
+    SmallList& small = small_[index];
+    for (std::uint32_t idle = (small.fewest + 1) / 2; idle != 0; --idle) {
+      Block* block = take_small(index);
+      count_quiet(-block->capacity);
+      surplus->push(block);
+    }
+    small.fewest = small.count;
   }
-  for (BlockList& list : small_) drained.splice(list);
+}
+
+ThreadCache::AllInFlight ThreadCache::drain_in_flight() {
+  const AllInFlight drained = in_flight_;
+  in_flight_ = AllInFlight{};
+  in_flight_bytes_ = 0;
+  in_flight_count_ = 0;
+  return drained;
+}
+
+BlockList ThreadCache::drain_quiet() {
+  BlockList drained;
+  while (large_count_ != 0) drained.push(large_[--large_count_]);
+  for (std::size_t index = 0; index < kSmallClasses; ++index) {
+    while (Block* block = take_small(index)) drained.push(block);
+  }
   quiet_bytes_ = 0;
   return drained;
 }
 
-void ThreadCache::wait_for_lock() {
-  for (unsigned tries = 1;; ++tries) {
-    if (!locked_.load(std::memory_order_relaxed) &&
-        !locked_.exchange(true, std::memory_order_acquire)) {
-      return;
-    }
-    if (tries % 64 == 0) sched_yield();
-  }
+void ThreadCache::abandon() {
+  batch_ = BlockList{};
+  drain_in_flight();
+  drain_quiet();
 }
 
 }  // namespace cupool::core

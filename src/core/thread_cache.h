@@ -1,31 +1,35 @@
-// What a thread keeps to itself in a context, so that most allocations and frees meet no other
-// thread: quiet blocks to hand out, freed blocks that wait for their fence, and what has happened
-// since the statistics were last told.
+// What a thread keeps to itself in a context, so that its allocations and frees meet no other
+// thread: quiet blocks to hand out, the batch of blocks that it is freeing, earlier batches whose
+// fences are under way, and what has happened since the statistics were last told.
 #pragma once
 
+#include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstdint>
+#include <mutex>
 
 #include "core/block.h"
+#include "core/ordering.h"
+#include "core/shared_mutex.h"
 #include "core/size_class.h"
 #include "stats/device_stats.h"
 #include "stats/thread_figures.h"
+#include "util/mutation.h"
 
 namespace cupool::core {
 
 class Context;
 
+/// What begins anew when the statistics are told.
 struct TallyFigures {
   std::uint64_t mallocs = 0;
-  std::uint64_t malloc_bytes = 0;
+  std::uint64_t malloc_bytes = 0;     ///< as requested
+  std::uint64_t malloc_capacity = 0;  ///< of the same blocks
   std::uint64_t frees = 0;
   std::uint64_t free_bytes = 0;
-  std::int64_t application = 0;  ///< requested bytes that became the program's, less those freed
-  std::int64_t application_high = 0;  ///< the most that this has been
-  std::int64_t rounding = 0;
-  std::int64_t cached = 0;
-  std::int64_t retired = 0;
+  std::uint64_t free_capacity = 0;
+  std::int64_t application_high = 0;  ///< the most that application() has been
+  std::int64_t collected = 0;         ///< bytes that were retired and are cached now
 };
 
 /// Figures of a thread that the statistics do not know yet.
@@ -33,86 +37,210 @@ struct Tally : TallyFigures {
   stats::SizeTally sizes;
   stats::ThreadFigures* owner = nullptr;  ///< whose figures these are; stays
 
+  /// Requested bytes that became the program's, less those freed.
+  std::int64_t application() const { return static_cast<std::int64_t>(malloc_bytes - free_bytes); }
+
+  void count_malloc(std::uint64_t bytes, std::uint64_t capacity) {
+    ++mallocs;
+    malloc_bytes += bytes;
+    malloc_capacity += capacity;
+    sizes.record(bytes);
+    if (application() > application_high) application_high = application();
+  }
+  void count_free(std::uint64_t bytes, std::uint64_t capacity) {
+    ++frees;
+    free_bytes += bytes;
+    free_capacity += capacity;
+  }
+  /// Whether the program's bytes have changed by more than `most_bytes`, either way.
+  bool is_due(std::int64_t most_bytes) const {
+    return static_cast<std::uint64_t>(application() + most_bytes) >
+           static_cast<std::uint64_t>(2 * most_bytes);
+  }
+  /// Whether so much has been counted that the statistics should know.
+  bool is_long() const { return mallocs + frees > 4096; }
   /// Adds all to `stats` and begins anew.
   void fold(stats::DeviceStats& stats);
 };
 
 /// Of one thread in one context. The thread takes the lock for each operation, which nobody else
 /// wants but to drain it: when memory is short, the context is synchronised or gone, the thread
-/// ends, a report is written. Nothing is called under the lock.
+/// ends, a report is written. Nothing is called under the lock but Ordering::join().
 class alignas(128) ThreadCache {
  public:
   explicit ThreadCache(Context& context) : context_(context) {}
 
-  class Guard {
-   public:
-    explicit Guard(ThreadCache& cache) : cache_(cache) {
-      if (cache_.locked_.exchange(true, std::memory_order_acquire)) cache_.wait_for_lock();
-    }
-    ~Guard() { cache_.locked_.store(false, std::memory_order_release); }
-    Guard(const Guard&) = delete;
-    Guard& operator=(const Guard&) = delete;
+  using Guard = std::lock_guard<ThreadCache>;
+  void lock() { lock_.lock(); }
+  void unlock() { lock_.unlock(); }
 
-   private:
-    ThreadCache& cache_;
+  /// How much a thread may have, in bytes; the same for all threads of a context.
+  struct Limits {
+    std::uint64_t batch = 0;       ///< of a batch that is due
+    std::uint64_t batch_most = 0;  ///< and of one that has to join
+    std::uint64_t quiet = 0;       ///< idle
+    std::int64_t tally = 1 << 20;  ///< unknown to the statistics
   };
 
   Context& context() { return context_; }
 
-  // Under the lock:
-
-  /// A quiet block for a request that needs `capacity` bytes, or null.
-  Block* take(std::uint64_t capacity);
-  /// Keeps quiet blocks, up to `most_bytes` in all; what is beyond stays in `quiet`.
-  void keep(BlockList& quiet, std::uint64_t most_bytes);
-  /// Keeps a block that the program has freed until its fence is recorded. True: that is due.
-  bool retire(Block* block, std::uint64_t most_bytes) {
-    batch_.push(block);
-    return batch_.count >= target_ || batch_.bytes >= most_bytes;
-  }
-  /// The batch, to be fenced. Batches begin small, so that a program with few blocks gets them back
-  /// soon, and double up to kLargestBatch, so that a fence costs little where there are many.
-  BlockList take_batch();
-  /// Whether the batch is due by its number of blocks, and how many that are.
-  bool is_full() const { return batch_.count >= target_; }
-  std::size_t target() const { return target_; }
   /// Whose figures the tally holds from now on.
   void set_owner(stats::ThreadFigures& owner) {
     const Guard guard(*this);
     tally.owner = &owner;
   }
-  /// All quiet blocks.
-  BlockList drain();
+
+  // Under the lock:
+
+  /// A quiet block for a request of `bytes`, or null.
+  Block* take(std::uint64_t bytes) {
+    const std::size_t index = small_class_of_request(bytes);
+    return index < kLargeClass ? take_small(index) : take_large(capacity_for(bytes));
+  }
+  /// Keeps quiet blocks, up to limits.quiet in all; what is beyond stays in `quiet`.
+  void keep(BlockList& quiet);
+  /// Adds a block that the program has freed to the batch. True: the batch is due.
+  bool retire(Block* block) {
+    if (CUPOOL_MUTATED("batch-grows-after-fence") && in_flight_count_ != 0) {
+      newest_in_flight().blocks.push(block);
+      return false;
+    }
+    batch_.push(block);
+    return batch_.count >= due_blocks_ || batch_.bytes >= due_bytes_;
+  }
+  /// The batch could not be closed now: it is due again when it has grown by a quarter.
+  void postpone() {
+    due_blocks_ = batch_.count + std::max<std::size_t>(target_ / 4, 1);
+    due_bytes_ = batch_.bytes + limits.batch / 4;
+  }
+  /// Whether the batch is so large that it may not wait for another one to be closed with it.
+  bool must_join() const {
+    return batch_.count >= kMostTargets * target_ || batch_.bytes >= limits.batch_most;
+  }
+  /// How many blocks make the batch due, if it is so by their number; else the largest such number.
+  /// Batches begin small, so that a program with few blocks gets them back soon, and double up to
+  /// kLargestBatch, so that a fence costs little where there are many.
+  std::size_t target() const { return batch_.count >= target_ ? target_ : kLargestBatch; }
+  /// The batch joins the open epoch and is in flight from now on.
+  void join(Ordering& ordering);
+  /// Takes over batches that are quiet. What the thread should not keep is added to `surplus`,
+  /// which counts as retired: what it has no use for, and what `unfit(block)` names.
+  template <typename Unfit>
+  void collect(EpochNumber quiet_up_to, BlockList* surplus, const Unfit& unfit);
+  bool has_in_flight() const { return in_flight_count_ != 0; }
+  /// The oldest batch in flight, if there is one.
+  bool oldest_is_quiet(EpochNumber quiet_up_to) const {
+    return in_flight_count_ != 0 && in_flight_[first_in_flight_].epoch <= quiet_up_to;
+  }
+  std::uint64_t waiting_bytes() const { return batch_.bytes + in_flight_bytes_; }
+
+  /// A batch whose fence is under way.
+  struct InFlight {
+    EpochNumber epoch = 0;
+    BlockList blocks;
+  };
+  static constexpr std::size_t kMostInFlight = 8;
+  using AllInFlight = std::array<InFlight, kMostInFlight>;
+  /// Everything of these kinds, for somebody else.
+  AllInFlight drain_in_flight();
+  BlockList drain_quiet();
+  /// Forgets everything: the context is gone.
+  void abandon();
 
   Tally tally;
+  Limits limits;
 
-  // By its thread, without the lock:
-
-  /// Bytes that wait for a fence.
-  std::uint64_t batch_bytes() {
-    const Guard guard(*this);
-    return batch_.bytes;
-  }
-  /// Blocks of a kind that it is worth taking over at once.
+  /// Blocks of a kind that it is worth taking over at once: more each time.
   std::size_t refill() {
-    const Guard guard(*this);
-    return target_ / 2;
+    refill_ = std::min(2 * refill_, kLargestBatch);
+    return refill_;
   }
 
  private:
   static constexpr std::size_t kLargestBatch = 128;
   static constexpr std::size_t kFirstBatch = 2;
+  static constexpr std::size_t kMostTargets = 4;
   static constexpr std::size_t kLargeSlots = 32;
+  static constexpr std::size_t kLargeClass =
+      kSmallClasses - 1;  ///< of 2 MiB, the unit of large ones
+  static constexpr unsigned kBatchesOfAPeriod = 8;
 
-  void wait_for_lock();
+  // Last in, first out. With the fewest blocks that it has had in this period: so many the thread
+  // did without. Small itself: a context leaves the caches of its threads behind.
+  struct SmallList {
+    Block* head = nullptr;
+    std::uint32_t count = 0;
+    std::uint32_t fewest = 0;
+  };
 
-  std::atomic<bool> locked_{false};
+  Block* take_small(std::size_t index) {
+    SmallList& small = small_[index];
+    Block* block = small.head;
+    if (block == nullptr) return nullptr;
+    small.head = block->next;
+    if (--small.count < small.fewest) small.fewest = small.count;
+    quiet_bytes_ -= block->capacity;
+    return block;
+  }
+  Block* take_large(std::uint64_t capacity);
+  bool keep_one(Block* block);
+  void count_quiet(std::uint64_t bytes) { tally.collected += static_cast<std::int64_t>(bytes); }
+  void shed(BlockList* surplus);
+  InFlight& newest_in_flight() {
+    return in_flight_[(first_in_flight_ + in_flight_count_ - 1) % kMostInFlight];
+  }
+
+  SpinLock lock_;
   Context& context_;
   std::size_t target_ = kFirstBatch;
+  std::size_t refill_ = 1;
+  std::size_t due_blocks_ = kFirstBatch;  ///< of the batch, as it begins and as it is postponed
+  std::uint64_t due_bytes_ = 0;
   BlockList batch_;
   std::uint64_t quiet_bytes_ = 0;
+  std::uint64_t in_flight_bytes_ = 0;
+  std::size_t first_in_flight_ = 0;
+  std::size_t in_flight_count_ = 0;
+  std::size_t large_count_ = 0;
+  unsigned batches_ = 0;  ///< of this period
+  AllInFlight in_flight_;
   std::array<Block*, kLargeSlots> large_{};
-  std::array<BlockList, kSmallClasses> small_{};
+  std::array<SmallList, kSmallClasses> small_{};
 };
+
+inline bool ThreadCache::keep_one(Block* block) {
+  if (quiet_bytes_ + block->capacity > limits.quiet) return false;
+  if (!is_large(block->capacity)) {
+    SmallList& small = small_[small_class(block->capacity)];
+    block->next = small.head;
+    small.head = block;
+    ++small.count;
+  } else if (large_count_ < kLargeSlots) {
+    large_[large_count_++] = block;
+  } else {
+    return false;
+  }
+  quiet_bytes_ += block->capacity;
+  return true;
+}
+
+template <typename Unfit>
+void ThreadCache::collect(EpochNumber quiet_up_to, BlockList* surplus, const Unfit& unfit) {
+  while (oldest_is_quiet(quiet_up_to)) {
+    BlockList& blocks = in_flight_[first_in_flight_].blocks;
+    in_flight_bytes_ -= blocks.bytes;
+    while (Block* block = blocks.pop()) {
+      block->state.store(BlockState::quiet, std::memory_order_relaxed);
+      if (unfit(*block) || !keep_one(block)) {
+        surplus->push(block);
+      } else {
+        count_quiet(block->capacity);
+      }
+    }
+    first_in_flight_ = (first_in_flight_ + 1) % kMostInFlight;
+    --in_flight_count_;
+  }
+  if (batches_ >= kBatchesOfAPeriod) shed(surplus);
+}
 
 }  // namespace cupool::core

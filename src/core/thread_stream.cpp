@@ -32,7 +32,8 @@ void give_back(Entry& entry) {
     entry.context->streams().put_idle(entry.stream);
   }
   if (entry.cache != nullptr) {
-    entry.context->empty(*entry.cache);
+    detail::last_cache = detail::LastCache{};
+    entry.context->drain(*entry.cache, Context::Drain::all);
     entry.context->thread_caches().put_back(entry.cache);
   }
   entry = Entry{};
@@ -132,12 +133,13 @@ Entry& entry_of(Context& context) {
 
 }  // namespace
 
-ThreadCache* thread_cache(Context& context) {
+ThreadCache* detail::find_thread_cache(Context& context) {
   Entry& entry = entry_of(context);
   if (entry.cache == nullptr) {
     entry.cache = context.thread_caches().take(context);
     if (entry.cache != nullptr) entry.cache->set_owner(stats::this_thread());
   }
+  if (entry.cache != nullptr) last_cache = LastCache{&context, entry.incarnation, entry.cache};
   return entry.cache;
 }
 

@@ -55,8 +55,16 @@ class ThreadCacheStock {
   std::atomic<std::size_t> in_use_{0};
 };
 
-/// The calling thread's cache in `context`, or null if there can be none.
-ThreadCache* thread_cache(Context& context);
+namespace detail {
+/// The thread's cache that was last asked for.
+struct LastCache {
+  const Context* context;
+  std::uint64_t incarnation;
+  ThreadCache* cache;
+};
+inline thread_local LastCache last_cache{};
+ThreadCache* find_thread_cache(Context& context);
+}  // namespace detail
 
 /// The calling thread's stream in `context`, taken from its stock or created (non-blocking) on
 /// first use. `context` is current.

@@ -4,7 +4,9 @@
 // last-error state, and no call is counted twice.
 #include <driver_types.h>
 
+#include <atomic>
 #include <cstdint>
+#include <new>
 
 #include "entry/bypass.h"
 #include "entry/hooks.h"
@@ -33,7 +35,57 @@ struct ShortCut {
   explicit operator bool() const { return context != nullptr; }
 };
 
-ShortCut short_cut(const RealRuntimeFunction& real) {
+// What is known of the code that calls one of these functions, in one place for all that the tables
+// behind it say. Written once for each call site, and never freed.
+struct CallSite {
+  const void* caller;
+  const char* symbol;  // a literal, compared by address: one call may reach several functions
+  RealRuntimeFunction real;
+  bool bypassed;
+};
+constexpr unsigned kCallSitesLog2 = 9;
+std::atomic<const CallSite*> call_sites[1u << kCallSitesLog2];
+
+// Inside a call of a bypassed library all calls are bypassed, which is not to be remembered.
+thread_local unsigned calls_bypassed;
+class Bypass {
+ public:
+  explicit Bypass(bool bypass) : bypass_(bypass), scope_(bypass) { calls_bypassed += bypass; }
+  ~Bypass() { calls_bypassed -= bypass_; }
+  Bypass(const Bypass&) = delete;
+  Bypass& operator=(const Bypass&) = delete;
+
+ private:
+  const bool bypass_;
+  const BypassScope scope_;
+};
+
+[[gnu::noinline]] void find_call_site(std::atomic<const CallSite*>& place, CallSite* site) {
+  site->real = real_runtime_function(site->symbol, site->caller);
+  site->bypassed = is_bypassed(site->caller);
+  // Where two meet in a place the second one is looked up each time: right, only slower.
+  if (site->real.function == nullptr || calls_bypassed != 0 || place.load() != nullptr) return;
+  const auto* kept = new (std::nothrow) CallSite(*site);
+  const CallSite* expected = nullptr;
+  if (!place.compare_exchange_strong(expected, kept, std::memory_order_acq_rel)) delete kept;
+}
+
+// `not_kept`: for one that is not in the table.
+inline const CallSite& call_site(const char* symbol, const void* caller, CallSite* not_kept) {
+  const auto mixed = reinterpret_cast<std::uintptr_t>(caller) * std::uint64_t{0x9e3779b97f4a7c15};
+  std::atomic<const CallSite*>& place = call_sites[mixed >> (64 - kCallSitesLog2)];
+  const CallSite* known = place.load(std::memory_order_acquire);
+  if (known != nullptr && known->caller == caller && known->symbol == symbol &&
+      calls_bypassed == 0) {
+    return *known;
+  }
+  not_kept->caller = caller;
+  not_kept->symbol = symbol;
+  find_call_site(place, not_kept);
+  return *not_kept;
+}
+
+inline ShortCut short_cut(const RealRuntimeFunction& real) {
   ShortCut cut;
   if (real.runtime_version < kEagerSetDevice) return cut;
   cut.allocator = cupool::process::engine();
@@ -72,8 +124,10 @@ bool serve_pitched(const ShortCut& cut, std::size_t width, std::uint64_t rows, v
 }  // namespace
 
 // The real function of the caller's runtime, called with the arguments that follow.
-#define CUPOOL_REAL_RUNTIME(symbol) \
-  const RealRuntimeFunction real = real_runtime_function(#symbol, __builtin_return_address(0))
+#define CUPOOL_REAL_RUNTIME(symbol)                                                  \
+  CallSite not_kept;                                                                 \
+  const CallSite& site = call_site(#symbol, __builtin_return_address(0), &not_kept); \
+  const RealRuntimeFunction& real = site.real
 #define CUPOOL_CALL_REAL(type, ...)                        \
   (real.function == nullptr ? cudaErrorInitializationError \
                             : reinterpret_cast<type>(real.function)(__VA_ARGS__))
@@ -92,8 +146,7 @@ CUPOOL_EXPORT cudaError_t cupool_hook_cudaDeviceSynchronize() __asm__("cudaDevic
 
 cudaError_t cupool_hook_cudaMalloc(void** address, std::size_t bytes) {
   CUPOOL_REAL_RUNTIME(cudaMalloc);
-  const bool bypass = is_bypassed(__builtin_return_address(0));
-  if (address != nullptr && bytes != 0 && !bypass) {
+  if (address != nullptr && bytes != 0 && !site.bypassed) {
     CUdeviceptr served = 0;
     const ShortCut cut = short_cut(real);
     if (cut && serve(cut, bytes, &served)) {
@@ -105,28 +158,26 @@ cudaError_t cupool_hook_cudaMalloc(void** address, std::size_t bytes) {
     Allocator* allocator = cupool::process::engine();
     if (allocator != nullptr) allocator->count_in_current_device(Counter::malloc_zero_total);
   }
-  const BypassScope scope(bypass);
+  const Bypass scope(site.bypassed);
   return CUPOOL_CALL_REAL(cudaError_t(*)(void**, std::size_t), address, bytes);
 }
 
 cudaError_t cupool_hook_cudaMallocPitch(void** address, std::size_t* pitch, std::size_t width,
                                         std::size_t height) {
   CUPOOL_REAL_RUNTIME(cudaMallocPitch);
-  const bool bypass = is_bypassed(__builtin_return_address(0));
-  if (address != nullptr && pitch != nullptr && !bypass) {
+  if (address != nullptr && pitch != nullptr && !site.bypassed) {
     const ShortCut cut = short_cut(real);
     if (cut && serve_pitched(cut, width, height, address, pitch)) return cudaSuccess;
   }
-  const BypassScope scope(bypass);
+  const Bypass scope(site.bypassed);
   return CUPOOL_CALL_REAL(cudaError_t(*)(void**, std::size_t*, std::size_t, std::size_t), address,
                           pitch, width, height);
 }
 
 cudaError_t cupool_hook_cudaMalloc3D(cudaPitchedPtr* pitched, cudaExtent extent) {
   CUPOOL_REAL_RUNTIME(cudaMalloc3D);
-  const bool bypass = is_bypassed(__builtin_return_address(0));
   std::uint64_t rows = 0;
-  if (pitched != nullptr && !bypass &&
+  if (pitched != nullptr && !site.bypassed &&
       !__builtin_mul_overflow(extent.height, extent.depth, &rows)) {
     const ShortCut cut = short_cut(real);
     if (cut && serve_pitched(cut, extent.width, rows, &pitched->ptr, &pitched->pitch)) {
@@ -135,7 +186,7 @@ cudaError_t cupool_hook_cudaMalloc3D(cudaPitchedPtr* pitched, cudaExtent extent)
       return cudaSuccess;
     }
   }
-  const BypassScope scope(bypass);
+  const Bypass scope(site.bypassed);
   return CUPOOL_CALL_REAL(cudaError_t(*)(cudaPitchedPtr*, cudaExtent), pitched, extent);
 }
 

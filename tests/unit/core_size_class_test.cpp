@@ -44,5 +44,16 @@ TEST(SizeClass, EachSmallCapacityHasItsOwnList) {
   EXPECT_GT(lists.size(), 70u);
 }
 
+TEST(SizeClass, OfARequestIsThatOfItsCapacity) {
+  for (std::uint64_t bytes = 1; bytes <= 2 * kLargeUnit; bytes += bytes < 9000 ? 1 : 257) {
+    const std::uint64_t capacity = capacity_for(bytes);
+    if (is_large(capacity)) {
+      ASSERT_GE(small_class_of_request(bytes), small_class(kLargeUnit)) << bytes;
+    } else {
+      ASSERT_EQ(small_class_of_request(bytes), small_class(capacity)) << bytes;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace cupool::core

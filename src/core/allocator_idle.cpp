@@ -1,0 +1,133 @@
+// What becomes of blocks that are quiet: kept for the next allocation, or given back to the
+// backend. Read with docs/design.md, section Engine.
+#include <chrono>
+#include <thread>
+
+#include "core/accounting.h"
+#include "core/allocator.h"
+#include "stats/timeline.h"
+#include "util/log.h"
+#include "util/mutation.h"
+
+namespace cupool::core {
+
+using stats::Counter;
+using stats::DeviceStats;
+using stats::EventKind;
+using stats::Gauge;
+
+namespace {
+
+// An allocation waits for the GPU only where the driver's would have failed, and not without end.
+constexpr std::uint64_t kLongestWaitInMallocNs = 10'000'000'000;
+
+// One more for the time of a scope.
+class Counted {
+ public:
+  explicit Counted(std::atomic<int>& count) : count_(count) {
+    count_.fetch_add(1, std::memory_order_acq_rel);
+  }
+  ~Counted() { count_.fetch_sub(1, std::memory_order_acq_rel); }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+ private:
+  std::atomic<int>& count_;
+};
+
+}  // namespace
+
+void Allocator::keep_quiet(Context& context) {
+  if (!context.ordering().holds_blocks()) return;
+  BlockList quiet = context.ordering().take_quiet();
+  if (!quiet.empty()) keep(context, quiet);
+}
+
+// Puts quiet blocks into the cache; those that other agents may know, and what is beyond
+// CUPOOL_MAX_CACHED, go back to the backend.
+void Allocator::keep(Context& context, BlockList& quiet) {
+  look_for_agents();
+  DeviceStats& stats = context.stats();
+  BlockList unwanted;
+  BlockList own;
+  while (Block* block = quiet.pop()) {
+    if (is_leased(*block)) continue;  // retired until release_ended_leases()
+    (is_wanted(context.device(), *block) ? own : unwanted).push(block);
+  }
+  stats.gauge_add(Gauge::retired_bytes, -signed_bytes(own.bytes + unwanted.bytes));
+  stats.gauge_add(Gauge::cached_bytes, signed_bytes(own.bytes + unwanted.bytes));
+  context.cache().put(own);
+  if (!unwanted.empty()) release(context, unwanted);
+  if (host_reachable_.any(HostReachable::Kind::managed)) leave_room_for_managed(context);
+  const std::uint64_t allowed = context.device().limits().max_cached;
+  if (context.cache().bytes() > allowed) {
+    BlockList excess = context.cache().evict_to(allowed);
+    release(context, excess);
+  }
+}
+
+// Gives blocks that count as cached back to the backend.
+void Allocator::release(Context& context, BlockList& idle) {
+  if (idle.empty()) return;
+  const Counted giving_back(giving_back_);
+  DeviceStats& stats = context.stats();
+  std::vector<CUdeviceptr> refused;
+  stats.gauge_add(Gauge::cached_bytes, -signed_bytes(idle.bytes));
+  stats.gauge_add(Gauge::held_bytes, -signed_bytes(idle.bytes));
+  stats.add(Counter::returned_blocks_total, idle.count);
+  stats.add(Counter::returned_bytes_total, idle.bytes);
+  stats::note_event(EventKind::give_back, stats, idle.bytes);
+  while (Block* block = idle.pop()) {
+    const CUdeviceptr address = block->address;
+    const BlockSource source = block->source;
+    // Out of the map first: the driver may hand the address out again at once.
+    blocks_.erase(block);
+    delete_block(block);
+    // A refusal may pass; what is refused twice is tried once more with other lost memory.
+    Backend& backend = context.device().backend_of(source);
+    const bool released = backend.release(context, address) || backend.release(context, address);
+    if (!released && source == BlockSource::pool) refused.push_back(address);
+  }
+  if (!refused.empty()) context.device().add_orphans(refused);
+}
+
+bool Allocator::give_back_idle(Context& context) {
+  if (!serving_.load(std::memory_order_relaxed)) return false;
+  const Counted giving_back(giving_back_);
+  Device& device = context.device();
+  const auto returned = [&] { return device.stats().value(Counter::returned_bytes_total); };
+  const std::uint64_t returned_before = returned();
+  bool any = release_ended_leases();
+  for (Context* other : registry_.contexts_of(device.ordinal())) {
+    if (!other->usable()) continue;
+    other->drain_threads(Context::Drain::all);
+    const CUresult result = other->ordering().wait_for_all(nullptr, kLongestWaitInMallocNs);
+    if (result != CUDA_SUCCESS) {
+      note_failure(*other, result);
+      continue;
+    }
+    keep_quiet(*other);
+    BlockList idle = other->cache().evict_to(0);
+    release(*other, idle);
+    device.release_orphans(*other);
+    const std::uint64_t before = device.pool_figures().reserved_current;
+    device.trim(*other);
+    device.stats().add(Counter::trims_total);
+    stats::note_event(EventKind::trim, device.stats(), 0);
+    any = any || device.pool_figures().reserved_current < before;
+  }
+  // Of the cache, and what was never kept in it: for that, memory is given back as soon as it is
+  // quiet.
+  return any || returned() != returned_before;
+}
+
+// Whether memory has gone back to the device that a call which ran out of it did not find: here, or
+// by another thread that had idle blocks in its hands.
+bool Allocator::more_given_back(Context& context) {
+  const bool by_others = giving_back_.load(std::memory_order_acquire) != 0;
+  if (give_back_idle(context)) return true;
+  if (by_others) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  return by_others;
+}
+
+}  // namespace cupool::core

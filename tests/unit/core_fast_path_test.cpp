@@ -1,0 +1,310 @@
+// The fast path: what threads keep to themselves, when it comes back, and that it meets no shared
+// lock (I1, I5, docs/design.md, Engine). Against a driver whose GPU the test moves by hand.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <map>
+#include <thread>
+#include <vector>
+
+#include "core/allocator.h"
+#include "core_fake_driver.h"
+
+namespace cupool::core {
+namespace {
+
+using stats::Counter;
+using stats::Gauge;
+using test::gpu;
+using Work = test::FakeGpu::Work;
+
+constexpr std::uint64_t kSmall = 64 << 10;
+constexpr std::uint64_t kLarge = 4 << 20;
+
+class FastPathTest : public testing::Test {
+ protected:
+  void SetUp() override { start({}); }
+
+  // An engine of its own, never destroyed, as in a process.
+  void start(std::map<std::string, std::string> options) {
+    driver_ = new cuda::Driver(test::fake_driver());
+    gpu.capacity.store(std::uint64_t{64} << 30);
+    options.emplace("CUPOOL_FREE_MODE", "ordered");
+    std::vector<std::string> lines;
+    for (const auto& option : options) lines.push_back(option.first + "=" + option.second);
+    std::vector<const char*> environment;
+    for (const std::string& line : lines) environment.push_back(line.c_str());
+    environment.push_back(nullptr);
+    settings_ = new config::Settings(config::parse(environment.data(), nullptr, nullptr));
+    stats::reset_after_fork();
+    ContextRegistry::current_may_change();
+    allocator_ = new Allocator(*driver_, *settings_);
+    context_ = allocator_->registry().current();
+    ASSERT_NE(context_, nullptr);
+  }
+
+  CUdeviceptr allocate(std::uint64_t bytes) {
+    CUdeviceptr address = 0;
+    if (!allocator_->try_allocate_cached(*context_, bytes, &address)) {
+      EXPECT_EQ(allocator_->try_allocate(bytes, &address), CUDA_SUCCESS);
+    }
+    return address;
+  }
+  void free(CUdeviceptr address) { EXPECT_TRUE(allocator_->try_free_live(address)); }
+  void pairs(int count, std::uint64_t bytes) {
+    for (int i = 0; i < count; ++i) free(allocate(bytes));
+  }
+  std::vector<CUdeviceptr> allocate_several(int count, std::uint64_t bytes) {
+    std::vector<CUdeviceptr> addresses;
+    for (int i = 0; i < count; ++i) addresses.push_back(allocate(bytes));
+    return addresses;
+  }
+  void free_all(const std::vector<CUdeviceptr>& addresses) {
+    for (const CUdeviceptr address : addresses) free(address);
+  }
+  template <typename Body>
+  void in_thread(const Body& body) {
+    std::thread(body).join();
+  }
+  std::uint64_t count(Counter counter) {
+    allocator_->fold_statistics();
+    return context_->stats().value(counter);
+  }
+  std::int64_t now(Gauge gauge) {
+    allocator_->fold_statistics();
+    return context_->stats().value(gauge).current;
+  }
+  // Application, retired and cached bytes are all that is held.
+  void expect_identity() {
+    EXPECT_EQ(now(Gauge::application_bytes) + now(Gauge::rounding_bytes) +
+                  now(Gauge::retired_bytes) + now(Gauge::cached_bytes),
+              now(Gauge::held_bytes));
+  }
+
+  cuda::Driver* driver_ = nullptr;
+  config::Settings* settings_ = nullptr;
+  Allocator* allocator_ = nullptr;
+  Context* context_ = nullptr;
+};
+
+TEST_F(FastPathTest, ABatchIsQuietOnlyAfterAFenceThatWasRecordedAfterIt) {  // I1
+  gpu.work.store(Work::held);
+  std::map<CUdeviceptr, std::uint64_t> recorded_before;
+  for (int round = 0; round < 20; ++round) {
+    for (int i = 0; i < 300; ++i) {
+      const CUdeviceptr address = allocate(kSmall);
+      const auto freed = recorded_before.find(address);
+      if (freed != recorded_before.end()) {
+        ASSERT_GT(gpu.completed.load(), freed->second)
+            << "no fence recorded after the free is complete";
+      }
+      recorded_before[address] = gpu.recorded.load();
+      free(address);
+    }
+    gpu.completed.store(gpu.recorded.load() / 2);
+  }
+  EXPECT_GT(count(Counter::served_thread_cache_total), 2000u) << "and they do come back";
+  expect_identity();
+}
+
+// What a pair may cost in shared locks: a few for each batch of 128, whatever the GPU does.
+class SteadyStateTest : public FastPathTest, public testing::WithParamInterface<Work> {};
+
+TEST_P(SteadyStateTest, ThreadsWithTheirOwnBlocksHardlyMeet) {  // I5
+  constexpr int kThreads = 8;
+  constexpr int kPairs = 20000;
+  gpu.work.store(GetParam());
+  gpu.takes_ns.store(20'000);
+  std::array<std::uint64_t, kThreads> locks{};
+  std::vector<std::thread> threads;
+  for (int index = 0; index < kThreads; ++index) {
+    threads.emplace_back([&, index] {
+      pairs(5000, 2048);
+      const std::uint64_t before = shared_locks_taken;
+      pairs(kPairs, 2048);
+      locks[static_cast<std::size_t>(index)] = shared_locks_taken - before;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::uint64_t taken : locks) EXPECT_LE(1000 * taken / kPairs, 60u);
+  const std::uint64_t mallocs = count(Counter::malloc_calls_total);
+  EXPECT_EQ(mallocs, std::uint64_t{kThreads} * (kPairs + 5000));
+  EXPECT_LE(count(Counter::served_shared_cache_total) * 100, mallocs);
+  EXPECT_LE(count(Counter::fences_total) * 64, mallocs) << "a fence serves many frees";
+  expect_identity();
+}
+INSTANTIATE_TEST_SUITE_P(Gpu, SteadyStateTest, testing::Values(Work::none, Work::timed),
+                         [](const auto& tested) {
+                           return tested.param == Work::none ? "Idle" : "Busy";
+                         });
+
+TEST_F(FastPathTest, OneThreadAloneTakesThreeSharedLocksForABatch) {  // I5
+  pairs(2000, kSmall);
+  const std::uint64_t before = shared_locks_taken;
+  pairs(12800, kSmall);
+  EXPECT_LE(shared_locks_taken - before, 3u * 12800 / 128);
+}
+
+TEST_F(FastPathTest, BlocksThatAnotherThreadFreesComeBack) {
+  constexpr int kRounds = 400;
+  std::uint64_t locks = 0;
+  std::vector<CUdeviceptr> passed;
+  std::atomic<int> turn{0};
+  std::thread consumer([&] {
+    for (int round = 0; round < kRounds; ++round) {
+      while (turn.load() != 2 * round + 1) std::this_thread::yield();
+      free_all(passed);
+      turn.store(2 * round + 2);
+    }
+  });
+  std::uint64_t grown = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    if (round == kRounds / 2) {
+      grown = count(Counter::growth_total);
+      locks = shared_locks_taken;
+    }
+    passed = allocate_several(100, kSmall);
+    turn.store(2 * round + 1);
+    while (turn.load() != 2 * round + 2) std::this_thread::yield();
+  }
+  consumer.join();
+  EXPECT_EQ(count(Counter::growth_total), grown) << "the second half lives from the first";
+  EXPECT_LE(grown, 4000u);
+  // In bulk: not one lock for each block.
+  EXPECT_LE(shared_locks_taken - locks, std::uint64_t{kRounds / 2} * 100 / 20);
+  expect_identity();
+}
+
+TEST_F(FastPathTest, TheEndOfAThreadGivesUpWhatItFreedAndKept) {
+  gpu.work.store(Work::held);
+  in_thread([&] { free_all(allocate_several(500, kSmall)); });
+  EXPECT_GT(context_->ordering().pending_bytes(), 0u);
+  const std::uint64_t grown = count(Counter::growth_total);
+  gpu.work.store(Work::none);
+  const auto taken = allocate_several(500, kSmall);
+  EXPECT_EQ(count(Counter::growth_total), grown) << "all 500 are served again";
+  EXPECT_EQ(context_->ordering().pending_bytes(), 0u);
+  free_all(taken);
+  expect_identity();
+}
+
+TEST_F(FastPathTest, OutOfMemoryReachesWhatOtherThreadsHaveInFlight) {  // contract 4
+  gpu.work.store(Work::timed);
+  gpu.takes_ns.store(50'000'000);
+  std::atomic<int> stage{0};
+  std::thread other([&] {
+    free_all(allocate_several(40, kLarge));
+    stage.store(1);
+    while (stage.load() != 2) std::this_thread::yield();
+  });
+  while (stage.load() != 1) std::this_thread::yield();
+  EXPECT_EQ(now(Gauge::held_bytes), 40 * static_cast<std::int64_t>(kLarge));
+  EXPECT_TRUE(allocator_->give_back_idle(*context_));
+  EXPECT_EQ(now(Gauge::held_bytes), 0);
+  EXPECT_EQ(context_->ordering().pending_bytes(), 0u);
+  stage.store(2);
+  other.join();
+  expect_identity();
+}
+
+TEST_F(FastPathTest, ASynchronisationOfTheProgramMakesBatchesOfAllThreadsQuiet) {
+  gpu.work.store(Work::held);
+  std::atomic<int> stage{0};
+  std::thread other([&] {
+    free_all(allocate_several(300, kSmall));
+    stage.store(1);
+    while (stage.load() != 2) std::this_thread::yield();
+    const std::uint64_t grown = count(Counter::growth_total);
+    const auto taken = allocate_several(300, kSmall);
+    EXPECT_EQ(count(Counter::growth_total), grown);
+    free_all(taken);
+  });
+  while (stage.load() != 1) std::this_thread::yield();
+  const std::uint64_t fences = gpu.recorded.load();
+  EXPECT_EQ(allocator_->synchronize(context_, true, [&] { return driver_->cuCtxSynchronize(); }),
+            CUDA_SUCCESS);
+  EXPECT_EQ(gpu.recorded.load(), fences) << "it needs no fence";
+  EXPECT_EQ(context_->ordering().pending_bytes(), 0u);
+  stage.store(2);
+  other.join();
+  expect_identity();
+}
+
+TEST_F(FastPathTest, TheBoundOnPendingBytesCountsWhatThreadsHaveInFlight) {
+  start({{"CUPOOL_MAX_PENDING", "64M"}});
+  gpu.work.store(Work::held);
+  std::int64_t most = 0;
+  std::vector<std::thread> threads;
+  std::mutex mutex;
+  for (int index = 0; index < 4; ++index) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 500; ++i) {
+        free(allocate(1 << 20));
+        const std::lock_guard<std::mutex> lock(mutex);
+        most = std::max(most, now(Gauge::retired_bytes));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(count(Counter::free_waits_pending_limit_total), 0u);
+  // What is retired and not waited for: the bound, and the block that each thread is freeing.
+  EXPECT_LE(context_->ordering().pending_bytes(), 64u << 20);
+  expect_identity();
+}
+
+TEST_F(FastPathTest, PhasesOfDifferentSizesDoNotGrowBeyondThePeak) {
+  start({{"CUPOOL_MAX_PENDING", "32M"}});
+  constexpr std::uint64_t kPhase = 1ull << 30;
+  std::uint64_t blocks = 0;
+  for (const std::uint64_t bytes : {1ull << 20, 4ull << 20, 512ull << 10, 6ull << 20, 2ull << 20}) {
+    blocks = kPhase / bytes;
+    std::vector<CUdeviceptr> live = allocate_several(static_cast<int>(blocks), bytes);
+    in_thread([&] { free_all(live); });
+  }
+  allocator_->fold_statistics();
+  const auto held = static_cast<double>(context_->stats().value(Gauge::held_bytes).peak);
+  const auto peak = static_cast<double>(context_->stats().value(Gauge::application_bytes).peak);
+  EXPECT_LE(held, 1.15 * peak + (32 << 20) + (32 << 20))
+      << "a step of the pool, and what is pending";
+  expect_identity();
+}
+
+TEST_F(FastPathTest, BlocksOfAContextThatIsGoneAreForgotten) {  // contract 10
+  gpu.work.store(Work::held);
+  free_all(allocate_several(300, kSmall));
+  const CUdeviceptr live = allocate(kSmall);
+  allocator_->context_gone(*context_);
+  EXPECT_EQ(now(Gauge::held_bytes), 0);
+  EXPECT_EQ(now(Gauge::retired_bytes), 0);
+  EXPECT_EQ(now(Gauge::cached_bytes), 0);
+  EXPECT_FALSE(allocator_->try_free_live(live));
+  // The same handle again: a new life, with nothing of the old one.
+  context_ = allocator_->registry().current();
+  gpu.work.store(Work::none);
+  pairs(1000, kSmall);
+  expect_identity();
+}
+
+TEST_F(FastPathTest, MemoryThatOthersKnowIsNotServedAgain) {  // contract 8
+  std::vector<CUdeviceptr> known;
+  for (int i = 0; i < 300; ++i) {
+    known.push_back(allocate(kSmall));
+    allocator_->mark_shared_outside(known.back());
+  }
+  free_all(known);
+  allocator_->give_back_idle(*context_);
+  EXPECT_EQ(now(Gauge::held_bytes), 0);
+  const CUdeviceptr fresh = allocate(kSmall);
+  EXPECT_EQ(std::count(known.begin(), known.end(), fresh), 0);
+  expect_identity();
+}
+
+TEST_F(FastPathTest, NothingIdleIsKeptWhereTheUserWantsNone) {
+  start({{"CUPOOL_MAX_CACHED", "0"}});
+  pairs(1000, kSmall);
+  EXPECT_EQ(now(Gauge::cached_bytes), 0);
+  expect_identity();
+}
+
+}  // namespace
+}  // namespace cupool::core
