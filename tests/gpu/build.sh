@@ -52,6 +52,7 @@ if [ -e build/release/libcupool.so ]; then
 else
   echo "build/release/libcupool.so is not there yet: run cmake --build --preset release, then this again"
 fi
+if [ -e build/release/cupool ]; then cp build/release/cupool "$out/cupool"; fi
 # The engine that tests make wrong on purpose (run_ordered.sh): never the shipped library.
 for preset in release dev; do
   mutable=build/$preset/tests/libcupool_mutable.so

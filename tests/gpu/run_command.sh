@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# The command and what reports offer, on a real GPU: doctor, observe, compare, tune, replay, reports as
+# pages, time series, traces, leaks, a snapshot on a signal, ranks by torchrun. Programs come from
+# build.sh; carry .gpu to the machine. Everything is kept in $OUT/command.tar.gz, a line a check in
+# $OUT/checks.txt; exits non-zero if one does not hold.
+#   tests/gpu/run_command.sh           all, about 3 minutes
+#   CUPOOL_TEST_TORCH=0 ...            without PyTorch
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit
+chmod +x .gpu/* 2>/dev/null
+nvidia-smi -L || { echo "no GPU here" >&2; exit 2; }
+
+out=${OUT:-out}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$out"
+: >"$out/checks.txt"
+cupool=$PWD/.gpu/cupool
+export CUPOOL_LIBRARY=$PWD/.gpu/libcupool.so
+programs=$PWD/.gpu
+wrong=0
+
+# check NAME COMMAND...: its output goes to a file of that name; what fails is shown.
+check() {
+  local name=$1
+  shift
+  if timeout --kill-after=5 90 "$@" >"$work/$name.out" 2>"$work/$name.err"; then
+    echo "ok  $name" | tee -a "$out/checks.txt"
+  else
+    echo "NO  $name (exit $?)" | tee -a "$out/checks.txt"
+    tail -n 5 "$work/$name.err"
+    wrong=$((wrong + 1))
+  fi
+}
+
+# holds NAME FILE WORDS: the words stand in a file that a check has written.
+holds() {
+  check "$1" grep -q -e "$3" "$work/$2"
+}
+
+preloaded() {
+  env LD_PRELOAD="$CUPOOL_LIBRARY" CUPOOL_STATS=json CUPOOL_STATS_FILE="$work/$1-%p.json" "${@:2}"
+}
+
+check doctor_static "$cupool" doctor "$programs/legacy_loop_static"
+check doctor_shared "$cupool" doctor "$programs/legacy_loop_shared"
+check doctor_driver "$cupool" doctor "$programs/driver_api"
+holds doctor_names_the_gpu doctor_static.out 'memory pools that can be shared'
+
+loop=("$programs/inference_loop" threads=4 requests=300)
+check observe "$cupool" observe --json "$work/observe.json" -- "${loop[@]}"
+check compare "$cupool" compare -n 3 --ignore '_us=|per_second|seconds' -- "${loop[@]}"
+check compare_static "$cupool" compare -n 3 --ignore '^time ' -- "$programs/legacy_loop_static"
+
+check series preloaded series CUPOOL_STATS_INTERVAL=10ms "${loop[@]}"
+check page "$cupool" report --html "$work/threads.html" "$work"/series-*.json
+check tune "$cupool" tune "$work"/series-*.json
+
+check trace preloaded trace CUPOOL_TRACE="$work/trace.csv" "${loop[@]}"
+check replay "$cupool" replay "$work/trace.csv"
+check replay_busy "$cupool" replay --touch "$work/trace.csv"
+check trace_json preloaded trace_json CUPOOL_TRACE="$work/trace.json" "${loop[@]}"
+check trace_is_json python3 -c "import json,sys; json.load(open(sys.argv[1]))" "$work/trace.json"
+check leaks preloaded leaks CUPOOL_LEAKS=1 "$programs/legacy_loop_static"
+check nvtx preloaded nvtx CUPOOL_NVTX=1 "${loop[@]}"
+
+# A snapshot while it runs; the program ends as it would have.
+snapshot_on_signal() {
+  preloaded signal CUPOOL_STATS_SIGNAL=USR1 "$programs/inference_loop" threads=4 requests=2000 &
+  local program=$!
+  sleep 2
+  kill -USR1 "$program"
+  wait "$program" && compgen -G "$work/signal-*.1.json" >/dev/null
+}
+export -f snapshot_on_signal preloaded
+export work programs
+check signal bash -c snapshot_on_signal
+
+if [ "${CUPOOL_TEST_TORCH:-1}" = 1 ]; then
+  train=(env PYTORCH_NO_CUDA_MEMORY_CACHING=1 python3 "$PWD/tests/gpu/torch_train.py" 40)
+  check doctor_python "$cupool" doctor python3 tests/gpu/torch_train.py
+  check torch_series preloaded torch CUPOOL_STATS_INTERVAL=10ms CUPOOL_LEAKS=1/64 "${train[@]}"
+  check torch_page "$cupool" report --html "$work/torch.html" "$work"/torch-*.json
+  check torch_observe "$cupool" observe --json "$work/torch-observed.json" -- "${train[@]}"
+  check ranks env LD_PRELOAD="$CUPOOL_LIBRARY" CUPOOL_STATS=json \
+    CUPOOL_STATS_FILE="$work/rank-%r-%p.json" PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
+    python3 -m torch.distributed.run --standalone --nproc-per-node "$(nvidia-smi -L | wc -l)" \
+    tests/gpu/torch_train.py 20
+  holds_rank() { compgen -G "$work/rank-0-*.json" >/dev/null; }
+  export -f holds_rank
+  check rank_is_known bash -c holds_rank
+fi
+
+nvidia-smi --query-gpu=name,driver_version --format=csv,noheader >"$work/gpu.txt"
+tar -C "$work" -czf "$out/command.tar.gz" .
+echo "$wrong of $(wc -l <"$out/checks.txt") checks failed"
+[ "$wrong" -eq 0 ]
