@@ -45,18 +45,11 @@ check_scripts() {
   return $status
 }
 
-# build_and_test PRESET [--targets TARGET... --] [CTEST ARGUMENT...]; of a failed run only what failed
-# is shown, the rest is in build/PRESET/ctest.log.
-build_and_test() {
-  local preset=$1 targets=() status
-  shift
-  if [ "${1:-}" = --targets ]; then
-    shift
-    while [ "$1" != -- ]; do targets+=("$1") && shift; done
-    shift
-  fi
-  build_preset "$preset" ${targets[@]+"${targets[@]}"} || return 1
-  local log=build/$preset/ctest.log
+# run_tests PRESET LOG [CTEST ARGUMENT...]; of a failed run only what failed is shown, the rest is in
+# the log.
+run_tests() {
+  local preset=$1 log=$2 status
+  shift 2
   ctest --preset "$preset" -j "$job_count" --timeout 300 --no-tests=error "$@" >"$log" 2>&1
   status=$?
   if [ $status -ne 0 ]; then
@@ -65,6 +58,26 @@ build_and_test() {
   fi
   grep -E 'tests passed|^Total Test time' "$log"
   return $status
+}
+
+# build_and_test PRESET [--targets TARGET... --] [CTEST ARGUMENT...]
+build_and_test() {
+  local preset=$1 targets=()
+  shift
+  if [ "${1:-}" = --targets ]; then
+    shift
+    while [ "$1" != -- ]; do targets+=("$1") && shift; done
+    shift
+  fi
+  build_preset "$preset" ${targets[@]+"${targets[@]}"} || return 1
+  run_tests "$preset" "build/$preset/ctest.log" "$@"
+}
+
+# The optimised library, with the programs that the dev tests have built already.
+test_release_library() {
+  build_preset release cupool || return 1
+  PRELOAD_TEST_LIBRARY=$root/build/release/libcupool.so \
+    run_tests dev build/release/ctest.log -L preload -E report_schema
 }
 
 tidy() {
@@ -80,12 +93,13 @@ stage "format" check_format
 stage "source checks" check_scripts
 stage "dev tests" build_and_test dev
 if [ "$mode" != quick ]; then
-  stage "release tests" build_and_test release --targets cupool preload_tests -- -L preload
+  stage "release tests" test_release_library
   # A sanitizer sees most in the engine, the routes, the threads and the ends of processes. Without
   # threads of the program, or with the library disabled, the thread sanitizer has nothing to see.
   left_out='FaultIn|/Bad\.|/Setting\.'
-  address=(-L 'unit|preload' -E "$left_out")
-  thread=(-L 'unit|preload' -E "$left_out|IpcFault|/Row7|IsUntouchedWhenDisabled")
+  parts=(--targets tests/sim/all tests/unit/all tests/preload/all -- -L 'unit|preload')
+  address=("${parts[@]}" -E "$left_out")
+  thread=("${parts[@]}" -E "$left_out|IpcFault|/Row7|IsUntouchedWhenDisabled")
   [ "$mode" = full ] && address=() && thread=()
   stage "address sanitizer" build_and_test asan "${address[@]}"
   stage "thread sanitizer" build_and_test tsan "${thread[@]}"

@@ -21,7 +21,7 @@ std::string output_of(const std::vector<std::string>& argv) {
 
 std::set<std::string> exported_symbols() {
   std::set<std::string> symbols;
-  std::istringstream lines(output_of({"nm", "-D", "--defined-only", CUPOOL_TEST_LIBRARY}));
+  std::istringstream lines(output_of({"nm", "-D", "--defined-only", library_path()}));
   std::string address, type, name;
   while (lines >> address >> type >> name) {
     if (type == "A") continue;  // the name of a version node, if there is a version script
@@ -38,7 +38,7 @@ std::set<std::string> hook_table() {
 }
 
 TEST(Elf, NeedsOnlyTheCLibrary) {
-  const std::string dynamic = output_of({"readelf", "-d", CUPOOL_TEST_LIBRARY});
+  const std::string dynamic = output_of({"readelf", "-d", library_path()});
   const std::regex needed("\\(NEEDED\\)[^\\[]*\\[([^\\]]+)\\]");
   const std::regex allowed("(libc|libm|libdl|libpthread|librt)\\.so\\.\\d+|ld-linux.*\\.so\\.\\d+");
   size_t count = 0;
@@ -50,12 +50,12 @@ TEST(Elf, NeedsOnlyTheCLibrary) {
 }
 
 TEST(Elf, HasNoSearchPathAndNoExecutableStack) {
-  const std::string dynamic = output_of({"readelf", "-d", CUPOOL_TEST_LIBRARY});
+  const std::string dynamic = output_of({"readelf", "-d", library_path()});
   EXPECT_EQ(dynamic.find("RPATH"), std::string::npos);
   EXPECT_EQ(dynamic.find("RUNPATH"), std::string::npos);
   EXPECT_EQ(dynamic.find("TEXTREL"), std::string::npos);
   // Assembly files easily forget the note that says so.
-  const std::string segments = output_of({"readelf", "-lW", CUPOOL_TEST_LIBRARY});
+  const std::string segments = output_of({"readelf", "-lW", library_path()});
   EXPECT_TRUE(std::regex_search(segments, std::regex("GNU_STACK[^\\n]* RW "))) << segments;
 }
 
@@ -82,7 +82,7 @@ TEST(Elf, TheTableHoldsTheFourRoutes) {
 
 // A program may bring another C++ runtime than ours was built with.
 TEST(Elf, NeedsNoSymbolOfTheCppRuntime) {
-  const std::string versions = output_of({"readelf", "-VW", CUPOOL_TEST_LIBRARY});
+  const std::string versions = output_of({"readelf", "-VW", library_path()});
   for (const char* unwanted : {"GLIBCXX_", "CXXABI_", "GCC_"}) {
     EXPECT_EQ(versions.find(unwanted), std::string::npos) << unwanted;
   }

@@ -82,10 +82,14 @@ Environment base_environment() {
   return environment;
 }
 
+std::string library_path() {
+  const char* other = std::getenv("PRELOAD_TEST_LIBRARY");
+  return other == nullptr ? CUPOOL_TEST_LIBRARY : other;
+}
+
 void add_preload(Environment* environment) {
   const std::string runtime = CUPOOL_TEST_SANITIZER_RUNTIME;
-  (*environment)["LD_PRELOAD"] =
-      runtime.empty() ? CUPOOL_TEST_LIBRARY : runtime + ":" + CUPOOL_TEST_LIBRARY;
+  (*environment)["LD_PRELOAD"] = runtime.empty() ? library_path() : runtime + ":" + library_path();
 }
 
 std::string probe_path(const std::string& name) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "process.h"
@@ -45,6 +46,14 @@ struct PreloadedRun {
 
 /// The variables that every run gets: path, simulated driver, nothing of CUPOOL_*.
 Environment base_environment();
+
+/// What the programs and the library were built with; this program itself was not.
+inline constexpr bool kThreadSanitizer = std::string_view(CUPOOL_TEST_SANITIZE) == "thread";
+inline constexpr bool kSanitizer =
+    kThreadSanitizer || std::string_view(CUPOOL_TEST_SANITIZE) == "address";
+
+/// The library that is tested: this build's, or the one that PRELOAD_TEST_LIBRARY names.
+std::string library_path();
 
 /// Adds the library (and the sanitizer runtime that must precede it) to LD_PRELOAD.
 void add_preload(Environment* environment);

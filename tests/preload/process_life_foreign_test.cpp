@@ -22,7 +22,7 @@ class AnotherPreload : public testing::TestWithParam<bool> {
  protected:
   static std::string beside_us(const std::string& other) {
     const std::string library = probe_path("lib" + other + ".so");
-    return GetParam() ? library + ":" CUPOOL_TEST_LIBRARY : CUPOOL_TEST_LIBRARY ":" + library;
+    return GetParam() ? library + ":" + library_path() : library_path() + ":" + library;
   }
   static void expect_all_routes_with(const std::string& preload) {
     for (const char* probe : kProbesOfAllRoutes) {
