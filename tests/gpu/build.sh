@@ -1,6 +1,11 @@
 #!/usr/bin/env bash
 # Builds the real-GPU programs into .gpu/ with nvcc (sm_90 code, compute_75 PTX for other GPUs), so
 # that they can be carried to a machine that has a GPU and nothing else. Needs no GPU itself.
+# RMM as a peer of run_pairs.sh: its headers and library come from two packages, unpacked into a folder
+# that git must not see, and named by RMM_ROOT (default .whl/rmm); without them pairs_rmm is left out:
+#   echo /.whl/ >>"$(git rev-parse --git-common-dir)/info/exclude"
+#   python3 -m pip install --no-deps --target .whl/rmm 'librmm-cu13==26.10.*' 'rapids-logger==0.3.*'
+# The two libraries that pairs_rmm needs are put beside it, so that .gpu alone is carried.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -46,6 +51,25 @@ for program in captures lifecycle; do
 done
 build inference_loop "$nvcc" "${flags[@]}" -cudart static \
   tests/demo/inference_loop.cpp -o "$out/inference_loop"
+
+build pairs_static "$nvcc" "${flags[@]}" -cudart static \
+  "$here/pairs.cu" -o "$out/pairs_static" -L"$toolkit/lib64/stubs" -lcuda
+build pairs_shared "$nvcc" "${flags[@]}" -cudart shared -Xlinker -rpath -Xlinker "\$ORIGIN" \
+  "$here/pairs.cu" -o "$out/pairs_shared" -L"$toolkit/lib64/stubs" -lcuda
+build start_up "$nvcc" "${flags[@]}" -cudart static "$here/start_up.cu" -o "$out/start_up"
+rmm=${RMM_ROOT:-.whl/rmm}
+if [ -e "$rmm/librmm/lib64/librmm.so" ]; then
+  # RMM brings the CCCL that it was built with, which must come before the toolkit's.
+  build pairs_rmm "$nvcc" "${flags[@]}" -cudart static -I"$rmm/librmm/include/rapids" \
+    -I"$rmm/librmm/include" -I"$rmm/rapids_logger/include" -Xlinker -rpath -Xlinker "\$ORIGIN" \
+    "$here/pairs_rmm.cu" -o "$out/pairs_rmm" \
+    "$rmm/librmm/lib64/librmm.so" "$rmm/rapids_logger/lib64/librapids_logger.so"
+  cp "$rmm/librmm/lib64/librmm.so" "$rmm/rapids_logger/lib64/librapids_logger.so" "$out/"
+  cp "$rmm/librmm/VERSION" "$out/rmm_version.txt"
+else
+  rm -f "$out/pairs_rmm"
+  echo "pairs_rmm is left out: no $rmm/librmm (the head of this script says how to get it)"
+fi
 
 if [ -e build/release/libcupool.so ]; then
   cp build/release/libcupool.so "$out/libcupool.so"

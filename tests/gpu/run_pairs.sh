@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# What a pair of cudaMalloc and cudaFree costs on a real GPU, against legacy and against the allocators
+# that a program could link instead, side by side in alternating runs: one thread and many, GPU idle and
+# busy, single calls, whole programs, start-up. Fails if a figure that is asked for is missed. Programs
+# come from build.sh, whose head says how RMM gets there; carry .gpu to the machine.
+#   tests/gpu/run_pairs.sh                    all, 5 rounds, under 25 minutes, into $OUT (default ./out)
+#   tests/gpu/run_pairs.sh single threads     some of: single threads busy route calls programs startup
+#   tests/gpu/run_pairs.sh --budget 560 --rounds 3 busy route
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit
+chmod +x .gpu/* 2>/dev/null
+nvidia-smi -L || { echo "no GPU here" >&2; exit 2; }
+# The hard limit above pairs.py's own budget: nothing may run past the lease.
+exec timeout --kill-after=10 "${CUPOOL_TEST_LIMIT:-1700}" python3 -u tests/gpu/pairs.py "$@"
