@@ -44,6 +44,7 @@ class BusyStreams {
 
   // After stop(). A look at a stream that has run out of kernels is a dry one.
   void print() const {
+    if (lanes_.empty()) return;
     uint64_t kernels = 0;
     for (const Lane& lane : lanes_) kernels += lane.launched;
     const double share =

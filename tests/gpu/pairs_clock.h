@@ -69,7 +69,10 @@ inline void print_timer(double scale) {
     const uint64_t begin = ticks();
     sample = ticks() - begin;
   }
-  print_latencies("timer", &samples, scale);
+  std::sort(samples.begin(), samples.end());
+  std::printf("time timer_p50_ns=%.1f timer_p999_ns=%.1f timer_max_ns=%.1f\n",
+              quantile(samples, 0.5, scale), quantile(samples, 0.999, scale),
+              quantile(samples, 1.0, scale));
 }
 
 }  // namespace pairs

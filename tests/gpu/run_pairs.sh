@@ -5,7 +5,8 @@
 # come from build.sh, whose head says how RMM gets there; carry .gpu to the machine.
 #   tests/gpu/run_pairs.sh                    all, 5 rounds, under 25 minutes, into $OUT (default ./out)
 #   tests/gpu/run_pairs.sh single threads     some of: single threads busy route calls programs startup
-#   tests/gpu/run_pairs.sh --budget 560 --rounds 3 busy route
+#   tests/gpu/run_pairs.sh --budget 580 busy route calls programs startup
+# In two halves where a command may last ten minutes: "single threads", then the others.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 chmod +x .gpu/* 2>/dev/null
