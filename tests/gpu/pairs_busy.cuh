@@ -62,9 +62,19 @@ class BusyStreams {
     uint64_t completed = 0;
   };
 
+  // "Not ready" stays as the thread's last error, which the next launch would be blamed for.
+  static bool done(cudaEvent_t event) {
+    const cudaError_t code = cudaEventQuery(event);
+    if (code == cudaErrorNotReady) {
+      cudaGetLastError();
+      return false;
+    }
+    MUST(code);
+    return true;
+  }
+
   void visit(Lane* lane) {
-    while (lane->completed < lane->launched &&
-           cudaEventQuery(lane->events[lane->completed % depth_]) == cudaSuccess) {
+    while (lane->completed < lane->launched && done(lane->events[lane->completed % depth_])) {
       ++lane->completed;
     }
     if (lane->launched != 0) {
