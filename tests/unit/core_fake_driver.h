@@ -34,7 +34,9 @@ namespace fake {
 struct Event {
   std::atomic<std::uint64_t> number{0};
   std::atomic<std::uint64_t> time_ns{0};
+  Event* older = nullptr;  ///< all are reachable: the driver's go with their context
 };
+inline std::atomic<Event*> newest_event{nullptr};
 
 inline std::atomic<std::uintptr_t> drivers{0};
 inline CUcontext context() {
@@ -69,7 +71,9 @@ inline CUresult total_memory(std::size_t* bytes, CUdevice) {
   return CUDA_SUCCESS;
 }
 inline CUresult create_event(CUevent* event, unsigned int) {
-  *event = reinterpret_cast<CUevent>(new Event);  // never destroyed, as by the engine
+  auto* const created = new Event;  // never destroyed, as by the engine
+  created->older = newest_event.exchange(created);
+  *event = reinterpret_cast<CUevent>(created);
   return CUDA_SUCCESS;
 }
 inline CUresult record(CUcontext, CUevent event) {
