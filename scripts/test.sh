@@ -73,9 +73,10 @@ build_and_test() {
   run_tests "$preset" "build/$preset/ctest.log" "$@"
 }
 
-# The optimised library, with the programs that the dev tests have built already.
+# The optimised library, with the programs that the dev tests have built already. (By the name of its
+# file: `cupool` alone would be the command.)
 test_release_library() {
-  build_preset release cupool || return 1
+  build_preset release libcupool.so || return 1
   PRELOAD_TEST_LIBRARY=$root/build/release/libcupool.so \
     run_tests dev build/release/ctest.log -L preload
 }
