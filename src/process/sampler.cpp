@@ -16,6 +16,9 @@
 namespace cupool::process {
 namespace {
 
+// A program that allocates all the time does not get a sample's thread to itself.
+constexpr int kTriesForOneMoment = 4;
+
 std::uint64_t interval_ns = 0;
 bool (*take)() = nullptr;
 
@@ -59,6 +62,24 @@ void leave_contexts() {
   context_left.notify_all();
 }
 
+// The pools' figures of now, after what is held: a pool that grows meanwhile has never less than
+// that. False if memory came or went meanwhile, so that the two are not of one moment.
+bool ask_pools(core::Allocator& allocator, stats::Sample* sample) {
+  bool of_one_moment = true;
+  for (core::Device* device : allocator.registry().devices()) {
+    const stats::PoolFigures pool = device->pool_figures();
+    device->stats().set_pool_figures(pool);
+    for (stats::DeviceSample& each : sample->devices) {
+      if (each.ordinal != device->ordinal()) continue;
+      each.pool = pool;
+      const std::int64_t held = device->stats().value(stats::Gauge::held_bytes).current;
+      of_one_moment =
+          of_one_moment && held == each.gauges[static_cast<std::size_t>(stats::Gauge::held_bytes)];
+    }
+  }
+  return of_one_moment;
+}
+
 // In relaxed capture mode and by way of the real functions: no capture of the program notices.
 bool ask_free_memory(core::Allocator& allocator, const cuda::Driver& driver,
                      stats::DeviceSample* sample) {
@@ -88,13 +109,12 @@ bool sample_every(std::chrono::milliseconds interval, bool (*sample)()) {
 stats::Sample take_sample(core::Allocator& allocator, bool ask_driver) {
   const cuda::Driver* driver = ask_driver ? cuda::driver() : nullptr;
   allocator.fold_statistics();
-  if (driver != nullptr) {
-    for (core::Device* device : allocator.registry().devices()) {
-      device->stats().set_pool_figures(device->pool_figures());
-    }
-  }
   stats::Sample sample = stats::sample_figures();
-  if (driver == nullptr || !enter_contexts()) return sample;
+  if (driver == nullptr) return sample;
+  for (int i = 1; !ask_pools(allocator, &sample) && i < kTriesForOneMoment; ++i) {
+    sample = stats::sample_figures();
+  }
+  if (!enter_contexts()) return sample;
   for (stats::DeviceSample& device : sample.devices) {
     device.has_device_memory = ask_free_memory(allocator, *driver, &device);
   }

@@ -1,6 +1,7 @@
 // A program whose memory changes in known steps, for the time series (CUPOOL_STATS_INTERVAL). mode=
-// steps (1 MiB, 64 MiB, 1 MiB, each for a while), contexts (destroys contexts all the time), reset
-// (resets the device all the time), prometheus (reads the file of its own figures while it runs).
+// steps (1 MiB, 64 MiB, 1 MiB, each for a while), growth (more all the time), contexts (destroys
+// contexts all the time), reset (resets the device all the time), prometheus (reads the file of its
+// own figures while it runs).
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <vector>
 
 #include "probe.h"
 
@@ -28,6 +30,13 @@ void steps() {
   MUST(cudaFree(large));
   usleep(kWhile);
   MUST(cudaFree(small));
+}
+
+// Each block has a chunk of the pool for itself, so that figures from before it show.
+void growth() {
+  std::vector<void*> blocks(1'500);
+  for (void*& block : blocks) MUST(cudaMalloc(&block, size_t{40} << 20));
+  for (void* block : blocks) MUST(cudaFree(block));
 }
 
 void contexts() {
@@ -80,6 +89,7 @@ void prometheus() {
 int main(int argc, char** argv) {
   const std::string mode = probe::argument(argc, argv, "mode", "steps");
   if (mode == "steps") steps();
+  if (mode == "growth") growth();
   if (mode == "contexts") contexts();
   if (mode == "reset") reset();
   if (mode == "prometheus") prometheus();
