@@ -1,11 +1,9 @@
 // `cupool report file...`: what reports say, in a few sentences and as a page.
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/files.h"
 #include "cli/report_html.h"
 #include "cli/report_text.h"
 #include "cli/terminal.h"
@@ -20,34 +18,10 @@ struct Arguments {
   bool text = false;
 };
 
-std::vector<Report> read_all(const std::vector<std::string>& files) {
-  std::vector<Report> reports;
-  try {
-    for (const std::string& file : files) reports.push_back(read_report(file));
-  } catch (const ReportError& error) {
-    throw UsageError(error.what());
-  }
-  return reports;
-}
-
-bool write_page(const std::string& file, const std::string& page) {
-  std::ofstream stream(file, std::ios::binary | std::ios::trunc);
-  stream << page;
-  stream.close();
-  if (stream) return true;
-  std::fprintf(stderr, "cupool: cannot write %s: %s\n", file.c_str(), std::strerror(errno));
-  return false;
-}
-
 int act(const Arguments& arguments) {
-  const std::vector<Report> reports = read_all(arguments.files);
+  const std::vector<Report> reports = read_reports(arguments.files);
   if (!arguments.html.empty()) {
-    const std::string page = html_page(reports);
-    if (arguments.html == "-") {
-      std::fwrite(page.data(), 1, page.size(), stdout);
-    } else if (!write_page(arguments.html, page)) {
-      return exit_negative;
-    }
+    if (!write_text(arguments.html, html_page(reports))) return exit_negative;
   }
   if (arguments.html.empty() || arguments.text) {
     std::fputs(story_text(reports).c_str(), stdout);

@@ -1,11 +1,9 @@
 // `cupool tune report...`: settings from reports; `cupool tune -- program`: and whether they help.
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/files.h"
 #include "cli/report_text.h"
 #include "cli/settings_arguments.h"
 #include "cli/shell_words.h"
@@ -24,13 +22,8 @@ struct Arguments {
   SettingsArguments settings;
 };
 
-std::vector<Report> read_all(const std::vector<std::string>& files) {
-  std::vector<Report> reports;
-  try {
-    for (const std::string& file : files) reports.push_back(read_report(file));
-  } catch (const ReportError& error) {
-    throw UsageError(error.what());
-  }
+std::vector<Report> read_pooled(const std::vector<std::string>& files) {
+  const std::vector<Report> reports = read_reports(files);
   for (const Report& report : reports) {
     if (report.observe) {
       throw UsageError(report.file + ": of an observed run, in which cupool served nothing");
@@ -40,20 +33,11 @@ std::vector<Report> read_all(const std::vector<std::string>& files) {
 }
 
 int write_settings(const std::string& file, const std::string& text) {
-  if (file.empty() || file == "-") {
-    std::fputs(text.c_str(), stdout);
-    return exit_ok;
-  }
-  std::ofstream stream(file, std::ios::binary | std::ios::trunc);
-  stream << text;
-  stream.close();
-  if (stream) return exit_ok;
-  std::fprintf(stderr, "cupool: cannot write %s: %s\n", file.c_str(), std::strerror(errno));
-  return exit_negative;
+  return write_text(file, text) ? exit_ok : exit_negative;
 }
 
 int tune_from_reports(const Arguments& arguments) {
-  const std::vector<Report> reports = read_all(arguments.reports);
+  const std::vector<Report> reports = read_pooled(arguments.reports);
   const int code = write_settings(arguments.output, env_file(tune(reports), reports));
   if (code == exit_ok && !arguments.output.empty()) {
     hint("cupool run --profile " + arguments.output + " -- " + reports.front().program);
