@@ -306,21 +306,7 @@ def main():
     session = Session(options)
     if not os.path.exists(built("libcupool_mutable.so")):
         session.require("the wrong engine is there", False, "no .gpu/libcupool_mutable.so", "built")
-    for name, section in SECTIONS.items():
-        if options.sections and name not in options.sections:
-            continue
-        session.section = name
-        print(f"{name}:", flush=True)
-        try:
-            section(session)
-        except Exception as error:  # one broken section must not hide the others
-            session.require("the section ran", False, f"{type(error).__name__}: {error}", "to its end")
-    session.write()
-    print("\n" + session.text())
-    failed = session.failed()
-    print(f"{len(failed)} of {len(session.properties)} required properties not met; "
-          f"files in {options.out}", flush=True)
-    return 1 if failed else 0
+    return 0 if session.run_sections(SECTIONS) else 1
 
 
 if __name__ == "__main__":

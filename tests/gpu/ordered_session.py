@@ -243,7 +243,30 @@ class Session:
             self.require(f"{name} runs to its end, {variant}", False, f"exit {run.code}",
                          f"exit 0 {(run.err.strip().splitlines() or [''])[-1][:120]}")
 
+    def run_sections(self, sections):
+        """Runs those functions of {name: function} that were asked for; says whether all is well."""
+        for name, section in sections.items():
+            if self.options.sections and name not in self.options.sections:
+                continue
+            self.section = name
+            print(f"{name}:", flush=True)
+            try:
+                section(self)
+            except Exception as error:  # one broken section must not hide the others
+                self.require("the section ran", False, f"{type(error).__name__}: {error}",
+                             "to its end")
+        self.write()
+        print("\n" + self.text())
+        return self.conclude()
+
     # -- judging -------------------------------------------------------------------------------
+    def conclude(self):
+        """The last line of the log; true if nothing required is missing."""
+        failed = self.failed()
+        print(f"{len(failed)} of {len(self.properties)} required properties not met; "
+              f"files in {self.options.out}", flush=True)
+        return not failed
+
     def require(self, what, holds, measured, goal):
         self.properties.append([self.section, what, str(measured), goal, "yes" if holds else "NO"])
         if not holds:

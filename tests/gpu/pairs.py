@@ -12,7 +12,7 @@ import sys
 from common import argument_parser, built, first_line, parse_arguments, write_environment
 from ordered_session import Session, spread
 from pairs_programs import programs, startup
-from pairs_session import (PAIR_HEADER, PEERS, REALTIME, check_time, goal, measure, middle, not_slower,
+from pairs_session import (PAIR_HEADER, PEERS, REALTIME, goal, measure, middle, not_slower,
                            pair_rows, present, values)
 
 KIB = 1 << 10
@@ -175,22 +175,7 @@ def main():
     session = Session(options)
     if not present(["rmm-pool"]):
         session.require("RMM's resources are measured", False, "no .gpu/pairs_rmm", "built")
-    for name, section in SECTIONS.items():
-        if options.sections and name not in options.sections:
-            continue
-        session.section = name
-        print(f"{name}:", flush=True)
-        try:
-            check_time(session)
-            section(session)
-        except Exception as error:  # one broken section must not hide the others
-            session.require("the section ran", False, f"{type(error).__name__}: {error}", "to its end")
-    session.write()
-    print("\n" + session.text())
-    failed = session.failed()
-    print(f"{len(failed)} of {len(session.properties)} required properties not met; "
-          f"files in {options.out}", flush=True)
-    return 1 if failed else 0
+    return 0 if session.run_sections(SECTIONS) else 1
 
 
 if __name__ == "__main__":

@@ -228,12 +228,9 @@ def main():
     session.table("Facts", ["program", "fact", "without", "auto", "malloc"], session.facts)
     # The rest is in table.md: what is printed has to fit the end of a log.
     print("\n" + notes)
-    failed = session.failed()
-    for row in failed:
+    for row in session.failed():
         print(f"NOT MET {row[1]}: {row[2]} (goal: {row[3]})")
-    print(f"{len(failed)} of {len(session.properties)} required properties not met; "
-          f"files in {options.out}", flush=True)
-    return 1 if failed else 0
+    return 0 if session.conclude() else 1
 
 
 if __name__ == "__main__":
