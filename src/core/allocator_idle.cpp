@@ -70,6 +70,7 @@ void Allocator::keep(Context& context, BlockList& quiet) {
 void Allocator::release(Context& context, BlockList& idle) {
   if (idle.empty()) return;
   const Counted giving_back(giving_back_);
+  Device& device = context.device();
   DeviceStats& stats = context.stats();
   std::vector<CUdeviceptr> refused;
   stats.gauge_add(Gauge::cached_bytes, -signed_bytes(idle.bytes));
@@ -80,15 +81,20 @@ void Allocator::release(Context& context, BlockList& idle) {
   while (Block* block = idle.pop()) {
     const CUdeviceptr address = block->address;
     const BlockSource source = block->source;
-    // Out of the map first: the driver may hand the address out again at once.
-    blocks_.erase(block);
-    delete_block(block);
+    // The driver may hand the address out again at once: to us if the pool is ours, and until then
+    // the block has to be there, so that a stray free of it is refused; else perhaps to the
+    // program.
+    const bool comes_to_us = source == BlockSource::pool && !device.limits().use_default_pool;
+    block->state.store(BlockState::leaving, std::memory_order_release);
+    if (!comes_to_us) blocks_.erase(block);
     // A refusal may pass; what is refused twice is tried once more with other lost memory.
-    Backend& backend = context.device().backend_of(source);
+    Backend& backend = device.backend_of(source);
     const bool released = backend.release(context, address) || backend.release(context, address);
+    if (comes_to_us) blocks_.erase(block);
+    delete_block(block);
     if (!released && source == BlockSource::pool) refused.push_back(address);
   }
-  if (!refused.empty()) context.device().add_orphans(refused);
+  if (!refused.empty()) device.add_orphans(refused);
 }
 
 bool Allocator::give_back_idle(Context& context) {

@@ -209,8 +209,10 @@ void Allocator::context_gone(Context& context) {
   DeviceStats& stats = context.stats();
   std::vector<CUdeviceptr> orphans;
   const std::uint64_t lost_before = stats.value(Counter::context_lost_bytes_total);
-  for (Block* block :
-       blocks_.extract([&](const Block& candidate) { return candidate.context == &context; })) {
+  for (Block* block : blocks_.extract([&](const Block& candidate) {
+         return candidate.context == &context &&
+                candidate.state.load(std::memory_order_relaxed) != BlockState::leaving;
+       })) {
     if (trace::watching() && block->state.load(std::memory_order_relaxed) == BlockState::live) {
       trace::note_lost({block->address, block->requested, context.device().ordinal()});
     }

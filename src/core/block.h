@@ -12,8 +12,9 @@ namespace cupool::core {
 class Context;
 
 /// live: the program's. retired: freed by the program, GPU work may still use it. quiet: no GPU
-/// work can touch it; it lies in the cache.
-enum class BlockState : std::uint8_t { live, retired, quiet };
+/// work can touch it; it lies in the cache. leaving: on its way back to the driver's pool, and its
+/// thread's alone.
+enum class BlockState : std::uint8_t { live, retired, quiet, leaving };
 
 /// Where a block's memory came from, and so where it goes back to. passed_through: the program's
 /// own driver allocation; we only know of it, its free is the driver's.

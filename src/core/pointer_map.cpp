@@ -30,7 +30,10 @@ Block* PointerMap::insert(Block* block) {
   }
   Block* replaced = slot->block.exchange(block, std::memory_order_acq_rel);
   slot->key.store(address, std::memory_order_release);
-  return replaced;
+  // Who takes a leaving block out comes here by the same lock, and deletes it after that.
+  const bool leaves =
+      replaced != nullptr && replaced->state.load(std::memory_order_relaxed) == BlockState::leaving;
+  return leaves ? nullptr : replaced;
 }
 
 // Keys without a block are left behind, so a table whose addresses change does not grow for ever.

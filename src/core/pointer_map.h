@@ -20,7 +20,7 @@ class PointerMap {
   PointerMap();
 
   /// Adds a block under its address; one that stood there (freed behind our back) is replaced and
-  /// returned.
+  /// returned, unless it is leaving: the driver has handed its address out again.
   Block* insert(Block* block);
 
   /// Takes the block out. False if it was not there any more.
