@@ -106,7 +106,7 @@ class SeriesIsOfOneMoment : public testing::TestWithParam<const char*> {};
 
 TEST_P(SeriesIsOfOneMoment, PoolsReserveWhatIsHeld) {
   const PreloadedRun result =
-      expect_same(GetParam(), 0, 1, {{"CUPOOL_STATS_INTERVAL", "1"}, {"CUPOOL_SIM_MEMORY", "64G"}});
+      expect_same(GetParam(), 0, 1, {{"CUPOOL_STATS_INTERVAL", "1"}, {"CUPOOL_SIM_MEMORY", "16G"}});
   uint64_t most = 0;
   for (const nlohmann::json& sample : result.reports.at(0).at("series").at("samples")) {
     for (const nlohmann::json& device : sample.at("devices")) {

@@ -34,7 +34,7 @@ void steps() {
 
 // Each block has a chunk of the pool for itself, so that figures from before it show.
 void growth() {
-  std::vector<void*> blocks(1'500);
+  std::vector<void*> blocks(390);
   for (void*& block : blocks) MUST(cudaMalloc(&block, size_t{40} << 20));
   for (void* block : blocks) MUST(cudaFree(block));
 }
