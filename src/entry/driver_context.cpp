@@ -5,7 +5,7 @@
 #include "entry/forward.h"
 #include "entry/hooks.h"
 #include "process/lifecycle.h"
-#include "process/sampler.h"
+#include "process/context_visits.h"
 
 using cupool::core::Allocator;
 using cupool::core::Context;
@@ -67,7 +67,7 @@ template <typename Call>
 CUresult end_primary(const cupool::cuda::Driver& real, CUdevice device, const Call& call) {
   Allocator* allocator = engine();
   if (allocator == nullptr) return call();
-  const cupool::process::SamplingPause no_samples;
+  const cupool::process::ContextPause no_visits;
   const CUcontext primary = active_primary(real, device);
   const CUresult result = call();
   if (result == CUDA_SUCCESS) primary_context_ended(*allocator, real, device, primary);
@@ -78,7 +78,7 @@ template <typename Call>
 CUresult destroy_context(CUcontext handle, const Call& call) {
   Allocator* allocator = engine();
   Context* context = allocator == nullptr ? nullptr : allocator->registry().find(handle);
-  const cupool::process::SamplingPause no_samples;
+  const cupool::process::ContextPause no_visits;
   const CUresult result = change_current(call);
   if (result == CUDA_SUCCESS && context != nullptr) allocator->context_gone(*context);
   return result;
@@ -279,7 +279,7 @@ CUresult cupool_hook_cuCtxAttach(CUcontext* context, unsigned int flags) {
 
 CUresult cupool_hook_cuCtxDetach(CUcontext context) {
   CUPOOL_REAL_OR_RETURN(cuCtxDetach);
-  const cupool::process::SamplingPause no_samples;  // it may be the last reference
+  const cupool::process::ContextPause no_visits;  // it may be the last reference
   return change_current([&] { return real.cuCtxDetach(context); });
 }
 

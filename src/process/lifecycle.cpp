@@ -15,6 +15,7 @@
 #include "core/agents.h"
 #include "core/ipc_socket.h"
 #include "core/thread_stream.h"
+#include "process/context_visits.h"
 #include "process/forced_exit.h"
 #include "process/requests.h"
 #include "process/sampler.h"
@@ -48,6 +49,7 @@ void stop_in_child() {
   stopped.store(true, std::memory_order_relaxed);
   core::keep_thread_streams();
   core::ipc::close_in_child();
+  forget_context_visits();
 }
 
 // Before start_mutex is taken, so that no fork leaves it held in a child that does not know. Two
@@ -72,6 +74,7 @@ void driver_may_go_soon() {
     const std::lock_guard<std::mutex> lock(report_mutex);
     driver_leaves = true;
   }
+  end_context_visits();
   if (core::Allocator* live = engine()) {
     live->refresh_figures();
     live->registry().distrust_hooks();

@@ -1,16 +1,12 @@
-// Sleeping to points in time, not for durations: samples do not drift. A pause is a number and not
-// a lock, so that no lock of ours is held while the driver destroys a context (I4).
+// Sleeping to points in time, not for durations: samples do not drift.
 #include "process/sampler.h"
 
 #include <errno.h>
 #include <time.h>
 
-#include <atomic>
-#include <condition_variable>
-#include <mutex>
-
 #include "cuda/scopes.h"
 #include "process/background.h"
+#include "process/context_visits.h"
 #include "util/clock.h"
 
 namespace cupool::process {
@@ -21,12 +17,6 @@ constexpr int kTriesForOneMoment = 4;
 
 std::uint64_t interval_ns = 0;
 bool (*take)() = nullptr;
-
-std::atomic<bool> sampling{false};
-std::mutex context_mutex;
-std::condition_variable context_left;
-int pauses = 0;
-bool in_context = false;
 
 void sleep_until(std::uint64_t deadline_ns) {
   timespec until{};
@@ -45,21 +35,6 @@ void* run(void*) {
     sleep_until(next);
   }
   return nullptr;
-}
-
-// True: no context is destroyed before leave_contexts().
-bool enter_contexts() {
-  const std::lock_guard<std::mutex> lock(context_mutex);
-  in_context = pauses == 0;
-  return in_context;
-}
-
-void leave_contexts() {
-  {
-    const std::lock_guard<std::mutex> lock(context_mutex);
-    in_context = false;
-  }
-  context_left.notify_all();
 }
 
 // The pools' figures of now, after what is held: a pool that grows meanwhile has never less than
@@ -102,7 +77,7 @@ bool ask_free_memory(core::Allocator& allocator, const cuda::Driver& driver,
 bool sample_every(std::chrono::milliseconds interval, bool (*sample)()) {
   interval_ns = static_cast<std::uint64_t>(interval.count()) * 1'000'000u;
   take = sample;
-  sampling.store(true, std::memory_order_release);
+  expect_context_visits();
   return start_background("cupool-sample", run);
 }
 
@@ -114,25 +89,12 @@ stats::Sample take_sample(core::Allocator& allocator, bool ask_driver) {
   for (int i = 1; !ask_pools(allocator, &sample) && i < kTriesForOneMoment; ++i) {
     sample = stats::sample_figures();
   }
-  if (!enter_contexts()) return sample;
+  const ContextVisit visit;
+  if (!visit.allowed()) return sample;
   for (stats::DeviceSample& device : sample.devices) {
     device.has_device_memory = ask_free_memory(allocator, *driver, &device);
   }
-  leave_contexts();
   return sample;
-}
-
-SamplingPause::SamplingPause() : active_(sampling.load(std::memory_order_acquire)) {
-  if (!active_) return;
-  std::unique_lock<std::mutex> lock(context_mutex);
-  ++pauses;
-  context_left.wait(lock, [] { return !in_context; });
-}
-
-SamplingPause::~SamplingPause() {
-  if (!active_) return;
-  const std::lock_guard<std::mutex> lock(context_mutex);
-  --pauses;
 }
 
 }  // namespace cupool::process

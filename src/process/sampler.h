@@ -19,17 +19,4 @@ bool sample_every(std::chrono::milliseconds interval, bool (*sample)());
 /// each device, unless a context is being destroyed. Throws only std::bad_alloc.
 stats::Sample take_sample(core::Allocator& allocator, bool ask_driver);
 
-/// For the life of an object no sample enters a context: the program is about to destroy one. Waits
-/// for one that is under way. Costs a load where there is no sampling.
-class SamplingPause {
- public:
-  SamplingPause();
-  ~SamplingPause();
-  SamplingPause(const SamplingPause&) = delete;
-  SamplingPause& operator=(const SamplingPause&) = delete;
-
- private:
-  const bool active_;
-};
-
 }  // namespace cupool::process
