@@ -264,7 +264,7 @@ Block* Allocator::fresh_block(Context& context, std::uint64_t capacity) {
   Device& device = context.device();
   DeviceStats& stats = context.stats();
   look_for_agents();
-  device.preallocate_once(context);
+  preallocate(context);
   release_ended_leases();
   if (held_bytes(stats) + capacity > device.footprint_budget()) {
     // What lies with other threads counts as well.

@@ -187,6 +187,25 @@ class Allocator {
   /// Gives all idle memory of the context's device back to the device; true if there was any.
   bool give_back_idle(Context& context);
 
+  /// For decay, on a thread of ours; nothing decays in the device's default pool, whose memory the
+  /// program may be given next. What threads that have done nothing since the last call hold
+  /// goes to the shared cache of `context`, and what is retired into the next epoch.
+  void settle_idle(Context& context);
+  /// Gives blocks of `context` that nobody has needed for a while (see BlockCache) back to the
+  /// pools, until they have `most_bytes` or more. The bytes; 0: there are no more. Plain memory
+  /// stays: its return waits for the GPU.
+  std::uint64_t release_unneeded(Context& context, std::uint64_t most_bytes);
+  /// Gives about `most_bytes` that lie unneeded in the pools back to the device (see PoolBackend).
+  /// False: nothing has gone back.
+  bool trim_unneeded(Context& context, std::uint64_t most_bytes, bool* more);
+
+  /// From now on CUPOOL_PREALLOC is left to preallocate_some(), and `wake` says that there is work.
+  void preallocate_elsewhere(void (*wake)()) { wake_preallocator_.store(wake); }
+  /// Reserves a slice of it on some device. True: and there is more that could be, at once.
+  bool preallocate_some();
+  /// Whether there is more to reserve on any device.
+  bool preallocates();
+
   /// From now on every allocation passes through, and freed blocks of ours are kept aside: an event
   /// of a context does not cover the work of green contexts that share its memory.
   void stop_serving();
@@ -208,6 +227,25 @@ class Allocator {
  private:
   static constexpr int kRetries = 64;
 
+  // A part of what a thread of ours does: memory may be in its hands.
+  class Housekeeping {
+   public:
+    explicit Housekeeping(Allocator& allocator) : allocator_(allocator) {
+      allocator_.housekeeping_.fetch_add(1, std::memory_order_acq_rel);
+    }
+    ~Housekeeping() {
+      if (gave_back) allocator_.gave_back_ns_.store(util::now_ns(), std::memory_order_release);
+      allocator_.housekeeping_.fetch_sub(1, std::memory_order_acq_rel);
+    }
+    Housekeeping(const Housekeeping&) = delete;
+    Housekeeping& operator=(const Housekeeping&) = delete;
+
+    bool gave_back = false;
+
+   private:
+    Allocator& allocator_;
+  };
+
   template <typename Call>
   CUresult retry_in(Context& context, const Call& real) {
     // More than once, since other threads take what was given back.
@@ -224,6 +262,7 @@ class Allocator {
   }
 
   bool more_given_back(Context& context);
+  bool wait_for_housekeeping();
   bool can_serve(Context& context, std::uint64_t bytes) const;
   Block* take_own(Context& context, std::uint64_t bytes);
   static Block* take_counted(Context& context, ThreadCache& cache, std::uint64_t bytes);
@@ -242,6 +281,7 @@ class Allocator {
                           BlockSource* source);
   Block* adopt(Context& context, std::uint64_t capacity, CUdeviceptr address, BlockSource source);
   void look_for_agents();
+  void preallocate(Context& context);
   void make_live(Block& block, std::uint64_t bytes);
   void keep_quiet(Context& context);
   void leave_room_for_managed(Context& context);
@@ -275,6 +315,9 @@ class Allocator {
   IpcExports exports_;
   IpcImports imports_;
   HostReachable host_reachable_;
+  std::atomic<void (*)()> wake_preallocator_{nullptr};
+  std::atomic<int> housekeeping_{0};
+  std::atomic<std::uint64_t> gave_back_ns_{0};  ///< when a part of it did; 0: never
   std::atomic<bool> agents_found_{false};
   std::atomic<int> giving_back_{0};  ///< threads that hold idle blocks on their way to the driver
   // Read by every call, and hardly ever written: apart from what threads write.

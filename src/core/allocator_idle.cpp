@@ -1,5 +1,6 @@
 // What becomes of blocks that are quiet: kept for the next allocation, or given back to the
 // backend. Read with docs/design.md, section Engine.
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -20,6 +21,10 @@ namespace {
 
 // An allocation waits for the GPU only where the driver's would have failed, and not without end.
 constexpr std::uint64_t kLongestWaitInMallocNs = 10'000'000'000;
+
+// Parts of housekeeping are small; a thread that is not scheduled may be in one for longer.
+constexpr std::uint64_t kLongestHousekeepingNs = 1'000'000'000;
+constexpr std::uint64_t kShortlyNs = 100'000'000;
 
 // One more for the time of a scope.
 class Counted {
@@ -101,9 +106,11 @@ bool Allocator::give_back_idle(Context& context) {
   if (!serving_.load(std::memory_order_relaxed)) return false;
   const Counted giving_back(giving_back_);
   Device& device = context.device();
+  device.end_preallocation(context);
   const auto returned = [&] { return device.stats().value(Counter::returned_bytes_total); };
   const std::uint64_t returned_before = returned();
-  bool any = release_ended_leases();
+  bool any = wait_for_housekeeping();
+  any = release_ended_leases() || any;
   for (Context* other : registry_.contexts_of(device.ordinal())) {
     if (!other->usable()) continue;
     other->drain_threads(Context::Drain::all);
@@ -127,6 +134,18 @@ bool Allocator::give_back_idle(Context& context) {
   return any || returned() != returned_before;
 }
 
+// Until the part of decay or preallocation that is under way is done. True: it, or one shortly
+// before, may have given back what the caller did not find.
+bool Allocator::wait_for_housekeeping() {
+  const std::uint64_t start = util::now_ns();
+  while (housekeeping_.load(std::memory_order_acquire) != 0) {
+    if (util::now_ns() - start > kLongestHousekeepingNs) return true;
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  const std::uint64_t last = gave_back_ns_.load(std::memory_order_acquire);
+  return last != 0 && last + kShortlyNs > start;
+}
+
 // Whether memory has gone back to the device that a call which ran out of it did not find: here, or
 // by another thread that had idle blocks in its hands.
 bool Allocator::more_given_back(Context& context) {
@@ -134,6 +153,66 @@ bool Allocator::more_given_back(Context& context) {
   if (give_back_idle(context)) return true;
   if (by_others) std::this_thread::sleep_for(std::chrono::microseconds(100));
   return by_others;
+}
+
+void Allocator::settle_idle(Context& context) {
+  context.drain_idle_threads();
+  BlockList quiet;
+  const CUresult result = context.ordering().poll(true, &quiet);
+  if (result != CUDA_SUCCESS) note_failure(context, result);
+  if (!quiet.empty()) keep(context, quiet);
+}
+
+std::uint64_t Allocator::release_unneeded(Context& context, std::uint64_t most_bytes) {
+  Housekeeping part(*this);
+  BlockList unneeded = context.cache().evict_unneeded(most_bytes);
+  BlockList plain;
+  BlockList pooled;
+  while (Block* block = unneeded.pop()) {
+    (block->source == BlockSource::pool ? pooled : plain).push(block);
+  }
+  if (!plain.empty()) context.cache().put(plain);
+  const std::uint64_t bytes = pooled.bytes;
+  part.gave_back = bytes != 0;
+  release(context, pooled);
+  return bytes;
+}
+
+void Allocator::preallocate(Context& context) {
+  Device& device = context.device();
+  if (!device.begin_preallocation()) return;
+  void (*const wake)() = wake_preallocator_.load();
+  if (wake == nullptr) return device.preallocate(context);
+  device.preallocate_later();
+  wake();
+}
+
+bool Allocator::preallocates() {
+  const std::vector<Device*> devices = registry_.devices();
+  return std::any_of(devices.begin(), devices.end(),
+                     [](const Device* device) { return device->preallocates(); });
+}
+
+bool Allocator::trim_unneeded(Context& context, std::uint64_t most_bytes, bool* more) {
+  Housekeeping part(*this);
+  Device& device = context.device();
+  part.gave_back = device.trim_unneeded(context, most_bytes, more);
+  if (!part.gave_back) return false;
+  device.stats().add(Counter::trims_total);
+  stats::note_event(EventKind::trim, device.stats(), 0);
+  return true;
+}
+
+bool Allocator::preallocate_some() {
+  Housekeeping part(*this);
+  part.gave_back = true;  // if it was told to end meanwhile
+  for (Device* device : registry_.devices()) {
+    for (Context* context : registry_.contexts_of(device->ordinal())) {
+      if (!context->usable()) continue;
+      if (device->preallocate_some(*context) == Preallocation::goes_on) return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace cupool::core

@@ -122,6 +122,7 @@ std::uint64_t Allocator::idle_bytes() {
   if (figures.valid && figures.reserved_current > figures.used_current) {
     idle += signed_bytes(figures.reserved_current - figures.used_current);
   }
+  idle += signed_bytes(context->device().preallocating_bytes());
   if (stats.value(Gauge::application_bytes).current > 0) {
     idle -= signed_bytes(context->device().pinned_bytes());
   }
@@ -177,6 +178,7 @@ void Allocator::leave_room_for_managed(Context& context) {
   const std::uint64_t managed = host_reachable_.bytes(HostReachable::Kind::managed);
   if (managed == 0) return;
   Device& device = context.device();
+  device.end_preallocation(context);
   context.drain_threads(Context::Drain::all);
   const DeviceStats& stats = device.stats();
   const auto now = [&](Gauge gauge) {

@@ -14,6 +14,9 @@ struct SharedMemory {
   CUmemPoolPtrExportData pointer{};
 };
 
+/// How far a preallocation in the background is: `waits` for a context that can be used.
+enum class Preallocation { goes_on, waits, ended };
+
 /// One for each device. Thread-safe. Calls leave the thread's capture mode and current context as
 /// they were, and never break a capture.
 class Backend {

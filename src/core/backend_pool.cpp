@@ -156,26 +156,6 @@ std::uint64_t PoolBackend::pinned_bytes() const {
   return sum;
 }
 
-void PoolBackend::preallocate(Context& context) {
-  const std::uint64_t bytes = device_.limits().prealloc;
-  if (bytes == 0) return;
-  if (bytes > device_.limits().release_threshold) {
-    CUPOOL_WARN_ONCE(
-        "CUPOOL_PREALLOC is larger than CUPOOL_RELEASE_THRESHOLD: the driver will give the excess "
-        "back; raise the threshold");
-  }
-  CUdeviceptr address = 0;
-  const std::uint64_t capacity = capacity_for(bytes < kLargeUnit ? kLargeUnit : bytes);
-  const CUresult result = allocate(context, capacity, &address);
-  if (result == CUDA_SUCCESS) {
-    release(context, address);
-  } else {
-    CUPOOL_WARN_ONCE(
-        "CUPOOL_PREALLOC: the driver refused %llu bytes with error %d; going on without",
-        static_cast<unsigned long long>(capacity), static_cast<int>(result));
-  }
-}
-
 CUresult PoolBackend::pool_of(Kind kind, CUstream stream, CUmemoryPool* pool) {
   *pool = pools_[kind].load(std::memory_order_acquire);
   if (*pool != nullptr) return CUDA_SUCCESS;

@@ -2,11 +2,14 @@
 // blocks do not pin large chunks and large blocks are 2 MiB aligned; or the device's default pool.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <bitset>
 #include <mutex>
+#include <vector>
 
 #include "core/backend.h"
+#include "core/block_cache.h"
 #include "core/device.h"
 #include "core/ipc_socket.h"
 #include "cuda/driver.h"
@@ -27,6 +30,12 @@ class PoolBackend final : public Backend {
   /// Gives idle memory back to the device, as much as the driver can.
   void trim(Context& context);
 
+  /// Ends a step of decay: `released` is what went back to the pools in it because it was unneeded.
+  void end_decay_step(std::uint64_t released);
+  /// Gives about `bytes` of what lay idle in the pools for the last steps back to the device; says
+  /// in `*more` whether there is more of it. False: nothing has gone back. Both are for one thread.
+  bool trim_unneeded(Context& context, std::uint64_t bytes, bool* more);
+
   /// What the driver says of the pools. Never waits.
   stats::PoolFigures figures() const;
 
@@ -43,6 +52,15 @@ class PoolBackend final : public Backend {
 
   /// Reserves CUPOOL_PREALLOC bytes in the pool of large blocks. `context` is current.
   void preallocate(Context& context);
+
+  /// The same by a slice at a time, for a thread of ours.
+  Preallocation preallocate_some(Context& context);
+  /// Ends that, and gives what has been reserved to the pool: somebody needs memory.
+  void end_preallocation(Context& context);
+  /// What preallocate_some() holds, which is idle.
+  std::uint64_t preallocating_bytes() const {
+    return preallocating_bytes_.load(std::memory_order_relaxed);
+  }
 
   /// True if the driver has pools and this device supports them.
   static bool supported(const cuda::Driver& driver, int device);
@@ -66,6 +84,7 @@ class PoolBackend final : public Backend {
   std::uint64_t attribute_of(CUmemoryPool pool, CUmemPool_attribute attribute) const;
   bool read_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, cuuint64_t* value) const;
   bool would_exceed_maximum(std::uint64_t capacity) const;
+  void release_all(Context& context, const std::vector<CUdeviceptr>& addresses);
   bool lacks_room(CUmemoryPool pool, std::uint64_t capacity, Growth growth) const;
 
   const cuda::Driver& driver_;
@@ -78,6 +97,17 @@ class PoolBackend final : public Backend {
   enum class Exportable { unknown, yes, no } exportable_ = Exportable::unknown;
   std::atomic<bool> shareable_[kKinds] = {};
   ipc::Descriptor files_[kKinds];
+  // For decay: idle bytes of a pool.
+  struct Slack {
+    std::array<std::uint64_t, BlockCache::kDecaySteps> at_end{};  ///< of the last steps
+    std::uint64_t unneeded = 0;                                   ///< of them, for long enough
+    std::uint64_t to_trim = 0;                                    ///< of these, in this step
+  } slack_[kKinds];
+  std::size_t decay_step_ = 0;
+  std::mutex preallocation_mutex_;
+  bool preallocation_ended_ = false;
+  std::vector<CUdeviceptr> preallocating_;  ///< slices: the pool would hand them out again
+  std::atomic<std::uint64_t> preallocating_bytes_{0};
   std::atomic<bool> peer_refused_{false};  ///< copies to a device would write nothing
 };
 

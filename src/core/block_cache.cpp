@@ -1,6 +1,10 @@
 // The lists behind BlockCache.
 #include "core/block_cache.h"
 
+#include <algorithm>
+#include <iterator>
+#include <new>
+
 namespace cupool::core {
 namespace {
 
@@ -26,22 +30,34 @@ Block* BlockCache::take(std::uint64_t capacity, std::size_t most, std::uint64_t 
   }
   const auto best = large_.lower_bound(capacity);
   if (best == large_.end() || best->first > capacity + most_waste(capacity)) return nullptr;
-  BlockList taken;
   const std::uint64_t found = best->first;
-  evict_large(best, &taken);
+  Block* block = pop_large(best);
   while (more->count < most && more->bytes + found <= most_bytes) {
     const auto same = large_.find(found);
     if (same == large_.end()) break;
-    evict_large(same, more);
+    more->push(pop_large(same));
   }
-  return taken.pop();
+  return block;
+}
+
+inline void BlockCache::note(const BlockList& blocks, Fewest& fewest) const {
+  fewest[decay_step_] = std::min(fewest[decay_step_], static_cast<std::uint32_t>(blocks.count));
 }
 
 Block* BlockCache::pop_small(std::size_t index) {
   Block* block = small_[index].pop();
   if (block == nullptr) return nullptr;
+  if (small_fewest_ != nullptr) note(small_[index], (*small_fewest_)[index]);
   small_bytes_ = small_bytes_ - block->capacity;
   if (small_[index].empty()) has_small_[index].store(false, std::memory_order_relaxed);
+  return block;
+}
+
+Block* BlockCache::pop_large(LargeBlocks::iterator which) {
+  Block* block = which->second.blocks.pop();
+  note(which->second.blocks, which->second.fewest);
+  large_bytes_ = large_bytes_ - block->capacity;
+  if (which->second.blocks.empty()) large_.erase(which);
   return block;
 }
 
@@ -49,8 +65,8 @@ void BlockCache::put(BlockList& quiet) {
   const std::lock_guard<SharedMutex> lock(mutex_);
   while (Block* block = quiet.pop()) {
     if (is_large(block->capacity)) {
-      large_.emplace(block->capacity, block);
       large_bytes_ = large_bytes_ + block->capacity;
+      large_[block->capacity].blocks.push(block);
     } else {
       const std::size_t index = small_class(block->capacity);
       small_[index].push(block);
@@ -65,19 +81,17 @@ BlockList BlockCache::evict_for(std::uint64_t capacity) {
   const std::lock_guard<SharedMutex> lock(mutex_);
   const auto fitting = large_.lower_bound(capacity);
   if (is_large(capacity) && fitting != large_.end()) {
-    evict_large(fitting, &evicted);
+    evicted.push(pop_large(fitting));
     return evicted;
   }
   // Those of the other kind go by halves: the program has changed its sizes.
   if (is_large(capacity)) {
-    while (evicted.bytes < capacity && !large_.empty()) {
-      evict_large(std::prev(large_.end()), &evicted);
-    }
+    while (evicted.bytes < capacity && !large_.empty()) evict_largest(&evicted);
     if (evicted.bytes < capacity) evict_half_of_small(&evicted);
   } else {
     evict_half_of_small(&evicted);
     const std::uint64_t rest = evicted.empty() ? large_bytes_ / 2 : large_bytes_;
-    while (large_bytes_ > rest) evict_large(std::prev(large_.end()), &evicted);
+    while (large_bytes_ > rest) evict_largest(&evicted);
   }
   return evicted;
 }
@@ -85,17 +99,9 @@ BlockList BlockCache::evict_for(std::uint64_t capacity) {
 BlockList BlockCache::evict_to(std::uint64_t keep_bytes) {
   BlockList evicted;
   const std::lock_guard<SharedMutex> lock(mutex_);
-  while (small_bytes_ + large_bytes_ > keep_bytes && !large_.empty()) {
-    evict_large(std::prev(large_.end()), &evicted);
-  }
+  while (small_bytes_ + large_bytes_ > keep_bytes && !large_.empty()) evict_largest(&evicted);
   if (small_bytes_ + large_bytes_ > keep_bytes) evict_small(keep_bytes, &evicted);
   return evicted;
-}
-
-void BlockCache::evict_large(LargeBlocks::iterator which, BlockList* evicted) {
-  large_bytes_ = large_bytes_ - which->second->capacity;
-  evicted->push(which->second);
-  large_.erase(which);
 }
 
 void BlockCache::evict_half_of_small(BlockList* evicted) {
@@ -110,6 +116,53 @@ void BlockCache::evict_small(std::uint64_t target_bytes, BlockList* evicted) {
       evicted->push(block);
     }
   }
+}
+
+void BlockCache::end_decay_step() {
+  const std::lock_guard<SharedMutex> lock(mutex_);
+  if (small_fewest_ == nullptr) {
+    small_fewest_.reset(new (std::nothrow) std::array<Fewest, kSmallClasses>{});
+  }
+  decay_step_ = (decay_step_ + 1) % kDecaySteps;
+  const auto begin = [this](const BlockList& blocks, Fewest& fewest) {
+    fewest[decay_step_] = static_cast<std::uint32_t>(blocks.count);
+  };
+  for (std::size_t index = 0; small_fewest_ != nullptr && index < kSmallClasses; ++index) {
+    begin(small_[index], (*small_fewest_)[index]);
+  }
+  for (auto& large : large_) begin(large.second.blocks, large.second.fewest);
+}
+
+std::size_t BlockCache::unneeded(const Fewest& fewest) {
+  return *std::min_element(fewest.begin(), fewest.end());
+}
+
+// One that nobody needed is gone: so many fewer there were all the time.
+void BlockCache::forget(Fewest& fewest, std::size_t count) {
+  const auto gone = static_cast<std::uint32_t>(count);
+  for (std::uint32_t& each : fewest) each -= std::min(each, gone);
+}
+
+BlockList BlockCache::evict_unneeded(std::uint64_t most_bytes) {
+  BlockList evicted;
+  const std::lock_guard<SharedMutex> lock(mutex_);
+  for (auto next = large_.begin(); next != large_.end() && evicted.bytes < most_bytes;) {
+    const auto which = next++;
+    std::size_t count = unneeded(which->second.fewest);
+    const auto room = static_cast<std::size_t>((most_bytes - evicted.bytes) / which->first + 1);
+    count = std::min(count, room);
+    forget(which->second.fewest, count);
+    for (; count != 0; --count) evicted.push(pop_large(which));
+  }
+  if (small_fewest_ == nullptr) return evicted;
+  for (std::size_t index = 0; index < kSmallClasses && evicted.bytes < most_bytes; ++index) {
+    Fewest& fewest = (*small_fewest_)[index];
+    for (std::size_t count = unneeded(fewest); count != 0 && evicted.bytes < most_bytes; --count) {
+      forget(fewest, 1);
+      evicted.push(pop_small(index));
+    }
+  }
+  return evicted;
 }
 
 }  // namespace cupool::core

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 
 #include "core/block.h"
@@ -44,17 +45,38 @@ class BlockCache {
   /// Takes out blocks, largest first, until at most `keep_bytes` are left.
   BlockList evict_to(std::uint64_t keep_bytes);
 
+  /// Ends a step of decay.
+  void end_decay_step();
+
+  /// Takes out blocks, until they have `most_bytes` or more, that nobody has needed for the last
+  /// kDecaySteps steps: of each class as many as it has had idle all the time.
+  BlockList evict_unneeded(std::uint64_t most_bytes);
+  static constexpr std::size_t kDecaySteps = 4;
+
   std::uint64_t bytes() const { return small_bytes_ + large_bytes_; }
 
  private:
-  using LargeBlocks = std::multimap<std::uint64_t, Block*>;
+  // The fewest idle blocks that a class has had in each of the last steps.
+  using Fewest = std::array<std::uint32_t, kDecaySteps>;
+  struct Large {
+    BlockList blocks;
+    Fewest fewest{};
+  };
+  using LargeBlocks = std::map<std::uint64_t, Large>;  ///< by capacity; none is empty
+  void note(const BlockList& blocks, Fewest& fewest) const;
   Block* pop_small(std::size_t index);
-  void evict_large(LargeBlocks::iterator which, BlockList* evicted);
+  Block* pop_large(LargeBlocks::iterator which);
+  void evict_largest(BlockList* evicted) { evicted->push(pop_large(std::prev(large_.end()))); }
+  static std::size_t unneeded(const Fewest& fewest);
+  static void forget(Fewest& fewest, std::size_t count);
   void evict_half_of_small(BlockList* evicted);
   void evict_small(std::uint64_t target_bytes, BlockList* evicted);
 
   mutable SharedMutex mutex_;
+  std::size_t decay_step_ = 0;
   std::array<BlockList, kSmallClasses> small_;
+  // Made by the first step of decay: contexts that come and go leave their caches behind.
+  std::unique_ptr<std::array<Fewest, kSmallClasses>> small_fewest_;
   LargeBlocks large_;
   // Written under the lock.
   std::array<std::atomic<bool>, kSmallClasses> has_small_{};

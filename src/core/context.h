@@ -47,6 +47,12 @@ class Context {
   void drain_threads(Drain what) {
     thread_caches_.for_each([&](ThreadCache& cache) { drain(cache, what); });
   }
+  /// Everything of threads that have done nothing since the last call.
+  void drain_idle_threads() {
+    thread_caches_.for_each([&](ThreadCache& cache) {
+      if (lies_idle(cache)) drain(cache, Drain::all);
+    });
+  }
   /// The same for one thread.
   void drain(ThreadCache& cache, Drain what) {
     ThreadCache::AllInFlight in_flight;
@@ -94,6 +100,11 @@ class Context {
 
  private:
   enum class State { usable, poisoned, gone };
+
+  static bool lies_idle(ThreadCache& cache) {
+    const ThreadCache::Guard guard(cache);
+    return cache.lies_idle();
+  }
 
   // Read by every call, and hardly ever written: apart from what threads write.
   const cuda::Driver& driver_;

@@ -98,6 +98,14 @@ void Device::trim(Context& context) {
   if (pools_ != nullptr) pools_->trim(context);
 }
 
+void Device::end_decay_step(std::uint64_t released) {
+  if (pools_ != nullptr) pools_->end_decay_step(released);
+}
+
+bool Device::trim_unneeded(Context& context, std::uint64_t bytes, bool* more) {
+  return pools_ != nullptr && pools_->trim_unneeded(context, bytes, more);
+}
+
 stats::PoolFigures Device::pool_figures() const {
   return pools_ == nullptr ? stats::PoolFigures{} : pools_->figures();
 }
@@ -118,13 +126,31 @@ std::uint64_t Device::footprint_budget() const {
   return peak + peak / 8 + kStep + limits_.max_pending;
 }
 
-void Device::preallocate_once(Context& context) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (preallocated_) return;
-    preallocated_ = true;
-  }
-  if (pools_ != nullptr) pools_->preallocate(context);
+bool Device::begin_preallocation() {
+  if (pools_ == nullptr || limits_.prealloc == 0) return false;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (preallocated_) return false;
+  preallocated_ = true;
+  return true;
+}
+
+void Device::preallocate(Context& context) {
+  pools_->preallocate(context);
+}
+
+Preallocation Device::preallocate_some(Context& context) {
+  if (!preallocates()) return Preallocation::ended;
+  const Preallocation state = pools_->preallocate_some(context);
+  if (state == Preallocation::ended) preallocates_.store(false, std::memory_order_relaxed);
+  return state;
+}
+
+void Device::end_preallocation(Context& context) {
+  if (pools_ != nullptr) pools_->end_preallocation(context);
+}
+
+std::uint64_t Device::preallocating_bytes() const {
+  return pools_ == nullptr ? 0 : pools_->preallocating_bytes();
 }
 
 void Device::add_orphans(const std::vector<CUdeviceptr>& addresses) {

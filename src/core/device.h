@@ -66,6 +66,9 @@ class Device {
 
   /// Gives idle memory of the pools back to the device.
   void trim(Context& context);
+  /// The same little by little (see PoolBackend and Decay).
+  void end_decay_step(std::uint64_t released);
+  bool trim_unneeded(Context& context, std::uint64_t bytes, bool* more);
   /// What the driver says of the pools; not valid where there are none.
   stats::PoolFigures pool_figures() const;
   /// Idle bytes that the pools may be unable to give back while blocks of them are live.
@@ -82,8 +85,16 @@ class Device {
   /// Device `peer` has come into use: gives it access to this one's memory, if it can have it.
   void admit(int peer);
 
-  /// Reserves CUPOOL_PREALLOC on the first call. `context` is current.
-  void preallocate_once(Context& context);
+  /// Whether CUPOOL_PREALLOC asks for something and this is the first call.
+  bool begin_preallocation();
+  /// Reserves it. `context` is current.
+  void preallocate(Context& context);
+  /// Leaves it to preallocate_some(), by which a thread of ours does it (see PoolBackend).
+  void preallocate_later() { preallocates_.store(true, std::memory_order_release); }
+  bool preallocates() const { return preallocates_.load(std::memory_order_acquire); }
+  Preallocation preallocate_some(Context& context);
+  void end_preallocation(Context& context);
+  std::uint64_t preallocating_bytes() const;
 
   /// Pool memory of a context that is gone: pools outlive contexts. Given back to the device in the
   /// next context of it that cupool meets; until then its addresses are nobody's.
@@ -107,6 +118,7 @@ class Device {
   std::atomic<Backend*> backend_{&plain_};
   std::mutex mutex_;
   bool preallocated_ = false;
+  std::atomic<bool> preallocates_{false};
   std::vector<CUdeviceptr> orphans_;
   std::atomic<bool> has_orphans_{false};
 };

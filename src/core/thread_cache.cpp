@@ -37,6 +37,7 @@ void Tally::fold(stats::DeviceStats& stats) {
   sizes.fold(stats.requested_sizes());
   if (owner != nullptr && mallocs != 0) owner->add_mallocs(mallocs, malloc_bytes);
   if (owner != nullptr && frees != 0) owner->add_frees(frees);
+  told_calls += mallocs + frees;
   static_cast<TallyFigures&>(*this) = TallyFigures{};
 }
 

@@ -36,6 +36,7 @@ struct TallyFigures {
 struct Tally : TallyFigures {
   stats::SizeTally sizes;
   stats::ThreadFigures* owner = nullptr;  ///< whose figures these are; stays
+  std::uint64_t told_calls = 0;           ///< that the statistics know; stays
 
   /// Requested bytes that became the program's, less those freed.
   std::int64_t application() const { return static_cast<std::int64_t>(malloc_bytes - free_bytes); }
@@ -57,6 +58,8 @@ struct Tally : TallyFigures {
     return static_cast<std::uint64_t>(application() + most_bytes) >
            static_cast<std::uint64_t>(2 * most_bytes);
   }
+  /// Calls since the cache was made.
+  std::uint64_t calls() const { return told_calls + mallocs + frees; }
   /// Whether so much has been counted that the statistics should know.
   bool is_long() const { return mallocs + frees > 4096; }
   /// Adds all to `stats` and begins anew.
@@ -133,6 +136,12 @@ class alignas(128) ThreadCache {
     return in_flight_count_ != 0 && in_flight_[first_in_flight_].epoch <= quiet_up_to;
   }
   std::uint64_t waiting_bytes() const { return batch_.bytes + in_flight_bytes_; }
+  /// Whether the thread holds blocks here and has done nothing since this was last asked.
+  bool lies_idle() {
+    const std::uint64_t before = calls_at_last_look_;
+    calls_at_last_look_ = tally.calls();
+    return calls_at_last_look_ == before && waiting_bytes() + quiet_bytes_ != 0;
+  }
 
   /// A batch whose fence is under way.
   struct InFlight {
@@ -199,6 +208,7 @@ class alignas(128) ThreadCache {
   BlockList batch_;
   std::uint64_t quiet_bytes_ = 0;
   std::uint64_t in_flight_bytes_ = 0;
+  std::uint64_t calls_at_last_look_ = 0;
   std::size_t first_in_flight_ = 0;
   std::size_t in_flight_count_ = 0;
   std::size_t large_count_ = 0;

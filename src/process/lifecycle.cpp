@@ -17,6 +17,7 @@
 #include "core/thread_stream.h"
 #include "process/context_visits.h"
 #include "process/forced_exit.h"
+#include "process/housekeeping.h"
 #include "process/requests.h"
 #include "process/sampler.h"
 #include "process/signal_report.h"
@@ -255,6 +256,7 @@ core::Allocator* start() {
   if (allocator != nullptr && settings.stats_interval.count() != 0 && !settings.stats.off()) {
     start_sampling();
   }
+  if (allocator != nullptr) start_housekeeping(*allocator, settings);
   return allocator;
 }
 

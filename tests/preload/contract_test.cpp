@@ -77,6 +77,14 @@ TEST(Contract, OutOfMemoryComesWhereItWouldOnTheMallocBackend) {
   expect_same_capacity({{"CUPOOL_SIM_MEMORY", "1G"}, {"CUPOOL_BACKEND", "malloc"}});
 }
 
+TEST(Contract, OutOfMemoryComesWhereItWouldWhateverIsJustBeingReserved) {
+  for (int i = 0; i < 3; ++i) {
+    expect_same_capacity({{"CUPOOL_SIM_MEMORY", "1G"},
+                          {"CUPOOL_PREALLOC", "50%"},
+                          {"CUPOOL_PREALLOC_BACKGROUND", "1"}});
+  }
+}
+
 // Contract 4, second half: freed memory is there for the process's other allocators.
 TEST(Contract, FreedMemoryServesOtherAllocators) {
   expect_same("probe_oom mode=others", 0, 1, {{"CUPOOL_SIM_MEMORY", "1G"}});

@@ -234,6 +234,7 @@ Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
   const bool refused = pick({"", "", "", "", "", "refused"}) == "refused";
   if (options.mutation.empty() && options.forgets.empty()) {
     if (refused) set("CUPOOL_SIM_FAIL", refusal);
+    set("CUPOOL_DECAY_MS", pick({"", "", "1", "4"}));
   } else if (options.mutation == "synchronises-into-capture") {
     set("CUPOOL_SIM_FAIL", refusal);
   }

@@ -52,6 +52,30 @@ TEST_F(BlockCacheTest, LargeRequestsGetTheBestFitWithinAnEighth) {
   EXPECT_EQ(cache_.take(32ull << 20), nullptr) << "64 MiB for 32 would waste half";
 }
 
+// Decay: so many blocks of a class as have lain idle for all of the last steps are not needed.
+TEST_F(BlockCacheTest, WhatHasLainIdleForAllStepsIsUnneeded) {
+  for (const std::uint64_t capacity : {std::uint64_t{1024}, std::uint64_t{4} << 20}) {
+    for (int i = 0; i < 5; ++i) put(capacity);
+    cache_.end_decay_step();
+    for (std::size_t step = 1; step < BlockCache::kDecaySteps; ++step) {
+      EXPECT_TRUE(cache_.evict_unneeded(UINT64_MAX).empty()) << "not for all of them yet";
+      // Two are needed in one of the steps, though they are there at its beginning and end.
+      if (step == 2) {
+        BlockList taken;
+        for (int i = 0; i < 2; ++i) taken.push(cache_.take(capacity));
+        cache_.put(taken);
+      }
+      cache_.end_decay_step();
+    }
+    EXPECT_EQ(cache_.evict_unneeded(1).count, 1u) << "no more than was asked for";
+    EXPECT_EQ(cache_.evict_unneeded(UINT64_MAX).count, 2u);
+    EXPECT_TRUE(cache_.evict_unneeded(UINT64_MAX).empty());
+    for (std::size_t step = 0; step < BlockCache::kDecaySteps; ++step) cache_.end_decay_step();
+    EXPECT_EQ(cache_.evict_unneeded(UINT64_MAX).count, 2u) << "and then nobody did";
+    EXPECT_EQ(cache_.bytes(), 0u);
+  }
+}
+
 TEST_F(BlockCacheTest, BeforeGrowthTheSmallestBlockThatFitsGoesBack) {
   put(8ull << 20);
   put(64ull << 20);

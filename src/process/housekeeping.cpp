@@ -1,0 +1,90 @@
+// The thread visits contexts for a part of its work at a time and pauses between the parts.
+#include "process/housekeeping.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "core/decay.h"
+#include "process/background.h"
+#include "process/context_visits.h"
+#include "util/log.h"
+
+namespace cupool::process {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+
+// Between two parts, so that the program finds the driver free: about what a part takes.
+constexpr microseconds kPause{1000};
+// What waits for a context that can be used is looked at again.
+constexpr microseconds kPatience{100'000};
+
+core::Allocator* served = nullptr;
+microseconds decay_step{0};  // 0: nothing decays
+std::mutex mutex;
+std::condition_variable* woken = nullptr;  // never destroyed: the thread waits to the end
+bool work_waits = false;
+
+void wake() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    work_waits = true;
+  }
+  woken->notify_one();
+}
+
+// Until `part` says that there is no more, or the program has a better use for the contexts.
+template <typename Part>
+void work(const Part& part) {
+  for (;; std::this_thread::sleep_for(kPause)) {
+    const ContextVisit visit;
+    if (!visit.allowed() || cuda::shut_down() || !part()) return;
+  }
+}
+
+void* run(void*) {
+  core::Decay decay(*served);
+  for (Clock::time_point next = Clock::now() + decay_step;;) {
+    work([] { return served->preallocate_some(); });
+    if (decay_step.count() != 0 && Clock::now() >= next) {
+      work([&] { return decay.go_on(); });
+      next = Clock::now() + decay_step;
+    }
+    std::unique_lock<std::mutex> lock(mutex);
+    const auto is_woken = [] { return work_waits; };
+    if (served->preallocates()) {
+      woken->wait_for(lock, decay_step.count() == 0 ? kPatience : std::min(decay_step, kPatience),
+                      is_woken);
+    } else if (decay_step.count() != 0) {
+      woken->wait_until(lock, next, is_woken);
+    } else {
+      woken->wait(lock, is_woken);
+    }
+    work_waits = false;
+  }
+}
+
+}  // namespace
+
+void start_housekeeping(core::Allocator& allocator, const config::Settings& settings) {
+  const bool preallocates = settings.prealloc_background && settings.prealloc.value != 0;
+  if (settings.decay.count() == 0 && !preallocates) return;
+  served = &allocator;
+  woken = new std::condition_variable;
+  decay_step = std::chrono::duration_cast<microseconds>(settings.decay) /
+               static_cast<int>(core::BlockCache::kDecaySteps);
+  expect_context_visits();
+  if (!start_background("cupool-idle", run)) {
+    CUPOOL_WARN_ONCE(
+        "no thread for CUPOOL_DECAY_MS and CUPOOL_PREALLOC_BACKGROUND; idle memory "
+        "stays, and what is preallocated is so at the first allocation");
+    return;
+  }
+  if (preallocates) allocator.preallocate_elsewhere(wake);
+}
+
+}  // namespace cupool::process

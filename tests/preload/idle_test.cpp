@@ -1,0 +1,152 @@
+// Idle memory: what goes back to the device after CUPOOL_DECAY_MS and what does not, and what
+// CUPOOL_PREALLOC_BACKGROUND reserves (docs/design.md, Engine).
+#include <cinttypes>
+#include <cstdio>
+
+#include "harness.h"
+
+namespace preload {
+namespace {
+
+uint64_t reserved_at_exit(const PreloadedRun& result) {
+  return result.reports.at(0).at("devices").at(0).at("pool").at("reserved_current_bytes");
+}
+
+constexpr uint64_t kMuch = uint64_t{384} << 20;  // of probe_idle's large blocks
+
+TEST(Decay, WhatNobodyNeedsGoesBackToTheDevice) {
+  for (const char* mode : {"leave", "thread"}) {
+    const PreloadedRun result =
+        expect_same(std::string("probe_idle mode=") + mode, 0, 1, {{"CUPOOL_DECAY_MS", "40"}});
+    EXPECT_GE(result.counter("returned_bytes_total"), kMuch) << result.describe();
+    EXPECT_GE(result.counter("trims_total"), kMuch / (64 << 20)) << "in slices";
+  }
+}
+
+TEST(Decay, WhatIsNeededAgainStays) {
+  expect_same("probe_idle mode=pairs", 0, 1, {{"CUPOOL_DECAY_MS", "400"}});
+}
+
+TEST(Decay, WithoutItIdleMemoryStays) {
+  const PreloadedRun result = expect_same("probe_idle mode=stay");
+  EXPECT_EQ(result.counter("returned_bytes_total"), 0u);
+  EXPECT_GE(reserved_at_exit(result), kMuch);
+}
+
+TEST(Decay, WhatIsPreallocatedStays) {
+  const PreloadedRun result = expect_same("probe_idle mode=stay", 0, 1,
+                                          {{"CUPOOL_DECAY_MS", "20"}, {"CUPOOL_PREALLOC", "256M"}});
+  EXPECT_GE(result.counter("returned_bytes_total"), kMuch);
+  EXPECT_GE(reserved_at_exit(result), uint64_t{256} << 20);
+  EXPECT_LT(reserved_at_exit(result), kMuch);
+}
+
+// Its return would wait for the GPU, as cuMemFree does.
+TEST(Decay, PlainMemoryStays) {
+  const PreloadedRun result = expect_same(
+      "probe_idle mode=stay", 0, 1, {{"CUPOOL_DECAY_MS", "20"}, {"CUPOOL_BACKEND", "malloc"}});
+  EXPECT_EQ(result.counter("returned_bytes_total"), 0u);
+}
+
+// The program may be given its addresses, and what it does to them is not ours to answer.
+TEST(Decay, TheDefaultPoolIsTheProgramsToTrim) {
+  const PreloadedRun result = expect_same("probe_idle mode=stay", 0, 1,
+                                          {{"CUPOOL_DECAY_MS", "20"}, {"CUPOOL_POOL", "default"}});
+  EXPECT_EQ(result.counter("returned_bytes_total"), 0u);
+  EXPECT_EQ(result.counter("trims_total"), 0u);
+}
+
+// Contract 3: the moment when a block leaves is no exception.
+TEST(Decay, ADoubleFreeIsRefusedWhileTheBlockGoesBack) {
+  const PreloadedRun result =
+      expect_same("probe_idle mode=twice", 0, 1, {{"CUPOOL_DECAY_MS", "1"}});
+  EXPECT_GT(result.counter("returned_blocks_total"), 10u);
+}
+
+// A thread of ours meets contexts that go away, captures, forks and every kind of exit.
+class IdleThreadIsHarmless : public testing::TestWithParam<const char*> {};
+
+TEST_P(IdleThreadIsHarmless, WhateverTheProgramDoes) {
+  expect_same(GetParam(), 0, 1,
+              {{"CUPOOL_DECAY_MS", "4"},
+               {"CUPOOL_PREALLOC", "64M"},
+               {"CUPOOL_PREALLOC_BACKGROUND", "1"},
+               {"CUPOOL_STATS_INTERVAL", "1"}});
+}
+
+INSTANTIATE_TEST_SUITE_P(All, IdleThreadIsHarmless,
+                         testing::Values("probe_series mode=contexts", "probe_series mode=reset",
+                                         "probe_fork mode=busy", "probe_contexts",
+                                         "probe_runtime_shared threads=3 iterations=60"),
+                         [](const auto& row) {
+                           std::string name = row.param;
+                           for (char& c : name) c = std::isalnum(c) != 0 ? c : '_';
+                           return name;
+                         });
+
+TEST(Decay, BreaksNoCapture) {
+  const PreloadedRun without = run_preloaded("probe_capture");
+  for (int i = 0; i < 5; ++i) {
+    const PreloadedRun with = run_preloaded("probe_capture", {{"CUPOOL_DECAY_MS", "4"}});
+    EXPECT_EQ(with.process.out, without.process.out) << with.describe();
+    EXPECT_EQ(with.process.exit_code, without.process.exit_code);
+  }
+}
+
+TEST(Decay, EndsWithTheProcessHoweverItLeaves) {
+  for (const char* mode : {"return", "exit", "_exit", "quick_exit", "thread"}) {
+    expect_same(std::string("probe_exit mode=") + mode, 7, 1, {{"CUPOOL_DECAY_MS", "4"}});
+  }
+}
+
+// What the second half of the requests needed, on a GPU that takes its time for work.
+struct Needed {
+  uint64_t grown = 0;
+  uint64_t waits = 0;
+};
+
+Needed needed_by_requests(Environment environment) {
+  environment["CUPOOL_SIM_MODE"] = "timed";
+  const PreloadedRun result = run_preloaded("probe_idle mode=requests", environment);
+  EXPECT_EQ(result.process.exit_code, 0) << result.describe();
+  Needed needed;
+  EXPECT_EQ(std::sscanf(result.process.err.c_str(), "grown %" SCNu64 " waits %" SCNu64 "\n",
+                        &needed.grown, &needed.waits),
+            2)
+      << result.describe();
+  return needed;
+}
+
+// Hardly: a class may have its busiest moment late. A bound on what is pending makes the
+// difference.
+TEST(RealtimeProfile, HardlyHasASlowCaseAfterTheWarmUp) {
+  const Needed profiled =
+      needed_by_requests({{"CUPOOL_PROFILE", CUPOOL_TEST_SOURCE_FOLDER "/config/realtime.env"}});
+  const Needed bounded = needed_by_requests({{"CUPOOL_MAX_PENDING", "4M"}});
+  EXPECT_EQ(profiled.waits, 0u);
+  EXPECT_GT(bounded.waits, 0u);
+  EXPECT_LT(profiled.grown, bounded.grown / 100);
+}
+
+const Environment kInBackground = {{"CUPOOL_PREALLOC", "512M"},
+                                   {"CUPOOL_PREALLOC_BACKGROUND", "1"}};
+
+TEST(PreallocationInBackground, ReservesAsMuchAsItIsTold) {
+  const PreloadedRun result = expect_same("probe_idle mode=reserved", 0, 1, kInBackground);
+  EXPECT_GE(reserved_at_exit(result), uint64_t{512} << 20);
+  EXPECT_LE(reserved_at_exit(result), uint64_t{640} << 20) << "and not much more";
+}
+
+// Contract 4: what is just being reserved is no memory that the program lacks (contract_test.cpp
+// has its own allocations; these are others').
+TEST(PreallocationInBackground, IsThereForOtherAllocators) {
+  for (int i = 0; i < 3; ++i) {
+    expect_same("probe_oom mode=others", 0, 1,
+                {{"CUPOOL_SIM_MEMORY", "1G"},
+                 {"CUPOOL_PREALLOC", "50%"},
+                 {"CUPOOL_PREALLOC_BACKGROUND", "1"}});
+  }
+}
+
+}  // namespace
+}  // namespace preload
