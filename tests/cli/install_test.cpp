@@ -34,6 +34,7 @@ TEST(Install, WorksAfterTheFolderWasMoved) {
   EXPECT_EQ(files.count("bin/cupool"), 1u);
   EXPECT_EQ(files.count(CUPOOL_TEST_INSTALLED_LIBRARY), 1u);
   EXPECT_EQ(files.count("share/cupool/profiles/mpi.env"), 1u);
+  EXPECT_EQ(files.count("share/cupool/profiles/realtime.env"), 1u);
   for (const std::string& file : files) {
     EXPECT_TRUE(file == "bin/cupool" || file == CUPOOL_TEST_INSTALLED_LIBRARY ||
                 file.compare(0, 13, "share/cupool/") == 0 || file.compare(0, 8, "include/") == 0)

@@ -12,7 +12,7 @@ import sys
 from common import argument_parser, built, first_line, parse_arguments, write_environment
 from ordered_session import Session, spread
 from pairs_programs import programs, startup
-from pairs_session import (PAIR_HEADER, PEERS, REALTIME, goal, measure, middle, not_slower,
+from pairs_session import (PAIR_HEADER, PEERS, goal, measure, middle, not_slower,
                            pair_rows, present, values)
 
 KIB = 1 << 10
@@ -129,12 +129,9 @@ def route(session):
 
 def calls(session):
     """Single calls after warm-up: the realtime profile's promise, and the curve of a picture."""
-    profiled = os.path.exists(REALTIME)
-    if not profiled:
-        session.require("the realtime profile is there", False, "no config/realtime.env", "a file")
     rows = []
     for count, streams in ((1, 0), (1, 4), (4, 0)):
-        names = present([*(["realtime"] if profiled else []), "cupool", *PEERS])
+        names = present(["realtime", "cupool", *PEERS])
         shape = {"threads": count, **of_size("mixed"), "streams": streams, "curve": 1}
         runs = measure(session, shape, names)
         what = f"{counted(count, 'thread')}, mixed, {counted(streams, 'busy stream')}"

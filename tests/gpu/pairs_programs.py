@@ -9,7 +9,7 @@ import time
 from common import built, python
 from ordered import alternating, torch_runs
 from ordered_session import VARIANTS, spread
-from pairs_session import REALTIME, check_time, in_turn, plain_values, quartiles, ratio_goal
+from pairs_session import check_time, in_turn, plain_values, quartiles, ratio_goal
 
 STARTS = 20
 STARTUP_MS = 3.0
@@ -63,7 +63,7 @@ def thrust(session):
 
 def demo(session):
     """The inference loop: the time of a request, cupool against legacy."""
-    names = ["legacy", "cupool", *(["realtime"] if os.path.exists(REALTIME) else [])]
+    names = ["legacy", "cupool", "realtime"]
     found = {name: {"median_us": [], "p99_us": []} for name in names}
     sums = set()
     for i, name in in_turn(session, names):
