@@ -98,11 +98,11 @@ stage "dev tests" build_and_test dev ${dev[@]+"${dev[@]}"}
 if [ "$mode" != quick ]; then
   stage "release tests" test_release_library
   # A sanitizer sees most in the engine, the routes, the threads and the ends of processes. Without
-  # threads of the program, or with the library disabled, the thread sanitizer has nothing to see.
-  left_out='FaultIn|/Bad\.|/Setting\.'
+  # threads of the program the thread sanitizer has little to see.
+  left_out='FaultIn|/Bad\.|/Setting\.|RealtimeProfile'
   parts=(--targets tests/sim/all tests/unit/all tests/preload/all -- -L 'unit|preload')
   address=("${parts[@]}" -E "$left_out")
-  thread=("${parts[@]}" -E "$left_out|IpcFault|/Row7|OddSystem.*/(Driver1|Pool|Attrib|Trim)|report_schema|IsUntouchedWhenDisabled")
+  thread=("${parts[@]}" -E "$left_out|IpcFault|/Row7|OddSystem.*/(Driver1|Pool|Attrib|Trim)|report_schema")
   [ "$mode" = full ] && address=() && thread=()
   stage "address sanitizer" build_and_test asan "${address[@]}"
   stage "thread sanitizer" build_and_test tsan "${thread[@]}"

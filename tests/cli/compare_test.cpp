@@ -17,12 +17,9 @@ using cupool::cli::Report;
 using cupool::cli::tune;
 using cupool::cli::Tuning;
 using nlohmann::json;
+using preload::contains;
 using preload::ProcessResult;
 using preload::ScratchFolder;
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 std::string shell_script(const ScratchFolder& folder, const std::string& text) {
   std::string path = folder.path() + "/script";
@@ -148,10 +145,6 @@ TEST(ObserveCommand, HandsOnTheEndAndSaysWhenThereWasNothing) {
   EXPECT_TRUE(contains(nothing.err, "nothing observed")) << nothing.err;
   EXPECT_EQ(cupool({"observe", "--", "sh", "-c", "kill -9 $$"}).signal, SIGKILL);
   EXPECT_EQ(cupool({"observe", "--", "/no/such/program"}).exit_code, 127);
-}
-
-Report parsed(const json& report) {
-  return parse_report(report.dump(), "file.json");
 }
 
 std::string value_of(const Tuning& tuning, const std::string& name) {

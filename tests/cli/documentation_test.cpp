@@ -94,14 +94,14 @@ TEST(Documentation, NamesEveryFinding) {
   }
 }
 
-void expect_keys(const nlohmann::json& json, const std::string& text) {
-  if (json.is_object()) {
-    for (const auto& [key, value] : json.items()) {
+void expect_keys(const nlohmann::json& answer, const std::string& text) {
+  if (answer.is_object()) {
+    for (const auto& [key, value] : answer.items()) {
       EXPECT_NE(text.find("`" + key + "`"), std::string::npos) << key;
       expect_keys(value, text);
     }
-  } else if (json.is_array() && !json.empty()) {
-    expect_keys(json.at(0), text);
+  } else if (answer.is_array() && !answer.empty()) {
+    expect_keys(answer.at(0), text);
   }
 }
 
@@ -109,10 +109,10 @@ TEST(Documentation, NamesEveryKeyOfTheDoctorsJson) {
   const ProcessResult result =
       cupool({"doctor", "--json", preload::probe_path("probe_runtime_shared")},
              {{"CUPOOL_FREE_MOD", "1"}});
-  const nlohmann::json json = nlohmann::json::parse(result.out, nullptr, false);
-  ASSERT_TRUE(json.is_object()) << result.describe();
-  EXPECT_FALSE(json.at("findings").empty());
-  expect_keys(json, page());
+  const nlohmann::json answer = nlohmann::json::parse(result.out, nullptr, false);
+  ASSERT_TRUE(answer.is_object()) << result.describe();
+  EXPECT_FALSE(answer.at("findings").empty());
+  expect_keys(answer, page());
 }
 
 TEST(Documentation, EveryCommandHasItsPage) {

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "cli/report_model.h"
+
 namespace cli {
 
 inline nlohmann::json example_report() {
@@ -40,6 +42,11 @@ inline std::string write_report(const std::string& folder, const std::string& na
   std::string path = folder + "/" + name;
   std::ofstream(path) << report.dump();
   return path;
+}
+
+/// What the command makes of it.
+inline cupool::cli::Report parsed(const nlohmann::json& report) {
+  return cupool::cli::parse_report(report.dump(), "file.json");
 }
 
 }  // namespace cli

@@ -34,19 +34,19 @@ TEST(Options, MarkdownIsTheTableOfTheReadme) {
 
 TEST(Options, JsonHasEveryOption) {
   const ProcessResult result = cupool({"options", "--json"});
-  const nlohmann::json json = nlohmann::json::parse(result.out, nullptr, false);
-  ASSERT_TRUE(json.is_object()) << result.describe();
-  EXPECT_EQ(json.at("schema_version"), 1);
+  const nlohmann::json answer = nlohmann::json::parse(result.out, nullptr, false);
+  ASSERT_TRUE(answer.is_object()) << result.describe();
+  EXPECT_EQ(answer.at("schema_version"), 1);
   std::size_t i = 0;
   for (const cupool::config::Row& row : cupool::config::rows()) {
-    const nlohmann::json& option = json.at("options").at(i++);
+    const nlohmann::json& option = answer.at("options").at(i++);
     EXPECT_EQ(option.at("name"), row.name);
     EXPECT_EQ(option.at("default"), row.default_text);
     EXPECT_EQ(option.at("accepts"), row.accepted());
     EXPECT_EQ(option.at("section"), row.section);
     EXPECT_EQ(option.at("meaning"), row.documentation);
   }
-  EXPECT_EQ(json.at("options").size(), i);
+  EXPECT_EQ(answer.at("options").size(), i);
 }
 
 TEST(Options, ExplainsOneByAnyOfItsNames) {

@@ -13,6 +13,7 @@ namespace {
 using cupool::cli::parse_trace;
 using cupool::cli::ReplayTrace;
 using cupool::cli::UsageError;
+using preload::contains;
 using preload::ProcessResult;
 using preload::ScratchFolder;
 
@@ -25,10 +26,6 @@ std::string error_of(const std::string& text) {
     return error.what();
   }
   return "";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 TEST(ReplayTrace, JoinsFreesToTheirAllocations) {

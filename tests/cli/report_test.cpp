@@ -19,12 +19,9 @@ using cupool::cli::Report;
 using cupool::cli::ReportError;
 using cupool::cli::tell;
 using nlohmann::json;
+using preload::contains;
 using preload::ProcessResult;
 using preload::ScratchFolder;
-
-Report parsed(const json& report) {
-  return parse_report(report.dump(), "file.json");
-}
 
 std::string error_of(const std::string& text) {
   try {
@@ -33,10 +30,6 @@ std::string error_of(const std::string& text) {
     return error.what();
   }
   return "";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 bool says(const std::vector<std::string>& sentences, const std::string& part) {

@@ -35,9 +35,9 @@ TEST(Run, ServesAProgramOfEachRouteFromThePools) {
     EXPECT_EQ(result.exit_code, 0) << result.describe();
     EXPECT_EQ(result.out, plain.out);
     EXPECT_EQ(result.err, plain.err);
-    const nlohmann::json json = nlohmann::json::parse(preload::read_file(report), nullptr, false);
-    ASSERT_TRUE(json.is_object()) << result.describe();
-    EXPECT_GT(json.at("devices").at(0).at("counters").at("malloc_calls_total"), 0);
+    const nlohmann::json answer = nlohmann::json::parse(preload::read_file(report), nullptr, false);
+    ASSERT_TRUE(answer.is_object()) << result.describe();
+    EXPECT_GT(answer.at("devices").at(0).at("counters").at("malloc_calls_total"), 0);
   }
 }
 

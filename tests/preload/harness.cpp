@@ -69,6 +69,17 @@ uint64_t PreloadedRun::counter(const std::string& key) const {
   return sum;
 }
 
+Environment old_driver(const char* folder, const Environment& more) {
+  Environment extra = more;
+  extra["LD_LIBRARY_PATH"] =
+      std::string(CUPOOL_TEST_SIM_ROOT) + "/" + folder + ":" + CUPOOL_TEST_SIM_FOLDER;
+  return extra;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 Environment base_environment() {
   Environment environment = {{"PATH", "/usr/local/bin:/usr/bin:/bin"},
                              {"HOME", "/tmp"},

@@ -44,6 +44,17 @@ struct PreloadedRun {
   std::string describe() const { return process.describe(); }
 };
 
+/// A row of a table of environments that a test runs in.
+struct NamedEnvironment {
+  const char* name;
+  Environment extra;
+};
+
+/// `more`, with the simulated driver of a folder of tests/sim that lacks what its name says.
+Environment old_driver(const char* folder, const Environment& more = {});
+
+bool contains(const std::string& text, const std::string& part);
+
 /// The variables that every run gets: path, simulated driver, nothing of CUPOOL_*.
 Environment base_environment();
 
@@ -51,6 +62,12 @@ Environment base_environment();
 inline constexpr bool kThreadSanitizer = std::string_view(CUPOOL_TEST_SANITIZE) == "thread";
 inline constexpr bool kSanitizer =
     kThreadSanitizer || std::string_view(CUPOOL_TEST_SANITIZE) == "address";
+
+/// How often something is done that does not change its nature: a sanitized program takes ten times
+/// as long for it.
+inline constexpr int often(int times) {
+  return kThreadSanitizer ? times / 4 : times;
+}
 
 /// The library that is tested: this build's, or the one that PRELOAD_TEST_LIBRARY names.
 std::string library_path();

@@ -7,12 +7,12 @@
 namespace preload {
 namespace {
 
-constexpr int kExitCode = 7;
+constexpr int kProbeExitCode = 7;  // of probe_exit
 
 class Ending : public testing::TestWithParam<const char*> {};
 
 TEST_P(Ending, KeepsTheExitCodeAndReportsOnce) {
-  expect_same(std::string("probe_exit mode=") + GetParam(), kExitCode, 1);
+  expect_same(std::string("probe_exit mode=") + GetParam(), kProbeExitCode, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Ending,
@@ -29,22 +29,22 @@ TEST(Ending, AbortStaysAnAbort) {
   EXPECT_EQ(preloaded.process.out, plain.out);
 }
 
-struct Multiplying {
+struct Multiplied {
   const char* mode;
   size_t reports;
 };
 
-class Fork : public testing::TestWithParam<Multiplying> {};
+class Fork : public testing::TestWithParam<Multiplied> {};
 
 TEST_P(Fork, IsRightAndReportsComeFromUsersOfTheGpuAlone) {
   expect_same(std::string("probe_fork mode=") + GetParam().mode, 0, GetParam().reports);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Fork,
-                         testing::Values(Multiplying{"after", 1}, Multiplying{"after_idle", 1},
-                                         Multiplying{"busy", 1}, Multiplying{"before", 1},
-                                         Multiplying{"both", 2}, Multiplying{"vfork", 1},
-                                         Multiplying{"spawn", 1}, Multiplying{"system", 1}),
+                         testing::Values(Multiplied{"after", 1}, Multiplied{"after_idle", 1},
+                                         Multiplied{"busy", 1}, Multiplied{"before", 1},
+                                         Multiplied{"both", 2}, Multiplied{"vfork", 1},
+                                         Multiplied{"spawn", 1}, Multiplied{"system", 1}),
                          [](const auto& row) { return std::string(row.param.mode); });
 
 // Style 9: the report goes to standard error by default, as text, after the program's own output.

@@ -108,10 +108,12 @@ INSTANTIATE_TEST_SUITE_P(All, Multiplying,
 TEST(Threads, TenThousandGrowNothing) {
   // A sanitizer's own memory grows.
   const std::string allowed = kSanitizer ? " allowed_kib=1000000" : "";
-  const PreloadedRun result = expect_same("probe_life_threads threads=10000" + allowed);
+  const auto threads = static_cast<uint64_t>(often(10000));
+  const PreloadedRun result =
+      expect_same("probe_life_threads threads=" + std::to_string(threads) + allowed);
   EXPECT_NE(result.process.out.find("streams grown no"), std::string::npos) << result.describe();
   EXPECT_NE(result.process.out.find("memory grown no"), std::string::npos) << result.describe();
-  EXPECT_EQ(result.counter("malloc_calls_total"), 20000u);
+  EXPECT_EQ(result.counter("malloc_calls_total"), 2 * threads);
 }
 
 // --- a report on a signal ---
@@ -184,7 +186,7 @@ INSTANTIATE_TEST_SUITE_P(All, SignalIsHarmless,
                          [](const auto& row) { return std::string(row.param); });
 
 TEST(ReportOnSignal, MayComeUntilTheVeryEnd) {
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < often(12); ++i) {
     const PreloadedRun result = run_preloaded("probe_life_signal mode=leaving", kOnUsr1);
     EXPECT_EQ(result.process.exit_code, 0) << result.describe();
     EXPECT_EQ(by_number(result).count(0), 1u) << result.describe();

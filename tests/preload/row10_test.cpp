@@ -7,11 +7,6 @@
 namespace preload {
 namespace {
 
-struct Setting {
-  const char* name;
-  Environment extra;
-};
-
 long grown_kib(const std::string& out) {
   const size_t at = out.find("grown_kib=");
   return at == std::string::npos ? 1 << 30 : std::strtol(out.c_str() + at + 10, nullptr, 10);
@@ -35,7 +30,7 @@ std::map<std::string, uint64_t> calls_in(const std::string& file) {
   return calls;
 }
 
-class Row10 : public testing::TestWithParam<Setting> {};
+class Row10 : public testing::TestWithParam<NamedEnvironment> {};
 
 TEST_P(Row10, ContextsComeAndGoWithoutGrowth) {
   constexpr uint64_t kRounds = 100;
@@ -75,13 +70,14 @@ TEST_P(Row10, ContextsComeAndGoWithoutGrowth) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Row10,
-                         testing::Values(Setting{"Auto", {}},
-                                         Setting{"Sync", {{"CUPOOL_FREE_MODE", "sync"}}},
-                                         Setting{"Malloc", {{"CUPOOL_BACKEND", "malloc"}}},
-                                         Setting{"DefaultPool", {{"CUPOOL_POOL", "default"}}},
-                                         Setting{"SmallDevice", {{"CUPOOL_SIM_MEMORY", "128M"}}}),
-                         [](const auto& row) { return std::string(row.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    All, Row10,
+    testing::Values(NamedEnvironment{"Auto", {}},
+                    NamedEnvironment{"Sync", {{"CUPOOL_FREE_MODE", "sync"}}},
+                    NamedEnvironment{"Malloc", {{"CUPOOL_BACKEND", "malloc"}}},
+                    NamedEnvironment{"DefaultPool", {{"CUPOOL_POOL", "default"}}},
+                    NamedEnvironment{"SmallDevice", {{"CUPOOL_SIM_MEMORY", "128M"}}}),
+    [](const auto& row) { return std::string(row.param.name); });
 
 }  // namespace
 }  // namespace preload

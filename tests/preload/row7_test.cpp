@@ -6,11 +6,6 @@
 namespace preload {
 namespace {
 
-struct Setting {
-  const char* name;
-  Environment extra;
-};
-
 int64_t gauge(const PreloadedRun& run, const char* key) {
   int64_t sum = 0;
   for (const nlohmann::json& report : run.reports) {
@@ -21,7 +16,7 @@ int64_t gauge(const PreloadedRun& run, const char* key) {
   return sum;
 }
 
-class Row7 : public testing::TestWithParam<Setting> {};
+class Row7 : public testing::TestWithParam<NamedEnvironment> {};
 
 TEST_P(Row7, CopiesKernelsAndFreesOfTwoDevices) {
   for (const char* devices : {"2", "8"}) {
@@ -45,11 +40,12 @@ TEST_P(Row7, CopiesKernelsAndFreesOfTwoDevices) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Row7,
-                         testing::Values(Setting{"Pool", {{"CUPOOL_BACKEND", "pool"}}},
-                                         Setting{"Auto", {{"CUPOOL_BACKEND", "auto"}}},
-                                         Setting{"Malloc", {{"CUPOOL_BACKEND", "malloc"}}},
-                                         Setting{"DefaultPool", {{"CUPOOL_POOL", "default"}}},
-                                         Setting{"Sync", {{"CUPOOL_FREE_MODE", "sync"}}}),
+                         testing::Values(NamedEnvironment{"Pool", {{"CUPOOL_BACKEND", "pool"}}},
+                                         NamedEnvironment{"Auto", {{"CUPOOL_BACKEND", "auto"}}},
+                                         NamedEnvironment{"Malloc", {{"CUPOOL_BACKEND", "malloc"}}},
+                                         NamedEnvironment{"DefaultPool",
+                                                          {{"CUPOOL_POOL", "default"}}},
+                                         NamedEnvironment{"Sync", {{"CUPOOL_FREE_MODE", "sync"}}}),
                          [](const auto& row) { return std::string(row.param.name); });
 
 // Contract 4 with two devices: idle memory is looked for where it is needed.

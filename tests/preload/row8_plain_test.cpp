@@ -9,10 +9,6 @@ namespace {
 // them.
 const std::pair<std::string, std::string> kNoSharing{"CUPOOL_IPC", "0"};
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 TEST(Row8Bypass, NamedLibrariesHavePlainMemory) {
   // A whole name before its ending, or before a version or a dash.
   for (const char* list : {"libnet", "libother, libnet ,libmore", "libnet_shared,libnet_static"}) {
@@ -49,7 +45,7 @@ TEST(Row8Bypass, OthersAndNobodyArePooled) {
   }
 }
 
-struct Setting {
+struct AgentsSetting {
   const char* name;
   Environment extra;
   const char* backend;
@@ -58,10 +54,10 @@ struct Setting {
   const char* after;
 };
 
-class Row8Agents : public testing::TestWithParam<Setting> {};
+class Row8Agents : public testing::TestWithParam<AgentsSetting> {};
 
 TEST_P(Row8Agents, LoadedLate) {
-  const Setting& setting = GetParam();
+  const AgentsSetting& setting = GetParam();
   Environment environment = setting.extra;
   environment.insert(kNoSharing);
   const PreloadedRun run = run_preloaded("probe_agents", environment);
@@ -78,30 +74,30 @@ TEST_P(Row8Agents, LoadedLate) {
 
 // What the user has asked for by name stays.
 INSTANTIATE_TEST_SUITE_P(All, Row8Agents,
-                         testing::Values(Setting{"Auto",
-                                                 {},
-                                                 "malloc",
-                                                 "sync",
-                                                 "plain 0, free waits 0",
-                                                 "plain 30 of 30, free waits 1"},
-                                         Setting{"PoolByName",
-                                                 {{"CUPOOL_BACKEND", "pool"}},
-                                                 "pool",
-                                                 "sync",
-                                                 "plain 0, free waits 0",
-                                                 "plain 0 of 30, free waits 1"},
-                                         Setting{"OrderedByName",
-                                                 {{"CUPOOL_FREE_MODE", "ordered"}},
-                                                 "malloc",
-                                                 "ordered",
-                                                 "plain 0, free waits 0",
-                                                 "plain 30 of 30, free waits 0"},
-                                         Setting{"Malloc",
-                                                 {{"CUPOOL_BACKEND", "malloc"}},
-                                                 "malloc",
-                                                 "sync",
-                                                 "plain 1, free waits 0",
-                                                 "plain 30 of 30, free waits 1"}),
+                         testing::Values(AgentsSetting{"Auto",
+                                                       {},
+                                                       "malloc",
+                                                       "sync",
+                                                       "plain 0, free waits 0",
+                                                       "plain 30 of 30, free waits 1"},
+                                         AgentsSetting{"PoolByName",
+                                                       {{"CUPOOL_BACKEND", "pool"}},
+                                                       "pool",
+                                                       "sync",
+                                                       "plain 0, free waits 0",
+                                                       "plain 0 of 30, free waits 1"},
+                                         AgentsSetting{"OrderedByName",
+                                                       {{"CUPOOL_FREE_MODE", "ordered"}},
+                                                       "malloc",
+                                                       "ordered",
+                                                       "plain 0, free waits 0",
+                                                       "plain 30 of 30, free waits 0"},
+                                         AgentsSetting{"Malloc",
+                                                       {{"CUPOOL_BACKEND", "malloc"}},
+                                                       "malloc",
+                                                       "sync",
+                                                       "plain 1, free waits 0",
+                                                       "plain 30 of 30, free waits 1"}),
                          [](const auto& row) { return std::string(row.param.name); });
 
 TEST(Row8AgentsName, AnyOtherLibraryChangesNothing) {

@@ -8,11 +8,6 @@
 namespace preload {
 namespace {
 
-struct Setting {
-  const char* name;
-  Environment extra;
-};
-
 std::vector<std::string> lines_of(const std::string& out) {
   std::vector<std::string> lines;
   std::istringstream stream(out);
@@ -20,11 +15,7 @@ std::vector<std::string> lines_of(const std::string& out) {
   return lines;
 }
 
-bool contains(const std::string& text, const char* part) {
-  return text.find(part) != std::string::npos;
-}
-
-class Row9 : public testing::TestWithParam<Setting> {};
+class Row9 : public testing::TestWithParam<NamedEnvironment> {};
 
 TEST_P(Row9, CapturesThatAreValidStayValid) {
   const ProcessResult plain = run_plain("probe_row9", GetParam().extra);
@@ -52,22 +43,18 @@ TEST_P(Row9, CapturesThatAreValidStayValid) {
   for (const nlohmann::json& report : run.reports) expect_identity(report);
 }
 
-Environment old_driver(const char* folder) {
-  return {{"LD_LIBRARY_PATH",
-           std::string(CUPOOL_TEST_SIM_ROOT) + "/" + folder + ":" + CUPOOL_TEST_SIM_FOLDER}};
-}
-
 INSTANTIATE_TEST_SUITE_P(
     All, Row9,
-    testing::Values(Setting{"Auto", {}}, Setting{"Ordered", {{"CUPOOL_FREE_MODE", "ordered"}}},
-                    Setting{"Sync", {{"CUPOOL_FREE_MODE", "sync"}}},
-                    Setting{"Malloc", {{"CUPOOL_BACKEND", "malloc"}}},
-                    Setting{"DefaultPool", {{"CUPOOL_POOL", "default"}}},
-                    Setting{"LittlePending", {{"CUPOOL_MAX_PENDING", "2M"}}},
-                    Setting{"NothingCached", {{"CUPOOL_MAX_CACHED", "0"}}},
-                    Setting{"Timed", {{"CUPOOL_SIM_MODE", "timed"}}},
-                    Setting{"WithoutContextEvents", old_driver("lib-no-ctx-event")},
-                    Setting{"WithoutPools", {{"CUPOOL_SIM_POOLS", "0"}}}),
+    testing::Values(NamedEnvironment{"Auto", {}},
+                    NamedEnvironment{"Ordered", {{"CUPOOL_FREE_MODE", "ordered"}}},
+                    NamedEnvironment{"Sync", {{"CUPOOL_FREE_MODE", "sync"}}},
+                    NamedEnvironment{"Malloc", {{"CUPOOL_BACKEND", "malloc"}}},
+                    NamedEnvironment{"DefaultPool", {{"CUPOOL_POOL", "default"}}},
+                    NamedEnvironment{"LittlePending", {{"CUPOOL_MAX_PENDING", "2M"}}},
+                    NamedEnvironment{"NothingCached", {{"CUPOOL_MAX_CACHED", "0"}}},
+                    NamedEnvironment{"Timed", {{"CUPOOL_SIM_MODE", "timed"}}},
+                    NamedEnvironment{"WithoutContextEvents", old_driver("lib-no-ctx-event")},
+                    NamedEnvironment{"WithoutPools", {{"CUPOOL_SIM_POOLS", "0"}}}),
     [](const auto& row) { return std::string(row.param.name); });
 
 }  // namespace

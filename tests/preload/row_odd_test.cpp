@@ -8,19 +8,7 @@
 namespace preload {
 namespace {
 
-struct System {
-  const char* name;
-  Environment extra;
-};
-
-Environment old_driver(const char* folder, const Environment& more = {}) {
-  Environment extra = more;
-  extra["LD_LIBRARY_PATH"] =
-      std::string(CUPOOL_TEST_SIM_ROOT) + "/" + folder + ":" + CUPOOL_TEST_SIM_FOLDER;
-  return extra;
-}
-
-class OddSystem : public testing::TestWithParam<System> {};
+class OddSystem : public testing::TestWithParam<NamedEnvironment> {};
 
 TEST_P(OddSystem, GivesRightResultsAndOneWarningAtMost) {
   for (const char* probe :
@@ -47,23 +35,25 @@ TEST_P(OddSystem, GivesRightResultsAndOneWarningAtMost) {
 INSTANTIATE_TEST_SUITE_P(
     All, OddSystem,
     testing::Values(
-        System{"Driver11_2", {{"CUPOOL_SIM_DRIVER_VERSION", "11020"}}},
-        System{"Driver11_8", {{"CUPOOL_SIM_DRIVER_VERSION", "11080"}}},
-        System{"Driver12_2", {{"CUPOOL_SIM_DRIVER_VERSION", "12020"}}},
-        System{"Driver12_4", old_driver("lib-no-ctx-event")},
-        System{"Driver12_2WithoutContextEvents",
-               old_driver("lib-no-ctx-event", {{"CUPOOL_SIM_DRIVER_VERSION", "12020"}})},
-        System{"NoPools", {{"CUPOOL_SIM_POOLS", "0"}}},
-        System{"NoPoolsNoContextEvents",
-               old_driver("lib-no-ctx-event", {{"CUPOOL_SIM_POOLS", "0"}})},
-        System{"PoolCreationRefused", {{"CUPOOL_SIM_FAIL", "cuMemPoolCreate:*=801"}}},
-        System{"PoolCreationFails", {{"CUPOOL_SIM_FAIL", "cuMemPoolCreate:*=999"}}},
-        System{"PoolMemoryRefused", {{"CUPOOL_SIM_FAIL", "cuMemAllocFromPoolAsync:*=801"}}},
-        System{"AttributesRefused", {{"CUPOOL_SIM_FAIL", "cuMemPoolSetAttribute:*=801"}}},
-        System{"AttributesUnknown", {{"CUPOOL_SIM_FAIL", "cuMemPoolSetAttribute:*=1"}}},
-        System{"AttributesUnreadable", {{"CUPOOL_SIM_FAIL", "cuMemPoolGetAttribute:*=801"}}},
-        System{"TrimRefused", {{"CUPOOL_SIM_FAIL", "cuMemPoolTrimTo:*=801"}}},
-        System{"ContextEventsRefused", {{"CUPOOL_SIM_FAIL", "cuCtxRecordEvent:*=801"}}}),
+        NamedEnvironment{"Driver11_2", {{"CUPOOL_SIM_DRIVER_VERSION", "11020"}}},
+        NamedEnvironment{"Driver11_8", {{"CUPOOL_SIM_DRIVER_VERSION", "11080"}}},
+        NamedEnvironment{"Driver12_2", {{"CUPOOL_SIM_DRIVER_VERSION", "12020"}}},
+        NamedEnvironment{"Driver12_4", old_driver("lib-no-ctx-event")},
+        NamedEnvironment{"Driver12_2WithoutContextEvents",
+                         old_driver("lib-no-ctx-event", {{"CUPOOL_SIM_DRIVER_VERSION", "12020"}})},
+        NamedEnvironment{"NoPools", {{"CUPOOL_SIM_POOLS", "0"}}},
+        NamedEnvironment{"NoPoolsNoContextEvents",
+                         old_driver("lib-no-ctx-event", {{"CUPOOL_SIM_POOLS", "0"}})},
+        NamedEnvironment{"PoolCreationRefused", {{"CUPOOL_SIM_FAIL", "cuMemPoolCreate:*=801"}}},
+        NamedEnvironment{"PoolCreationFails", {{"CUPOOL_SIM_FAIL", "cuMemPoolCreate:*=999"}}},
+        NamedEnvironment{"PoolMemoryRefused",
+                         {{"CUPOOL_SIM_FAIL", "cuMemAllocFromPoolAsync:*=801"}}},
+        NamedEnvironment{"AttributesRefused", {{"CUPOOL_SIM_FAIL", "cuMemPoolSetAttribute:*=801"}}},
+        NamedEnvironment{"AttributesUnknown", {{"CUPOOL_SIM_FAIL", "cuMemPoolSetAttribute:*=1"}}},
+        NamedEnvironment{"AttributesUnreadable",
+                         {{"CUPOOL_SIM_FAIL", "cuMemPoolGetAttribute:*=801"}}},
+        NamedEnvironment{"TrimRefused", {{"CUPOOL_SIM_FAIL", "cuMemPoolTrimTo:*=801"}}},
+        NamedEnvironment{"ContextEventsRefused", {{"CUPOOL_SIM_FAIL", "cuCtxRecordEvent:*=801"}}}),
     [](const auto& row) { return std::string(row.param.name); });
 
 // Refused pools are as good as none: the cache works over plain memory.

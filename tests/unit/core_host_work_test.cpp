@@ -17,12 +17,12 @@ struct FakeStreams {
   CUresult record_result = CUDA_SUCCESS;
 } streams;
 
-CUcontext const kContext = reinterpret_cast<CUcontext>(0x1000);
+CUcontext const kWorkContext = reinterpret_cast<CUcontext>(0x1000);
 CUstream const kFirst = reinterpret_cast<CUstream>(0x10000);
 CUstream const kSecond = reinterpret_cast<CUstream>(0x20000);
 
-CUresult fake_get_current(CUcontext* context) {
-  *context = kContext;
+CUresult host_work_get_current(CUcontext* context) {
+  *context = kWorkContext;
   return CUDA_SUCCESS;
 }
 CUresult fake_create(CUevent* event, unsigned int) {
@@ -35,10 +35,10 @@ CUresult fake_record(CUevent event, CUstream stream) {
   streams.recorded_on[event] = stream;
   return CUDA_SUCCESS;
 }
-CUresult fake_query(CUevent event) {
+CUresult host_work_query(CUevent event) {
   return streams.complete.at(event) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
-CUresult fake_wait(CUevent event) {
+CUresult host_work_wait(CUevent event) {
   streams.waited.push_back(event);
   streams.complete[event] = true;
   return CUDA_SUCCESS;
@@ -48,11 +48,11 @@ class HostWorkTest : public testing::Test {
  protected:
   HostWorkTest() {
     streams = FakeStreams{};
-    driver_.cuCtxGetCurrent = fake_get_current;
+    driver_.cuCtxGetCurrent = host_work_get_current;
     driver_.cuEventCreate = fake_create;
     driver_.cuEventRecord = fake_record;
-    driver_.cuEventQuery = fake_query;
-    driver_.cuEventSynchronize = fake_wait;
+    driver_.cuEventQuery = host_work_query;
+    driver_.cuEventSynchronize = host_work_wait;
   }
   bool waits(HostWork& work) {
     bool waited = false;
@@ -63,13 +63,13 @@ class HostWorkTest : public testing::Test {
 };
 
 TEST_F(HostWorkTest, NothingSubmittedNothingToWaitFor) {
-  HostWork work(driver_, kContext);
+  HostWork work(driver_, kWorkContext);
   EXPECT_FALSE(work.maybe_pending());
   EXPECT_FALSE(waits(work));
 }
 
 TEST_F(HostWorkTest, APendingCopyIsWaitedForOnce) {
-  HostWork work(driver_, kContext);
+  HostWork work(driver_, kWorkContext);
   work.submitted(kFirst);
   EXPECT_TRUE(work.maybe_pending());
   EXPECT_TRUE(waits(work));
@@ -78,7 +78,7 @@ TEST_F(HostWorkTest, APendingCopyIsWaitedForOnce) {
 }
 
 TEST_F(HostWorkTest, ACopyThatIsDoneIsNotWaitedFor) {
-  HostWork work(driver_, kContext);
+  HostWork work(driver_, kWorkContext);
   work.submitted(kFirst);
   streams.complete.begin()->second = true;
   EXPECT_FALSE(waits(work));
@@ -86,7 +86,7 @@ TEST_F(HostWorkTest, ACopyThatIsDoneIsNotWaitedFor) {
 }
 
 TEST_F(HostWorkTest, EveryStreamIsCovered) {
-  HostWork work(driver_, kContext);
+  HostWork work(driver_, kWorkContext);
   work.submitted(kFirst);
   work.submitted(kSecond);
   work.submitted(CU_STREAM_PER_THREAD);
@@ -95,14 +95,14 @@ TEST_F(HostWorkTest, EveryStreamIsCovered) {
 }
 
 TEST_F(HostWorkTest, ALaterCopyOnAStreamCoversTheEarlierOne) {
-  HostWork work(driver_, kContext);
+  HostWork work(driver_, kWorkContext);
   for (int i = 0; i < 100; ++i) work.submitted(kFirst);
   EXPECT_EQ(streams.recorded_on.size(), 1u) << "one event a stream, not one a copy";
   EXPECT_TRUE(waits(work));
 }
 
 TEST_F(HostWorkTest, WorkOfADestroyedStreamStaysPendingWhenItsHandleComesBack) {
-  HostWork work(driver_, kContext);
+  HostWork work(driver_, kWorkContext);
   work.submitted(kFirst);
   work.stream_destroyed(kFirst);
   work.submitted(kFirst);  // another stream with the same handle
@@ -111,7 +111,7 @@ TEST_F(HostWorkTest, WorkOfADestroyedStreamStaysPendingWhenItsHandleComesBack) {
 }
 
 TEST_F(HostWorkTest, EventsAreUsedAgain) {
-  HostWork work(driver_, kContext);
+  HostWork work(driver_, kWorkContext);
   for (int i = 0; i < 100; ++i) {
     work.submitted(kFirst);
     EXPECT_TRUE(waits(work));
@@ -121,7 +121,7 @@ TEST_F(HostWorkTest, EventsAreUsedAgain) {
 }
 
 TEST_F(HostWorkTest, WorkWithoutAnEventIsCoveredByTheContextAlone) {
-  HostWork work(driver_, kContext);
+  HostWork work(driver_, kWorkContext);
   streams.record_result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   work.submitted(kFirst);
   EXPECT_TRUE(work.needs_context());
@@ -134,7 +134,7 @@ TEST_F(HostWorkTest, WorkWithoutAnEventIsCoveredByTheContextAlone) {
 }
 
 TEST_F(HostWorkTest, AContextThatIsGoneHasNothingPending) {
-  HostWork work(driver_, kContext);
+  HostWork work(driver_, kWorkContext);
   work.submitted(kFirst);
   work.submitted_unseen();
   work.abandon();

@@ -25,7 +25,7 @@ struct Metric {
 };
 
 // Fails on a line that the format does not know, and on samples that do not stand with their HELP.
-std::map<std::string, Metric> parsed(const std::string& text) {
+std::map<std::string, Metric> metrics_in(const std::string& text) {
   std::map<std::string, Metric> metrics;
   const std::regex help("# HELP ([a-zA-Z_:][a-zA-Z0-9_:]*) (.+)");
   const std::regex type("# TYPE ([a-zA-Z_:][a-zA-Z0-9_:]*) (counter|gauge|summary|histogram)");
@@ -63,7 +63,7 @@ const std::string kLabels = "{device=\"0\",pid=\"4242\",rank=\"3\"}";
 TEST(PrometheusReport, KeepsToTheFormatAndItsNames) {
   const std::string text = prometheus_report(fixed_snapshot());
   EXPECT_EQ(text.back(), '\n') << "the last line must end";
-  for (const auto& [name, metric] : parsed(text)) {
+  for (const auto& [name, metric] : metrics_in(text)) {
     EXPECT_FALSE(metric.samples.empty()) << name;
     EXPECT_EQ(name.rfind("cupool_", 0), 0u) << name;
     const bool total = name.size() > 6 && name.compare(name.size() - 6, 6, "_total") == 0;
@@ -75,7 +75,7 @@ TEST(PrometheusReport, KeepsToTheFormatAndItsNames) {
 TEST(PrometheusReport, HasEveryCounterAndGauge) {
   stats::Snapshot snapshot = fixed_snapshot();
   const stats::DeviceSnapshot& device = snapshot.devices[0];
-  auto metrics = parsed(prometheus_report(snapshot));
+  auto metrics = metrics_in(prometheus_report(snapshot));
   std::size_t counters = 0;
 #define CUPOOL_COUNTER(key, unit, help)                                  \
   if (std::string(#unit) != "ns") {                                      \
@@ -100,7 +100,7 @@ TEST(PrometheusReport, HasEveryCounterAndGauge) {
 }
 
 TEST(PrometheusReport, TimesAreSummariesInSeconds) {
-  auto metrics = parsed(prometheus_report(fixed_snapshot()));
+  auto metrics = metrics_in(prometheus_report(fixed_snapshot()));
   Metric& malloc = metrics["cupool_malloc_duration_seconds"];
   EXPECT_EQ(malloc.type, "summary");
   EXPECT_EQ(malloc.samples["cupool_malloc_duration_seconds"
@@ -115,7 +115,7 @@ TEST(PrometheusReport, DevicesOfOneMetricStandTogether) {
   snapshot.devices.push_back(test::fixed_device());
   snapshot.devices[1].ordinal = 5;
   snapshot.devices[1].pool = {};
-  auto metrics = parsed(prometheus_report(snapshot));
+  auto metrics = metrics_in(prometheus_report(snapshot));
   EXPECT_EQ(metrics["cupool_held_bytes"].samples.size(), 2u);
   EXPECT_EQ(metrics["cupool_pool_used_bytes"].samples.size(), 1u) << "one has no pool";
 }
@@ -124,12 +124,12 @@ TEST(PrometheusReport, EscapesWhatComesFromOutside) {
   stats::Snapshot snapshot = fixed_snapshot();
   snapshot.process.program_path = "/a\"b\\c\nd\xff\xc3\xa9\xe2\x82";
   const std::string text = prometheus_report(snapshot);
-  parsed(text);
+  metrics_in(text);
   EXPECT_THAT(text, HasSubstr("program=\"/a\\\"b\\\\c\\nd?\xc3\xa9??\""));
 }
 
 TEST(PrometheusReport, AnEmptySnapshotHasTheProcessAlone) {
-  for (const auto& [name, metric] : parsed(prometheus_report(stats::Snapshot{}))) {
+  for (const auto& [name, metric] : metrics_in(prometheus_report(stats::Snapshot{}))) {
     EXPECT_THAT(name, testing::AnyOf(HasSubstr("process"), HasSubstr("report_time")));
   }
 }
