@@ -19,7 +19,7 @@ bool Decay::go_on() {
   if (next_ == contexts_.size()) begin();
   for (; next_ != contexts_.size(); ++next_, looked_ = trimming_ = false) {
     Context& context = *contexts_[next_];
-    // A capture is short, and harmed by more than one would think.
+    // No call of ours harms one, but it is short: rather none at all.
     if (!context.usable() || Ordering::any_capture()) continue;
     if (!trimming_ && give_back_some(context)) return true;
     const bool last_of_device =

@@ -18,7 +18,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
-// Between two parts, so that the program finds the driver free: about what a part takes.
+// Between two parts, so that the program finds the driver free.
 constexpr microseconds kPause{1000};
 // What waits for a context that can be used is looked at again.
 constexpr microseconds kPatience{100'000};

@@ -37,7 +37,7 @@ build semantics "$nvcc" "${flags[@]}" -cudart static \
 build thrust_loop "$nvcc" "${flags[@]}" -cudart static \
   -Xlinker --wrap=cudaMalloc -Xlinker --wrap=cudaFree \
   "$here/thrust_loop.cu" -o "$out/thrust_loop"
-for program in ordered_stress kernel_then_free host_reliance overlap; do
+for program in ordered_stress kernel_then_free host_reliance overlap idle_memory; do
   build "$program" "$nvcc" "${flags[@]}" -cudart static "$here/$program.cu" -o "$out/$program"
 done
 build ipc_pair "$nvcc" "${flags[@]}" -cudart static \

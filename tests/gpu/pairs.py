@@ -2,7 +2,7 @@
 """The cost of a pair of cudaMalloc and cudaFree on a real GPU, against legacy and other allocators.
 
 Runs everything side by side, in alternating rounds: one thread by size, many threads, GPU busy, what
-libcudart adds, single calls with the realtime profile, whole programs, start-up. Writes environment.txt,
+libcudart adds, single calls with the realtime profile, idle memory, whole programs, start-up. Writes environment.txt,
 raw.csv, table.md and log.txt into the output folder; exits non-zero if a figure that is asked for is
 missed. Usually started by run_pairs.sh. scripts/plots.py draws raw.csv.
 """
@@ -11,6 +11,7 @@ import sys
 
 from common import argument_parser, built, first_line, parse_arguments, write_environment
 from ordered_session import Session, spread
+from pairs_idle import idle
 from pairs_programs import programs, startup
 from pairs_session import (PAIR_HEADER, PEERS, goal, measure, middle, not_slower,
                            pair_rows, present, values)
@@ -142,7 +143,7 @@ def calls(session):
     session.table("Single calls", PAIR_HEADER, rows)
 
 
-SECTIONS = {f.__name__: f for f in (single, threads, busy, route, calls, programs, startup)}
+SECTIONS = {f.__name__: f for f in (single, threads, busy, route, calls, idle, programs, startup)}
 
 
 def add_environment(options):

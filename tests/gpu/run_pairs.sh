@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # What a pair of cudaMalloc and cudaFree costs on a real GPU, against legacy and against the allocators
 # that a program could link instead, side by side in alternating runs: one thread and many, GPU idle and
-# busy, single calls, whole programs, start-up. Fails if a figure that is asked for is missed. Programs
-# come from build.sh, whose head says how RMM gets there; carry .gpu to the machine.
+# busy, single calls, idle memory, whole programs, start-up. Fails if a figure that is asked for is
+# missed. Programs come from build.sh, whose head says how RMM gets there; carry .gpu to the machine.
 #   tests/gpu/run_pairs.sh                    all, 5 rounds, under 25 minutes, into $OUT (default ./out)
-#   tests/gpu/run_pairs.sh single threads     some of: single threads busy route calls programs startup
-#   tests/gpu/run_pairs.sh --budget 580 busy route calls programs startup
+#   tests/gpu/run_pairs.sh single threads     some of: single threads busy route calls idle programs startup
+#   tests/gpu/run_pairs.sh --budget 580 busy route calls idle programs startup
 # In two halves where a command may last ten minutes: "single threads", then the others.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
