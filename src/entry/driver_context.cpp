@@ -1,11 +1,13 @@
 // Driver hooks of contexts and streams: synchronisation, the end of contexts, captures.
 #include <atomic>
+#include <map>
+#include <mutex>
 
 #include "core/device_use.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
-#include "process/lifecycle.h"
 #include "process/context_visits.h"
+#include "process/lifecycle.h"
 
 using cupool::core::Allocator;
 using cupool::core::Context;
@@ -74,13 +76,48 @@ CUresult end_primary(const cupool::cuda::Driver& real, CUdevice device, const Ca
   return result;
 }
 
+// How often the program has attached itself to a context: a detach beyond that destroys it.
+class Attachments {
+ public:
+  void add(CUcontext context) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++counts_[context];
+  }
+  /// Whether there is one.
+  bool any(CUcontext context) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return counts_.count(context) != 0;
+  }
+  void remove(CUcontext context) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = counts_.find(context);
+    if (found != counts_.end() && --found->second == 0) counts_.erase(found);
+  }
+  /// The context is gone, and its handle may be another's.
+  void forget(CUcontext context) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    counts_.erase(context);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<CUcontext, unsigned> counts_;
+};
+
+Attachments& attachments() {
+  static auto* const all = new Attachments;  // never destroyed
+  return *all;
+}
+
 template <typename Call>
 CUresult destroy_context(CUcontext handle, const Call& call) {
   Allocator* allocator = engine();
   Context* context = allocator == nullptr ? nullptr : allocator->registry().find(handle);
   const cupool::process::ContextPause no_visits;
   const CUresult result = change_current(call);
-  if (result == CUDA_SUCCESS && context != nullptr) allocator->context_gone(*context);
+  if (result != CUDA_SUCCESS) return result;
+  attachments().forget(handle);
+  if (context != nullptr) allocator->context_gone(*context);
   return result;
 }
 
@@ -274,13 +311,18 @@ CUresult cupool_hook_cuCtxPopCurrent_v2(CUcontext* context) {
 
 CUresult cupool_hook_cuCtxAttach(CUcontext* context, unsigned int flags) {
   CUPOOL_REAL_OR_RETURN(cuCtxAttach);
-  return change_current([&] { return real.cuCtxAttach(context, flags); });
+  const CUresult result = change_current([&] { return real.cuCtxAttach(context, flags); });
+  if (result == CUDA_SUCCESS) attachments().add(*context);
+  return result;
 }
 
 CUresult cupool_hook_cuCtxDetach(CUcontext context) {
   CUPOOL_REAL_OR_RETURN(cuCtxDetach);
-  const cupool::process::ContextPause no_visits;  // it may be the last reference
-  return change_current([&] { return real.cuCtxDetach(context); });
+  const auto call = [&] { return real.cuCtxDetach(context); };
+  if (!attachments().any(context)) return destroy_context(context, call);
+  const CUresult result = change_current(call);
+  if (result == CUDA_SUCCESS) attachments().remove(context);
+  return result;
 }
 
 CUresult cupool_hook_cuGreenCtxCreate(void** green, void* resources, CUdevice device,

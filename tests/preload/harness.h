@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <ostream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,6 +50,10 @@ struct NamedEnvironment {
   const char* name;
   Environment extra;
 };
+
+inline void PrintTo(const NamedEnvironment& row, std::ostream* out) {
+  *out << row.name;
+}
 
 /// `more`, with the simulated driver of a folder of tests/sim that lacks what its name says.
 Environment old_driver(const char* folder, const Environment& more = {});

@@ -88,6 +88,25 @@ CUresult destroy(Entry& in, CUcontext handle) {
   return CUDA_SUCCESS;
 }
 
+CUresult attach(CUcontext* handle, unsigned flags) {
+  Context* const context = current_context();
+  if (handle == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (context == nullptr || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  ++context->uses;
+  *handle = context->handle();
+  return CUDA_SUCCESS;
+}
+
+CUresult detach(Entry& in, CUcontext handle) {
+  Context* const context = world().known_context(handle);
+  if (context == nullptr || context != current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context->uses > 1) {
+    --context->uses;
+    return CUDA_SUCCESS;
+  }
+  return destroy(in, handle);
+}
+
 CUresult push(CUcontext handle) {
   Context* const context = world().known_context(handle);
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
@@ -270,6 +289,8 @@ SIM_DEFINE(cuCtxCreate_v3,
 SIM_DEFINE(cuCtxCreate_v4,
            (CUcontext * context, CUctxCreateParams*, unsigned int flags, CUdevice device),
            create(in, context, flags, device))
+SIM_DEFINE(cuCtxAttach, (CUcontext * context, unsigned int flags), attach(context, flags))
+SIM_DEFINE(cuCtxDetach, (CUcontext context), detach(in, context))
 SIM_DEFINE(cuCtxDestroy, (CUcontext context), destroy(in, context))
 SIM_DEFINE(cuCtxDestroy_v2, (CUcontext context), destroy(in, context))
 SIM_DEFINE(cuCtxPushCurrent, (CUcontext context), push(context))

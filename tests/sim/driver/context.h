@@ -54,6 +54,7 @@ struct Context {
   bool primary = false;
   bool alive = false;
   unsigned flags = 0;
+  unsigned uses = 1;  ///< cuCtxAttach adds one, cuCtxDetach takes one away
   unsigned api_version = 3020;
   unsigned long long id = 0;
   CUresult sticky = CUDA_SUCCESS;
