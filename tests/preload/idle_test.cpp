@@ -24,7 +24,7 @@ TEST(Decay, WhatNobodyNeedsGoesBackToTheDevice) {
 }
 
 TEST(Decay, WhatIsNeededAgainStays) {
-  expect_same("probe_idle mode=pairs", 0, 1, {{"CUPOOL_DECAY_MS", "400"}});
+  expect_same("probe_idle mode=pairs", 0, 1, {{"CUPOOL_DECAY_MS", "1s"}});
 }
 
 TEST(Decay, WithoutItIdleMemoryStays) {
