@@ -288,21 +288,19 @@ Block* Allocator::fresh_block(Context& context, std::uint64_t capacity) {
 
   CUdeviceptr address = 0;
   BlockSource source = BlockSource::pool;
+  std::uint64_t tried_ns = util::now_ns();
   CUresult result = allocate_fresh(context, capacity, &address, &source);
   // More than once, since other threads free, take what was given back, or have idle blocks on
   // their way to the driver, at the same time.
-  constexpr int kRounds = 64;
   const bool ran_out = result == CUDA_ERROR_OUT_OF_MEMORY;
-  for (int round = 0; result == CUDA_ERROR_OUT_OF_MEMORY && round < kRounds; ++round) {
-    const bool any = give_back_idle(context);
+  for (int round = 0; result == CUDA_ERROR_OUT_OF_MEMORY && round < kRetries; ++round) {
+    const bool any = more_given_back(context, &tried_ns);
     if (any) result = allocate_fresh(context, capacity, &address, &source);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
       source = BlockSource::pool;
       result = device.allocate_last(context, capacity, &address);
     }
-    if (any || result != CUDA_ERROR_OUT_OF_MEMORY) continue;
-    if (giving_back_.load(std::memory_order_acquire) == 0) break;
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    if (!any) break;
   }
   if (ran_out && result == CUDA_SUCCESS) {
     stats.add(Counter::oom_rescues_total);

@@ -227,18 +227,21 @@ class Allocator {
  private:
   static constexpr int kRetries = 64;
 
-  // A part of what a thread of ours does: memory may be in its hands.
-  class Housekeeping {
+  // Of a call that ran out of memory nobody knows when it began; hardly earlier than this.
+  static constexpr std::uint64_t kLongestCallNs = 10'000'000;
+
+  // For its life a thread has idle memory in its hands that is on its way back to the driver.
+  class GivingBack {
    public:
-    explicit Housekeeping(Allocator& allocator) : allocator_(allocator) {
-      allocator_.housekeeping_.fetch_add(1, std::memory_order_acq_rel);
+    explicit GivingBack(Allocator& allocator) : allocator_(allocator) {
+      allocator_.giving_back_.fetch_add(1, std::memory_order_acq_rel);
     }
-    ~Housekeeping() {
+    ~GivingBack() {
       if (gave_back) allocator_.gave_back_ns_.store(util::now_ns(), std::memory_order_release);
-      allocator_.housekeeping_.fetch_sub(1, std::memory_order_acq_rel);
+      allocator_.giving_back_.fetch_sub(1, std::memory_order_acq_rel);
     }
-    Housekeeping(const Housekeeping&) = delete;
-    Housekeeping& operator=(const Housekeeping&) = delete;
+    GivingBack(const GivingBack&) = delete;
+    GivingBack& operator=(const GivingBack&) = delete;
 
     bool gave_back = false;
 
@@ -250,8 +253,9 @@ class Allocator {
   CUresult retry_in(Context& context, const Call& real) {
     // More than once, since other threads take what was given back.
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    std::uint64_t tried_ns = util::now_ns() - kLongestCallNs;
     for (int round = 0; result == CUDA_ERROR_OUT_OF_MEMORY && round < kRetries; ++round) {
-      if (!more_given_back(context)) break;
+      if (!more_given_back(context, &tried_ns)) break;
       result = real();
     }
     if (result == CUDA_SUCCESS) {
@@ -261,8 +265,8 @@ class Allocator {
     return result;
   }
 
-  bool more_given_back(Context& context);
-  bool wait_for_housekeeping();
+  bool more_given_back(Context& context, std::uint64_t* tried_ns);
+  bool give_back_cached(Context& context);
   bool can_serve(Context& context, std::uint64_t bytes) const;
   Block* take_own(Context& context, std::uint64_t bytes);
   static Block* take_counted(Context& context, ThreadCache& cache, std::uint64_t bytes);
@@ -316,10 +320,9 @@ class Allocator {
   IpcImports imports_;
   HostReachable host_reachable_;
   std::atomic<void (*)()> wake_preallocator_{nullptr};
-  std::atomic<int> housekeeping_{0};
-  std::atomic<std::uint64_t> gave_back_ns_{0};  ///< when a part of it did; 0: never
   std::atomic<bool> agents_found_{false};
-  std::atomic<int> giving_back_{0};  ///< threads that hold idle blocks on their way to the driver
+  std::atomic<int> giving_back_{0};             ///< threads that are
+  std::atomic<std::uint64_t> gave_back_ns_{0};  ///< when one was done with it last; 0: never
   // Read by every call, and hardly ever written: apart from what threads write.
   alignas(128) std::atomic<config::FreeMode> free_mode_;
   std::atomic<bool> serving_{true};

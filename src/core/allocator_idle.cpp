@@ -22,23 +22,11 @@ namespace {
 // An allocation waits for the GPU only where the driver's would have failed, and not without end.
 constexpr std::uint64_t kLongestWaitInMallocNs = 10'000'000'000;
 
-// Parts of housekeeping are small; a thread that is not scheduled may be in one for longer.
-constexpr std::uint64_t kLongestHousekeepingNs = 1'000'000'000;
-constexpr std::uint64_t kShortlyNs = 100'000'000;
+// What is in a thread's hands is there for some driver calls; the thread may not be scheduled.
+constexpr std::uint64_t kLongestWaitForOthersNs = 1'000'000'000;
 
-// One more for the time of a scope.
-class Counted {
- public:
-  explicit Counted(std::atomic<int>& count) : count_(count) {
-    count_.fetch_add(1, std::memory_order_acq_rel);
-  }
-  ~Counted() { count_.fetch_sub(1, std::memory_order_acq_rel); }
-  Counted(const Counted&) = delete;
-  Counted& operator=(const Counted&) = delete;
-
- private:
-  std::atomic<int>& count_;
-};
+// A pool keeps this much and more where it could go back to the device.
+constexpr std::uint64_t kGrowthStep = 32ull << 20;
 
 }  // namespace
 
@@ -74,7 +62,8 @@ void Allocator::keep(Context& context, BlockList& quiet) {
 // Gives blocks that count as cached back to the backend.
 void Allocator::release(Context& context, BlockList& idle) {
   if (idle.empty()) return;
-  const Counted giving_back(giving_back_);
+  GivingBack giving_back(*this);
+  giving_back.gave_back = true;
   Device& device = context.device();
   DeviceStats& stats = context.stats();
   std::vector<CUdeviceptr> refused;
@@ -104,13 +93,11 @@ void Allocator::release(Context& context, BlockList& idle) {
 
 bool Allocator::give_back_idle(Context& context) {
   if (!serving_.load(std::memory_order_relaxed)) return false;
-  const Counted giving_back(giving_back_);
   Device& device = context.device();
   device.end_preallocation(context);
   const auto returned = [&] { return device.stats().value(Counter::returned_bytes_total); };
   const std::uint64_t returned_before = returned();
-  bool any = wait_for_housekeeping();
-  any = release_ended_leases() || any;
+  bool any = release_ended_leases();
   for (Context* other : registry_.contexts_of(device.ordinal())) {
     if (!other->usable()) continue;
     other->drain_threads(Context::Drain::all);
@@ -120,39 +107,45 @@ bool Allocator::give_back_idle(Context& context) {
       continue;
     }
     keep_quiet(*other);
-    BlockList idle = other->cache().evict_to(0);
-    release(*other, idle);
-    device.release_orphans(*other);
-    const std::uint64_t before = device.pool_figures().reserved_current;
-    device.trim(*other);
-    device.stats().add(Counter::trims_total);
-    stats::note_event(EventKind::trim, device.stats(), 0);
-    any = any || device.pool_figures().reserved_current < before;
+    any = give_back_cached(*other) || any;
   }
   // Of the cache, and what was never kept in it: for that, memory is given back as soon as it is
   // quiet.
   return any || returned() != returned_before;
 }
 
-// Until the part of decay or preallocation that is under way is done. True: it, or one shortly
-// before, may have given back what the caller did not find.
-bool Allocator::wait_for_housekeeping() {
-  const std::uint64_t start = util::now_ns();
-  while (housekeeping_.load(std::memory_order_acquire) != 0) {
-    if (util::now_ns() - start > kLongestHousekeepingNs) return true;
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
-  const std::uint64_t last = gave_back_ns_.load(std::memory_order_acquire);
-  return last != 0 && last + kShortlyNs > start;
+// What lies in the context's cache and in its device's pools. True: the pools have shrunk.
+bool Allocator::give_back_cached(Context& context) {
+  Device& device = context.device();
+  std::optional<GivingBack> giving_back;
+  if (context.cache().bytes() != 0) giving_back.emplace(*this);
+  BlockList idle = context.cache().evict_to(0);
+  release(context, idle);
+  device.release_orphans(context);
+  const stats::PoolFigures before = device.pool_figures();
+  const bool slack = before.reserved_current >= before.used_current + kGrowthStep;
+  if (slack && !giving_back) giving_back.emplace(*this);
+  device.trim(context);
+  device.stats().add(Counter::trims_total);
+  stats::note_event(EventKind::trim, device.stats(), 0);
+  const bool shrunk = device.pool_figures().reserved_current < before.reserved_current;
+  if (giving_back) giving_back->gave_back = shrunk;
+  return shrunk;
 }
 
-// Whether memory has gone back to the device that a call which ran out of it did not find: here, or
-// by another thread that had idle blocks in its hands.
-bool Allocator::more_given_back(Context& context) {
-  const bool by_others = giving_back_.load(std::memory_order_acquire) != 0;
-  if (give_back_idle(context)) return true;
-  if (by_others) std::this_thread::sleep_for(std::chrono::microseconds(100));
-  return by_others;
+// Whether memory has gone back to the device that a call did not find which ran out of it and began
+// at `*tried_ns` or later: here, or by other threads that had idle memory in their hands. It is
+// then to be tried again, which begins now.
+bool Allocator::more_given_back(Context& context, std::uint64_t* tried_ns) {
+  const bool any = give_back_idle(context);
+  const std::uint64_t start = util::now_ns();
+  while (giving_back_.load(std::memory_order_acquire) != 0 &&
+         util::now_ns() - start < kLongestWaitForOthersNs) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  const bool by_others = gave_back_ns_.load(std::memory_order_acquire) >= *tried_ns;
+  *tried_ns = util::now_ns();
+  return any || by_others;
 }
 
 void Allocator::settle_idle(Context& context) {
@@ -164,7 +157,7 @@ void Allocator::settle_idle(Context& context) {
 }
 
 std::uint64_t Allocator::release_unneeded(Context& context, std::uint64_t most_bytes) {
-  Housekeeping part(*this);
+  GivingBack part(*this);
   BlockList unneeded = context.cache().evict_unneeded(most_bytes);
   BlockList plain;
   BlockList pooled;
@@ -194,7 +187,7 @@ bool Allocator::preallocates() {
 }
 
 bool Allocator::trim_unneeded(Context& context, std::uint64_t most_bytes, bool* more) {
-  Housekeeping part(*this);
+  GivingBack part(*this);
   Device& device = context.device();
   part.gave_back = device.trim_unneeded(context, most_bytes, more);
   if (!part.gave_back) return false;
@@ -204,7 +197,7 @@ bool Allocator::trim_unneeded(Context& context, std::uint64_t most_bytes, bool* 
 }
 
 bool Allocator::preallocate_some() {
-  Housekeeping part(*this);
+  GivingBack part(*this);
   part.gave_back = true;  // if it was told to end meanwhile
   for (Device* device : registry_.devices()) {
     for (Context* context : registry_.contexts_of(device->ordinal())) {
