@@ -90,10 +90,15 @@ class Multiplying : public testing::TestWithParam<Children> {};
 
 TEST_P(Multiplying, IsRightAndReportsComeFromUsersOfTheGpuAlone) {
   const std::string mode = GetParam().mode;
-  if ((kSanitizer && mode == "busy") || (kThreadSanitizer && mode == "start_race")) {
-    GTEST_SKIP() << "the sanitizer's own locks stay held in a child of busy threads";
+  // Seen in the stacks of children that hung; in the first case without cupool as well.
+  if (kSanitizer && !kThreadSanitizer && mode == "busy") {
+    GTEST_SKIP() << "a thread held a lock of the address sanitizer's heap at the fork";
   }
-  expect_same(std::string("probe_life_fork mode=") + GetParam().mode, 0, GetParam().reports);
+  if (kThreadSanitizer && mode == "start_race") {
+    GTEST_SKIP() << "a thread held the lock of the thread sanitizer's dlopen at the fork";
+  }
+  const std::string forks = mode == "busy" ? " forks=" + std::to_string(often(60)) : "";
+  expect_same("probe_life_fork mode=" + mode + forks, 0, GetParam().reports);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Multiplying,
@@ -108,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(All, Multiplying,
 TEST(Threads, TenThousandGrowNothing) {
   // A sanitizer's own memory grows.
   const std::string allowed = kSanitizer ? " allowed_kib=1000000" : "";
-  const auto threads = static_cast<uint64_t>(often(10000));
+  const uint64_t threads = kThreadSanitizer ? 2'000 : 10'000;
   const PreloadedRun result =
       expect_same("probe_life_threads threads=" + std::to_string(threads) + allowed);
   EXPECT_NE(result.process.out.find("streams grown no"), std::string::npos) << result.describe();
