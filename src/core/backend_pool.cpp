@@ -12,16 +12,6 @@
 #include "util/mutation.h"
 
 namespace cupool::core {
-namespace {
-
-constexpr std::uint64_t kGrowthStep = 32ull << 20;  // of a driver pool (docs/measurements)
-
-// What growth leaves free on the device: a step for each of the two pools. Below it a step that is
-// not filled is memory that another allocator of the program, or its code, would have had.
-constexpr std::uint64_t kLeftFree = 2 * kGrowthStep;
-
-}  // namespace
-
 bool PoolBackend::supported(const cuda::Driver& driver, int device) {
   if (driver.cuMemPoolCreate == nullptr || driver.cuMemAllocFromPoolAsync == nullptr ||
       driver.cuMemFreeAsync == nullptr || driver.cuMemPoolTrimTo == nullptr ||

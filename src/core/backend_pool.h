@@ -69,6 +69,11 @@ class PoolBackend final : public Backend {
   enum Kind { kSmall, kLarge, kKinds };
   enum class Growth { leaves_some, to_the_limit };
 
+  static constexpr std::uint64_t kGrowthStep = 32ull << 20;  ///< (docs/measurements)
+  /// What growth leaves free on the device: a step for each of the two pools. Below it a step that
+  /// is not filled is memory that another allocator of the program, or its code, would have had.
+  static constexpr std::uint64_t kLeftFree = 2 * kGrowthStep;
+
   CUresult allocate(Context& context, std::uint64_t capacity, Growth growth, CUdeviceptr* address);
 
   CUresult pool_of(Kind kind, CUstream stream, CUmemoryPool* pool);
@@ -84,6 +89,7 @@ class PoolBackend final : public Backend {
   std::uint64_t attribute_of(CUmemoryPool pool, CUmemPool_attribute attribute) const;
   bool read_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, cuuint64_t* value) const;
   bool would_exceed_maximum(std::uint64_t capacity) const;
+  bool taken_by_program(std::uint64_t wanted) const;
   void release_all(Context& context, const std::vector<CUdeviceptr>& addresses);
   bool lacks_room(CUmemoryPool pool, std::uint64_t capacity, Growth growth) const;
 

@@ -40,6 +40,10 @@ void PoolBackend::preallocate(Context& context) {
 }
 
 Preallocation PoolBackend::preallocate_some(Context& context) {
+  {
+    const std::lock_guard<std::mutex> lock(preallocation_mutex_);
+    if (preallocation_ended_) return Preallocation::ended;
+  }
   const std::uint64_t wanted = device_.limits().prealloc;
   const CUmemoryPool pool = pools_[kLarge].load(std::memory_order_acquire);
   std::uint64_t reserved = 0;
@@ -64,7 +68,9 @@ Preallocation PoolBackend::preallocate_some(Context& context) {
     return Preallocation::waits;
   }
   if (result != CUDA_SUCCESS) {
-    warn_of_refusal(wanted - reserved, result);
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || !taken_by_program(wanted)) {
+      warn_of_refusal(wanted - reserved, result);
+    }
     end_preallocation(context);
     return Preallocation::ended;
   }
@@ -78,6 +84,16 @@ Preallocation PoolBackend::preallocate_some(Context& context) {
   }
   release(context, address);
   return Preallocation::ended;
+}
+
+// Whether the program itself has, by now, what a preallocation of `wanted` would have taken.
+bool PoolBackend::taken_by_program(std::uint64_t wanted) const {
+  const stats::DeviceStats& stats = device_.stats();
+  const auto now = [&](stats::Gauge gauge) {
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(stats.value(gauge).current, 0));
+  };
+  return now(stats::Gauge::held_bytes) + now(stats::Gauge::passthrough_bytes) + wanted + kLeftFree >
+         device_.total_bytes();
 }
 
 void PoolBackend::end_preallocation(Context& context) {
