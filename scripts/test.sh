@@ -100,9 +100,11 @@ if [ "$mode" != quick ]; then
   # A sanitizer sees most in the engine, the routes, the threads and the ends of processes. Without
   # threads of the program the thread sanitizer has little to see.
   left_out='FaultIn|/Bad\.|/Setting\.|RealtimeProfile'
+  unthreaded='IpcFault|/Row7|OddSystem.*/(Driver1|Pool|Attrib|Trim)|report_schema|Observe'
+  unthreaded+='|Trace\.(Comes|IsBounded|OnAFull|ForChrome)|Decay\.(W|Plain|TheD)'
   parts=(--targets tests/sim/all tests/unit/all tests/preload/all -- -L 'unit|preload')
   address=("${parts[@]}" -E "$left_out")
-  thread=("${parts[@]}" -E "$left_out|IpcFault|/Row7|OddSystem.*/(Driver1|Pool|Attrib|Trim)|report_schema")
+  thread=("${parts[@]}" -E "$left_out|$unthreaded")
   [ "$mode" = full ] && address=() && thread=()
   stage "address sanitizer" build_and_test asan "${address[@]}"
   stage "thread sanitizer" build_and_test tsan "${thread[@]}"

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "cli/elf_file.h"
+#include "util/text.h"
 
 namespace cupool::cli {
 
@@ -24,14 +25,10 @@ const char* const kSystemLibraries[] = {
     "libgomp.so",   "libnvidia-",  "libasan.", "libtsan.",      "libubsan.",
 };
 
-bool begins_with(const std::string& text, const char* prefix) {
-  return text.compare(0, std::strlen(prefix), prefix) == 0;
-}
-
 template <typename List>
 bool begins_with_any(const std::string& text, const List& prefixes) {
   for (const char* prefix : prefixes) {
-    if (begins_with(text, prefix)) return true;
+    if (util::starts_with(text, prefix)) return true;
   }
   return false;
 }
@@ -47,14 +44,14 @@ std::string base_name(const std::string& path) {
 
 bool needs(const ElfFile& elf, const char* library) {
   for (const std::string& name : elf.needed) {
-    if (begins_with(name, library)) return true;
+    if (util::starts_with(name, library)) return true;
   }
   return false;
 }
 
 bool has_static_runtime_symbols(const ElfFile& elf) {
   for (const ElfSymbol& symbol : elf.symbols) {
-    if (symbol.defined && begins_with(symbol.name, "libcudart_static")) return true;
+    if (symbol.defined && util::starts_with(symbol.name, "libcudart_static")) return true;
   }
   return elf.defines("cudaMalloc");
 }
@@ -121,8 +118,8 @@ CudaUse find_cuda_use(const std::string& program, const std::vector<Dependency>&
   for (const Dependency& library : libraries) {
     if (begins_with_any(library.name, kAgents)) use.agents.push_back(library.name);
     if (library.path.empty() || begins_with_any(library.name, kSystemLibraries)) continue;
-    if (begins_with(library.name, "libcuda.so")) continue;
-    if (begins_with(library.name, "libcudart.so")) {
+    if (util::starts_with(library.name, "libcuda.so")) continue;
+    if (util::starts_with(library.name, "libcudart.so")) {
       look_at_runtime(library.path, &use);
     } else {
       look_at_file(library.path, &use);

@@ -11,6 +11,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "util/text.h"
+
 namespace cupool::cli {
 
 namespace {
@@ -220,10 +222,6 @@ class Reader {
   std::vector<char> section_names_;
 };
 
-bool begins_with(const std::string& text, const char* prefix) {
-  return text.compare(0, std::strlen(prefix), prefix) == 0;
-}
-
 struct Extent {
   std::uint64_t offset;
   std::uint64_t size;
@@ -236,8 +234,8 @@ std::vector<Extent> constants_of(const Reader& reader) {
   for (const Elf64_Shdr& section : reader.sections()) {
     const std::string name = reader.section_name(section);
     if (section.sh_type != SHT_PROGBITS || (section.sh_flags & SHF_ALLOC) == 0 ||
-        (section.sh_flags & SHF_EXECINSTR) != 0 || begins_with(name, ".nv") ||
-        begins_with(name, "__nv")) {
+        (section.sh_flags & SHF_EXECINSTR) != 0 || util::starts_with(name, ".nv") ||
+        util::starts_with(name, "__nv")) {
       continue;
     }
     extents.push_back({section.sh_offset, section.sh_size});

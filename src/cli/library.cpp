@@ -10,6 +10,7 @@
 
 #include "cli/command.h"
 #include "cli/suggestion.h"
+#include "util/text.h"
 
 namespace cupool::cli {
 
@@ -34,14 +35,10 @@ std::string base_name(const std::string& path) {
   return path.substr(path.rfind('/') + 1);
 }
 
-bool begins_with(const std::string& text, const std::string& prefix) {
-  return text.compare(0, prefix.size(), prefix) == 0;
-}
-
 bool is_sanitizer_runtime(const std::string& path) {
   const std::string name = base_name(path);
   for (const char* runtime : {"libasan.", "libtsan.", "libubsan.", "liblsan.", "libclang_rt."}) {
-    if (begins_with(name, runtime)) return true;
+    if (util::starts_with(name, runtime)) return true;
   }
   return false;
 }

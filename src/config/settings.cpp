@@ -48,13 +48,9 @@ std::size_t row_index(std::string_view name) {
   return i;
 }
 
-bool starts_with(std::string_view text, std::string_view prefix) {
-  return text.substr(0, prefix.size()) == prefix;
-}
-
 // Variables with our prefix that are not options: the simulated device's and the tests'.
 bool belongs_to_tests(std::string_view name) {
-  return starts_with(name, "CUPOOL_SIM_") || starts_with(name, "CUPOOL_TEST_");
+  return util::starts_with(name, "CUPOOL_SIM_") || util::starts_with(name, "CUPOOL_TEST_");
 }
 
 // Text from the environment, fit for one line of a warning.
@@ -130,7 +126,7 @@ KeyValues variables_of(const char* const* environment) {
   for (; environment != nullptr && *environment != nullptr; ++environment) {
     const std::string_view entry = *environment;
     const std::size_t equals = entry.find('=');
-    if (!starts_with(entry, "CUPOOL_") || equals == std::string_view::npos) continue;
+    if (!util::starts_with(entry, "CUPOOL_") || equals == std::string_view::npos) continue;
     const std::string_view name = entry.substr(0, equals);
     bool seen = belongs_to_tests(name);
     for (const auto& variable : variables) seen = seen || variable.first == name;

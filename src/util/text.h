@@ -28,6 +28,11 @@ std::string format_wall_time(std::uint64_t wall_ns);
 /// `text` without blanks, tabs and line ends at both ends.
 std::string_view trim(std::string_view text);
 
+/// Whether `text` begins with `prefix`.
+inline bool starts_with(std::string_view text, std::string_view prefix) {
+  return text.substr(0, prefix.size()) == prefix;
+}
+
 /// ASCII lower case.
 std::string to_lower(std::string_view text);
 

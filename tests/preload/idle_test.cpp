@@ -60,7 +60,7 @@ TEST(Decay, TheDefaultPoolIsTheProgramsToTrim) {
 TEST(Decay, ADoubleFreeIsRefusedWhileTheBlockGoesBack) {
   const PreloadedRun result =
       expect_same("probe_idle mode=twice", 0, 1, {{"CUPOOL_DECAY_MS", "1"}});
-  EXPECT_GT(result.counter("returned_blocks_total"), 10u);
+  EXPECT_GT(result.counter("returned_blocks_total"), 0u);
 }
 
 // A thread of ours meets contexts that go away, captures, forks and every kind of exit.

@@ -90,15 +90,15 @@ class Multiplying : public testing::TestWithParam<Children> {};
 
 TEST_P(Multiplying, IsRightAndReportsComeFromUsersOfTheGpuAlone) {
   const std::string mode = GetParam().mode;
-  // Seen in the stacks of children that hung; in the first case without cupool as well.
-  if (kSanitizer && !kThreadSanitizer && mode == "busy") {
-    GTEST_SKIP() << "a thread held a lock of the address sanitizer's heap at the fork";
+  // Seen in the stacks of the children; with busy threads, of a program without cupool as well.
+  if (kSanitizer && mode == "busy") {
+    GTEST_SKIP() << "children of busy threads hang at a lock of the address sanitizer's heap, and "
+                    "crash in the thread sanitizer when they end";
   }
   if (kThreadSanitizer && mode == "start_race") {
     GTEST_SKIP() << "a thread held the lock of the thread sanitizer's dlopen at the fork";
   }
-  const std::string forks = mode == "busy" ? " forks=" + std::to_string(often(60)) : "";
-  expect_same("probe_life_fork mode=" + mode + forks, 0, GetParam().reports);
+  expect_same("probe_life_fork mode=" + mode, 0, GetParam().reports);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Multiplying,

@@ -91,14 +91,14 @@ void fork_in_thread(int* ended) {
   *ended = wait_for(child);
 }
 
-void fork_while_busy(int forks) {
+void fork_while_busy() {
   std::vector<std::thread> threads;
   for (int i = 0; i < 3; ++i) threads.emplace_back(allocate_until_stopped, i);
   threads.emplace_back(make_threads_until_stopped);
   use_cuda(1);
   std::vector<int> endings(4, -1);
   int wrong = 0;
-  for (int i = 0; i < forks; ++i) {
+  for (int i = 0; i < 60; ++i) {
     int ended = -1;
     const int kind = i % 4;
     if (kind == 3) {
@@ -218,7 +218,7 @@ void spawn_self(char* program) {
 
 int main(int argc, char** argv) {
   const std::string mode = probe::argument(argc, argv, "mode", "busy");
-  if (mode == "busy") fork_while_busy(static_cast<int>(probe::number(argc, argv, "forks", 60)));
+  if (mode == "busy") fork_while_busy();
   if (mode == "init_only") fork_after_initialisation();
   if (mode == "start_race") fork_during_start();
   if (mode == "nested") fork_nested();
