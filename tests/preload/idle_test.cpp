@@ -63,42 +63,6 @@ TEST(Decay, ADoubleFreeIsRefusedWhileTheBlockGoesBack) {
   EXPECT_GT(result.counter("returned_blocks_total"), 0u);
 }
 
-// A thread of ours meets contexts that go away, captures, forks and every kind of exit.
-class IdleThreadIsHarmless : public testing::TestWithParam<const char*> {};
-
-TEST_P(IdleThreadIsHarmless, WhateverTheProgramDoes) {
-  expect_same(GetParam(), 0, 1,
-              {{"CUPOOL_DECAY_MS", "4"},
-               {"CUPOOL_PREALLOC", "64M"},
-               {"CUPOOL_PREALLOC_BACKGROUND", "1"},
-               {"CUPOOL_STATS_INTERVAL", "1"}});
-}
-
-INSTANTIATE_TEST_SUITE_P(All, IdleThreadIsHarmless,
-                         testing::Values("probe_series mode=contexts", "probe_series mode=reset",
-                                         "probe_fork mode=busy", "probe_contexts",
-                                         "probe_runtime_shared threads=3 iterations=60"),
-                         [](const auto& row) {
-                           std::string name = row.param;
-                           for (char& c : name) c = std::isalnum(c) != 0 ? c : '_';
-                           return name;
-                         });
-
-TEST(Decay, BreaksNoCapture) {
-  const PreloadedRun without = run_preloaded("probe_capture");
-  for (int i = 0; i < 5; ++i) {
-    const PreloadedRun with = run_preloaded("probe_capture", {{"CUPOOL_DECAY_MS", "4"}});
-    EXPECT_EQ(with.process.out, without.process.out) << with.describe();
-    EXPECT_EQ(with.process.exit_code, without.process.exit_code);
-  }
-}
-
-TEST(Decay, EndsWithTheProcessHoweverItLeaves) {
-  for (const char* mode : {"return", "exit", "_exit", "quick_exit", "thread"}) {
-    expect_same(std::string("probe_exit mode=") + mode, 7, 1, {{"CUPOOL_DECAY_MS", "4"}});
-  }
-}
-
 // What the second half of the requests needed, on a GPU that takes its time for work.
 struct Needed {
   uint64_t grown = 0;

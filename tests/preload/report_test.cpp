@@ -1,7 +1,6 @@
 // What a report says beyond counters (docs/statistics.md): threads, sizes, events and the time
 // series, held against what the program is known to have done.
 #include <algorithm>
-#include <cctype>
 
 #include "harness.h"
 
@@ -162,43 +161,6 @@ TEST(Series, PrometheusFileFollowsTheProgram) {
   EXPECT_EQ(result.process.exit_code, 0) << result.describe();
   EXPECT_EQ(result.process.err, "");
   EXPECT_EQ(folder.files().size(), 2u) << "the other format comes once, at exit";
-}
-
-// A sample must not meet a context that goes away, nor break a capture, nor hold a fork back.
-class SeriesIsHarmless : public testing::TestWithParam<const char*> {};
-
-TEST_P(SeriesIsHarmless, WhateverTheProgramDoes) {
-  const PreloadedRun result = expect_same(GetParam(), 0, 1, {{"CUPOOL_STATS_INTERVAL", "1"}});
-  EXPECT_FALSE(result.reports.at(0).at("series").is_null());
-}
-
-INSTANTIATE_TEST_SUITE_P(All, SeriesIsHarmless,
-                         testing::Values("probe_series mode=contexts", "probe_series mode=reset",
-                                         "probe_fork mode=busy", "probe_contexts",
-                                         "probe_runtime_shared threads=3 iterations=60"),
-                         [](const auto& row) {
-                           std::string name = row.param;
-                           for (char& c : name) c = std::isalnum(c) != 0 ? c : '_';
-                           return name;
-                         });
-
-// I3: cupool lets captures live that the driver's own functions would end, so the output is held
-// against the one without samples.
-TEST(Series, BreaksNoCapture) {
-  const PreloadedRun without = run_preloaded("probe_capture");
-  for (int i = 0; i < 5; ++i) {
-    const PreloadedRun with = run_preloaded("probe_capture", {{"CUPOOL_STATS_INTERVAL", "1"}});
-    EXPECT_EQ(with.process.out, without.process.out) << with.describe();
-    EXPECT_EQ(with.process.exit_code, without.process.exit_code);
-  }
-}
-
-TEST(Series, EndsWithTheProcessHoweverItLeaves) {
-  for (const char* mode : {"return", "exit", "_exit", "quick_exit", "thread"}) {
-    const PreloadedRun result =
-        expect_same(std::string("probe_exit mode=") + mode, 7, 1, {{"CUPOOL_STATS_INTERVAL", "1"}});
-    EXPECT_FALSE(result.reports.at(0).at("series").is_null()) << mode;
-  }
 }
 
 TEST(Series, CostsAThreadOnlyWhereItIsAskedFor) {

@@ -1,0 +1,67 @@
+// Threads of cupool's own beside whatever the program does (docs/design.md, Process): they meet
+// contexts that go away, captures, forks and every kind of exit, and nothing is to be seen of them.
+#include <cctype>
+
+#include "harness.h"
+
+namespace preload {
+namespace {
+
+const NamedEnvironment kSeries = {"Series", {{"CUPOOL_STATS_INTERVAL", "1"}}};
+const NamedEnvironment kDecay = {"Decay", {{"CUPOOL_DECAY_MS", "4"}}};
+const NamedEnvironment kAll = {"All",
+                               {{"CUPOOL_STATS_INTERVAL", "1"},
+                                {"CUPOOL_DECAY_MS", "4"},
+                                {"CUPOOL_PREALLOC", "64M"},
+                                {"CUPOOL_PREALLOC_BACKGROUND", "1"}}};
+
+void expect_series_if_asked(const PreloadedRun& result, const Environment& extra) {
+  EXPECT_EQ(result.reports.at(0).at("series").is_null(), extra.count("CUPOOL_STATS_INTERVAL") == 0);
+}
+
+class BackgroundIsHarmless
+    : public testing::TestWithParam<std::tuple<NamedEnvironment, const char*>> {};
+
+TEST_P(BackgroundIsHarmless, WhateverTheProgramDoes) {
+  const Environment& extra = std::get<0>(GetParam()).extra;
+  expect_series_if_asked(expect_same(std::get<1>(GetParam()), 0, 1, extra), extra);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Each, BackgroundIsHarmless,
+    testing::Combine(testing::Values(kSeries, kAll),
+                     testing::Values("probe_series mode=contexts", "probe_series mode=reset",
+                                     "probe_fork mode=busy", "probe_contexts",
+                                     "probe_runtime_shared threads=3 iterations=60")),
+    [](const auto& row) {
+      std::string name = std::string(std::get<0>(row.param).name) + "_" + std::get<1>(row.param);
+      for (char& c : name) c = std::isalnum(c) != 0 ? c : '_';
+      return name;
+    });
+
+class Background : public testing::TestWithParam<NamedEnvironment> {};
+
+// I3: cupool lets captures live that the driver's own functions would end, so the output is held
+// against the one without its threads.
+TEST_P(Background, BreaksNoCapture) {
+  const PreloadedRun without = run_preloaded("probe_capture");
+  for (int i = 0; i < 5; ++i) {
+    const PreloadedRun with = run_preloaded("probe_capture", GetParam().extra);
+    EXPECT_EQ(with.process.out, without.process.out) << with.describe();
+    EXPECT_EQ(with.process.exit_code, without.process.exit_code);
+  }
+}
+
+TEST_P(Background, EndsWithTheProcessHoweverItLeaves) {
+  for (const char* mode : {"return", "exit", "_exit", "quick_exit", "thread"}) {
+    SCOPED_TRACE(mode);
+    const std::string probe = std::string("probe_exit mode=") + mode;
+    expect_series_if_asked(expect_same(probe, 7, 1, GetParam().extra), GetParam().extra);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, Background, testing::Values(kSeries, kDecay),
+                         [](const auto& row) { return std::string(row.param.name); });
+
+}  // namespace
+}  // namespace preload
