@@ -1,8 +1,6 @@
 // The table behind PointerMap.
 #include "core/pointer_map.h"
 
-#include "core/context.h"
-
 namespace cupool::core {
 namespace {
 
@@ -80,27 +78,6 @@ bool PointerMap::erase(const Block* block) {
   if (slot->block.load(std::memory_order_relaxed) != block) return false;
   slot->block.store(nullptr, std::memory_order_release);
   return true;
-}
-
-// The reads of the table come before this one.
-bool PointerMap::is_replaced_since(std::uint64_t generation) const {
-  std::atomic_thread_fence(std::memory_order_acquire);
-  return generation_.load(std::memory_order_relaxed) != generation;
-}
-
-// A block that leaves the map meanwhile can be another one by the time of the claim: then its word
-// has changed, and the claim fails.
-PointerMap::Claim PointerMap::claim(CUdeviceptr address, Block** block) {
-  Block* found = find(address);
-  if (found == nullptr) return Claim::missing;
-  const std::uint64_t word = found->state.word();
-  if (found->address != address || found->source == BlockSource::passed_through) {
-    return Claim::missing;
-  }
-  *block = found;
-  if (!found->context->usable()) return Claim::unusable;
-  if (BlockStateCell::state_of(word) != BlockState::live) return Claim::not_live;
-  return found->state.claim(word) ? Claim::claimed : Claim::not_live;
 }
 
 std::vector<Block*> PointerMap::extract(const std::function<bool(const Block&)>& belongs) {

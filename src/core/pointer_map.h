@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/block.h"
+#include "core/context.h"
 
 namespace cupool::core {
 
@@ -54,7 +55,20 @@ class PointerMap {
 
   /// Takes a live block of ours from the program: live -> retired, for exactly one of several
   /// threads that free the same address.
-  Claim claim(CUdeviceptr address, Block** block);
+  Claim claim(CUdeviceptr address, Block** block) {
+    Block* found = find(address);
+    if (found == nullptr) return Claim::missing;
+    // A block that leaves the map meanwhile can be another one by the time of the claim: then its
+    // word has changed, and the claim fails.
+    const std::uint64_t word = found->state.word();
+    if (found->address != address || found->source == BlockSource::passed_through) {
+      return Claim::missing;
+    }
+    *block = found;
+    if (!found->context->usable()) return Claim::unusable;
+    if (BlockStateCell::state_of(word) != BlockState::live) return Claim::not_live;
+    return found->state.claim(word) ? Claim::claimed : Claim::not_live;
+  }
 
   /// Visits every block; `visit` must not call back into the map.
   void for_each(const std::function<void(const Block&)>& visit) const;
@@ -85,7 +99,11 @@ class PointerMap {
       if (key == address || key == 0) return &slot;
     }
   }
-  bool is_replaced_since(std::uint64_t generation) const;
+  // The reads of the table come before this one.
+  bool is_replaced_since(std::uint64_t generation) const {
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return generation_.load(std::memory_order_relaxed) != generation;
+  }
   void grow_locked();
   Table* spare_table_locked(unsigned log2);
 

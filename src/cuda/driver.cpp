@@ -13,7 +13,6 @@ namespace cupool::cuda {
 namespace {
 
 std::atomic<const Driver*> loaded{nullptr};
-std::atomic<bool> is_shut_down{false};
 
 std::unique_ptr<Driver> load_from(void* library) {
   auto table = std::make_unique<Driver>();
@@ -56,11 +55,7 @@ const Driver* driver() {
 }
 
 void note_shut_down() {
-  is_shut_down.store(true, std::memory_order_relaxed);
-}
-
-bool shut_down() {
-  return is_shut_down.load(std::memory_order_relaxed);
+  detail::is_shut_down.store(true, std::memory_order_relaxed);
 }
 
 }  // namespace cupool::cuda

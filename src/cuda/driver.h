@@ -2,6 +2,8 @@
 // This library never loads a driver: a process without CUDA stays one.
 #pragma once
 
+#include <atomic>
+
 #include "cuda/api.h"
 
 namespace cupool::cuda {
@@ -20,9 +22,15 @@ struct Driver {
 /// The table, or null while the process has no libcuda.so.1 loaded. Loaded once; thread-safe.
 const Driver* driver();
 
+namespace detail {
+inline std::atomic<bool> is_shut_down{false};
+}  // namespace detail
+
 /// Notes that a driver call answered CUDA_ERROR_DEINITIALIZED: the driver has shut down, and
 /// nothing of CUDA is called by us any more (I6). Thread-safe.
 void note_shut_down();
-bool shut_down();
+inline bool shut_down() {
+  return detail::is_shut_down.load(std::memory_order_relaxed);
+}
 
 }  // namespace cupool::cuda

@@ -96,7 +96,8 @@ inline ShortCut short_cut(const RealRuntimeFunction& real) {
 
 // Serves from the cache, and tells who watches. A range of NVTX has to begin before it is known who
 // serves: there the driver's hook does it.
-bool serve(const ShortCut& cut, std::uint64_t bytes, CUdeviceptr* address) {
+[[gnu::always_inline]] inline bool serve(const ShortCut& cut, std::uint64_t bytes,
+                                         CUdeviceptr* address) {
   const bool watched = cupool::trace::watching();
   if (watched && cupool::trace::watching(cupool::trace::kNvtx)) return false;
   const std::uint64_t start = watched ? cupool::util::now_ns() : 0;

@@ -33,7 +33,6 @@
 namespace cupool::process {
 namespace {
 
-std::atomic<core::Allocator*> running{nullptr};
 std::atomic<core::Observer*> observing{nullptr};
 std::atomic<bool> stopped{false};
 std::atomic<pid_t> owner{0};
@@ -45,7 +44,7 @@ core::Observer* measuring = nullptr;
 // I6: the child shares nothing of the GPU with its parent, and locks may be held for ever in it.
 void stop_in_child() {
   core::resume_looks_at_libraries();
-  running.store(nullptr, std::memory_order_relaxed);
+  detail::running.store(nullptr, std::memory_order_relaxed);
   observing.store(nullptr, std::memory_order_relaxed);
   stopped.store(true, std::memory_order_relaxed);
   core::keep_thread_streams();
@@ -233,7 +232,7 @@ core::Allocator* start() {
   watch_forks();
   const std::lock_guard<std::mutex> lock(start_mutex);
   if (allocator != nullptr || measuring != nullptr || stopped.load(std::memory_order_relaxed)) {
-    return running.load(std::memory_order_relaxed);
+    return detail::running.load(std::memory_order_relaxed);
   }
   config::announce_warnings();
   if (config::settings().mode == config::Mode::observe) {
@@ -246,7 +245,7 @@ core::Allocator* start() {
   atexit(driver_may_go_soon);
   at_quick_exit(report_at_quick_exit);
   if (allocator != nullptr) start_watchers();
-  running.store(allocator, std::memory_order_release);
+  detail::running.store(allocator, std::memory_order_release);
   observing.store(measuring, std::memory_order_release);
   const config::Settings& settings = config::settings();
   if (settings.stats_signal.value != 0 && !settings.stats.off()) {
@@ -266,11 +265,6 @@ __attribute__((destructor)) void report_at_unload() {
 }
 
 }  // namespace
-
-core::Allocator* engine() {
-  core::Allocator* live = running.load(std::memory_order_acquire);
-  return live != nullptr && !cuda::shut_down() ? live : nullptr;
-}
 
 core::Allocator* started_engine() {
   if (core::Allocator* live = engine()) return live;

@@ -2,14 +2,24 @@
 // forked child, and its report is written when the process leaves.
 #pragma once
 
+#include <atomic>
+
 #include "core/allocator.h"
 #include "core/observer.h"
+#include "cuda/driver.h"
 
 namespace cupool::process {
 
+namespace detail {
+inline std::atomic<core::Allocator*> running{nullptr};
+}  // namespace detail
+
 /// The engine if it runs, else null: not started, switched off, or stopped in a forked child or
-/// after the driver has shut down. One atomic load. Thread-safe.
-core::Allocator* engine();
+/// after the driver has shut down. Two atomic loads. Thread-safe.
+inline core::Allocator* engine() {
+  core::Allocator* live = detail::running.load(std::memory_order_acquire);
+  return live != nullptr && !cuda::shut_down() ? live : nullptr;
+}
 
 /// The engine, started if this is the first use of the GPU; null as engine(). To be called from
 /// allocations and captures only: by then the driver is initialised, and its exit handlers are
