@@ -93,7 +93,7 @@ Environment preloaded_environment(
   Environment environment = Environment::inherited();
   const char* const present = environment.get("LD_PRELOAD");
   environment.set("LD_PRELOAD", preload_value(find_library(), present == nullptr ? "" : present));
-  environment.unset("CUPOOL_LIBRARY");  // ours, and unknown to the library
+  environment.unset("CUPOOL_LIBRARY");  // ours: the program gets the library that it names
   for (const auto& [name, value] : variables) environment.set(name, value);
   return environment;
 }

@@ -48,9 +48,11 @@ std::size_t row_index(std::string_view name) {
   return i;
 }
 
-// Variables with our prefix that are not options: the simulated device's and the tests'.
-bool belongs_to_tests(std::string_view name) {
-  return util::starts_with(name, "CUPOOL_SIM_") || util::starts_with(name, "CUPOOL_TEST_");
+// Variables with our prefix that are not options: the simulated device's, the tests', and the one
+// that the command reads (src/cli/library.h).
+bool is_meant_for_others(std::string_view name) {
+  return util::starts_with(name, "CUPOOL_SIM_") || util::starts_with(name, "CUPOOL_TEST_") ||
+         name == "CUPOOL_LIBRARY";
 }
 
 // Text from the environment, fit for one line of a warning.
@@ -128,7 +130,7 @@ KeyValues variables_of(const char* const* environment) {
     const std::size_t equals = entry.find('=');
     if (!util::starts_with(entry, "CUPOOL_") || equals == std::string_view::npos) continue;
     const std::string_view name = entry.substr(0, equals);
-    bool seen = belongs_to_tests(name);
+    bool seen = is_meant_for_others(name);
     for (const auto& variable : variables) seen = seen || variable.first == name;
     if (!seen) variables.emplace_back(std::string(name), std::string(entry.substr(equals + 1)));
   }
@@ -139,7 +141,7 @@ void take_profile(Parser* parser, const std::string& path, std::vector<std::stri
   for (const auto& [name, value] : read_profile(path, warnings)) {
     if (name == "CUPOOL_PROFILE") {
       warnings->push_back(path + ": CUPOOL_PROFILE inside a profile is ignored");
-    } else if (!belongs_to_tests(name)) {
+    } else if (!is_meant_for_others(name)) {
       parser->take(name, value, Origin::profile, path + ": ");
     }
   }

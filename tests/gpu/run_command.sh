@@ -16,15 +16,19 @@ trap 'rm -rf "$work"' EXIT
 mkdir -p "$out"
 : >"$out/checks.txt"
 cupool=$PWD/.gpu/cupool
-export CUPOOL_LIBRARY=$PWD/.gpu/libcupool.so
+library=$PWD/.gpu/libcupool.so
+export library
 programs=$PWD/.gpu
+export work programs
 wrong=0
 
-# check NAME COMMAND...: its output goes to a file of that name; what fails is shown.
+# check NAME COMMAND...: its output goes to a file of that name; what fails is shown. COMMAND may be a
+# function of this script.
 check() {
   local name=$1
   shift
-  if timeout --kill-after=5 90 "$@" >"$work/$name.out" 2>"$work/$name.err"; then
+  # shellcheck disable=SC2016  # the inner shell expands it
+  if timeout --kill-after=5 90 bash -c '"$@"' "$name" "$@" >"$work/$name.out" 2>"$work/$name.err"; then
     echo "ok  $name" | tee -a "$out/checks.txt"
   else
     echo "NO  $name (exit $?)" | tee -a "$out/checks.txt"
@@ -39,8 +43,9 @@ holds() {
 }
 
 preloaded() {
-  env LD_PRELOAD="$CUPOOL_LIBRARY" CUPOOL_STATS=json CUPOOL_STATS_FILE="$work/$1-%p.json" "${@:2}"
+  env LD_PRELOAD="$library" CUPOOL_STATS=json CUPOOL_STATS_FILE="$work/$1-%p.json" "${@:2}"
 }
+export -f preloaded
 
 check doctor_static "$cupool" doctor "$programs/legacy_loop_static"
 check doctor_shared "$cupool" doctor "$programs/legacy_loop_shared"
@@ -49,8 +54,8 @@ holds doctor_names_the_gpu doctor_static.out 'memory pools that can be shared'
 
 loop=("$programs/inference_loop" threads=4 requests=300)
 check observe "$cupool" observe --json "$work/observe.json" -- "${loop[@]}"
-check compare "$cupool" compare -n 3 --ignore '_us=|per_second|seconds' -- "${loop[@]}"
-check compare_static "$cupool" compare -n 3 --ignore '^time ' -- "$programs/legacy_loop_static"
+check compare "$cupool" compare -n 3 --ignore '(_us|_per_second)=.*' -- "${loop[@]}"
+check compare_static "$cupool" compare -n 3 --ignore 'per_iteration=.*' -- "$programs/legacy_loop_static"
 
 check series preloaded series CUPOOL_STATS_INTERVAL=10ms "${loop[@]}"
 check page "$cupool" report --html "$work/threads.html" "$work"/series-*.json
@@ -64,17 +69,18 @@ check trace_is_json python3 -c "import json,sys; json.load(open(sys.argv[1]))" "
 check leaks preloaded leaks CUPOOL_LEAKS=1 "$programs/legacy_loop_static"
 check nvtx preloaded nvtx CUPOOL_NVTX=1 "${loop[@]}"
 
-# A snapshot while it runs; the program ends as it would have.
+# A snapshot while it runs, and the program ends as it would have. The shell that becomes the program
+# has its process number.
 snapshot_on_signal() {
-  preloaded signal CUPOOL_STATS_SIGNAL=USR1 "$programs/inference_loop" threads=4 requests=2000 &
+  (exec env LD_PRELOAD="$library" CUPOOL_STATS=json CUPOOL_STATS_FILE="$work/signal-%p.json" \
+    CUPOOL_STATS_SIGNAL=USR1 "$programs/inference_loop" threads=4 requests=40000) &
   local program=$!
   sleep 2
   kill -USR1 "$program"
   wait "$program" && compgen -G "$work/signal-*.1.json" >/dev/null
 }
-export -f snapshot_on_signal preloaded
-export work programs
-check signal bash -c snapshot_on_signal
+export -f snapshot_on_signal
+check signal snapshot_on_signal
 
 if [ "${CUPOOL_TEST_TORCH:-1}" = 1 ]; then
   train=(env PYTORCH_NO_CUDA_MEMORY_CACHING=1 python3 "$PWD/tests/gpu/torch_train.py" 40)
@@ -82,13 +88,11 @@ if [ "${CUPOOL_TEST_TORCH:-1}" = 1 ]; then
   check torch_series preloaded torch CUPOOL_STATS_INTERVAL=10ms CUPOOL_LEAKS=1/64 "${train[@]}"
   check torch_page "$cupool" report --html "$work/torch.html" "$work"/torch-*.json
   check torch_observe "$cupool" observe --json "$work/torch-observed.json" -- "${train[@]}"
-  check ranks env LD_PRELOAD="$CUPOOL_LIBRARY" CUPOOL_STATS=json \
+  check ranks env LD_PRELOAD="$library" CUPOOL_STATS=json \
     CUPOOL_STATS_FILE="$work/rank-%r-%p.json" PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
     python3 -m torch.distributed.run --standalone --nproc-per-node "$(nvidia-smi -L | wc -l)" \
     tests/gpu/torch_train.py 20
-  holds_rank() { compgen -G "$work/rank-0-*.json" >/dev/null; }
-  export -f holds_rank
-  check rank_is_known bash -c holds_rank
+  check rank_page "$cupool" report --html "$work/ranks.html" "$work"/rank-*.json
 fi
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader >"$work/gpu.txt"

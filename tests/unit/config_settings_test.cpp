@@ -142,8 +142,10 @@ TEST(Settings, NamesAreExact) {
 }
 
 TEST(Settings, VariablesOfTheTestsAreNotOptions) {
-  EXPECT_THAT(parsed({"CUPOOL_SIM_DEVICES=2", "CUPOOL_TEST_X=1", "CUPOOLISH=1"}).warnings,
-              IsEmpty());
+  EXPECT_THAT(
+      parsed({"CUPOOL_SIM_DEVICES=2", "CUPOOL_TEST_X=1", "CUPOOL_LIBRARY=/lib/x.so", "CUPOOLISH=1"})
+          .warnings,
+      IsEmpty());
 }
 
 TEST(Settings, TheFirstOfEqualNamesCounts) {
