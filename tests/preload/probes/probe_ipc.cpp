@@ -234,7 +234,7 @@ void exporter_stops(const Scene&) {
   const Handle first = a.handle(1);
   const Handle second = a.handle(2);
   MUST(b.open(1, first).code);
-  a.signal(SIGSTOP);
+  a.stop();
   const Answer answer = b.open(2, second);
   say("open", answer.code);
   say("in time", answer.number < 8000);

@@ -99,6 +99,13 @@ class Peer {
   }
 
   void signal(int number) const { kill(process_, number); }
+  /// Returns when no thread of it runs any more.
+  void stop() const {
+    signal(SIGSTOP);
+    int status = 0;
+    while (waitpid(process_, &status, WUNTRACED) == process_ && !WIFSTOPPED(status)) {
+    }
+  }
   int end(int number) {
     signal(number);
     return wait();
