@@ -1,5 +1,6 @@
 // What the engine rests on, asked of the real driver: events of a context, captures, alignment and
-// growth of pools. Prints one line a fact; docs/measurements keeps them.
+// growth of pools, and what the first use of a pool costs. Prints one line a fact;
+// docs/measurements keeps them.
 #include <cuda.h>
 
 #include <algorithm>
@@ -47,6 +48,68 @@ bool survived(CUstream stream) {
   const CUresult result = cuStreamEndCapture(stream, &graph);
   if (graph != nullptr) cuGraphDestroy(graph);
   return result == CUDA_SUCCESS;
+}
+
+// What the first allocation of a process consists of, step by step, in the order of the steps.
+void starting(CUdevice device) {
+  double last = now_us();
+  const auto step = [&last](const char* what) {
+    const double now = now_us();
+    std::printf("start: %s %.0f us\n", what, now - last);
+    last = now_us();
+  };
+  CUdeviceptr plain = 0;
+  MUST(cuMemAlloc(&plain, 1 << 20));
+  step("cuMemAlloc of 1 MiB");
+  MUST(cuMemAlloc(&plain, 1 << 20));
+  step("cuMemAlloc of 1 MiB again");
+  CUstream stream = nullptr;
+  MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  step("non-blocking stream");
+  for (const CUmemAllocationHandleType handle :
+       {CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CU_MEM_HANDLE_TYPE_NONE,
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR}) {
+    std::printf("start: a pool with%s a handle for other processes\n",
+                handle == CU_MEM_HANDLE_TYPE_NONE ? "out" : "");
+    CUmemPoolProps properties = {};
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.handleTypes = handle;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.location.id = device;
+    CUmemoryPool pool = nullptr;
+    MUST(cuMemPoolCreate(&pool, &properties));
+    cuuint64_t keep = UINT64_MAX;
+    MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
+    step("  cuMemPoolCreate");
+    CUdeviceptr block = 0;
+    MUST(cuMemAllocFromPoolAsync(&block, 1 << 20, pool, stream));
+    step("  first block");
+    MUST(cuStreamSynchronize(stream));
+    step("  its stream synchronised");
+    MUST(cuMemFreeAsync(block, stream));
+    MUST(cuStreamSynchronize(stream));
+    step("  block freed and synchronised");
+    MUST(cuMemPoolTrimTo(pool, 0));
+    step("  trimmed");
+    MUST(cuMemAllocFromPoolAsync(&block, 1 << 20, pool, stream));
+    MUST(cuStreamSynchronize(stream));
+    step("  first block again, synchronised");
+    CUdeviceptr large = 0;
+    MUST(cuMemAllocFromPoolAsync(&large, 64 << 20, pool, stream));
+    MUST(cuStreamSynchronize(stream));
+    step("  64 MiB more, synchronised");
+    MUST(cuMemFreeAsync(large, stream));
+    MUST(cuMemFreeAsync(block, stream));
+    MUST(cuStreamSynchronize(stream));
+    MUST(cuMemPoolDestroy(pool));
+    step("  all freed and cuMemPoolDestroy");
+  }
+  CUdeviceptr large = 0;
+  MUST(cuMemAlloc(&large, 64 << 20));
+  step("cuMemAlloc of 64 MiB");
+  MUST(cuMemFree(large));
+  step("its cuMemFree");
+  MUST(cuStreamDestroy(stream));
 }
 
 void fences(CUcontext context) {
@@ -361,6 +424,7 @@ int main() {
   CUcontext context = nullptr;
   MUST(cuDevicePrimaryCtxRetain(&context, 0));
   MUST(cuCtxSetCurrent(context));
+  starting(0);
   fences(context);
   copies();
   captures(context);
