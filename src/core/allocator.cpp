@@ -27,6 +27,8 @@ namespace {
 // Bytes that a thread takes over from the shared cache at once, and up to which its first batches
 // may grow by fresh memory.
 constexpr std::uint64_t kRefillBytes = 8ull << 20;
+// Batches that a thread may have waiting before it queues up behind other threads at a fence.
+constexpr std::uint64_t kBatchesWaiting = 4;
 
 std::uint64_t held_bytes(const DeviceStats& stats) {
   return static_cast<std::uint64_t>(stats.value(Gauge::held_bytes).current);
@@ -176,7 +178,7 @@ bool Allocator::collect(Context& context, ThreadCache& cache) {
 // may be pending, by which the bound on what has joined an epoch is lowered.
 ThreadCache::Limits Allocator::limits_of_thread(Context& context) const {
   constexpr std::uint64_t kMostQuiet = 64ull << 20;
-  constexpr std::uint64_t kLargestBatch = 8ull << 20;
+  constexpr std::uint64_t kLargestBatch = 16ull << 20;
   constexpr std::uint64_t kLeastTally = 1ull << 20;
   constexpr std::uint64_t kLargestTally = 8ull << 20;
   const Device::Limits& all = context.device().limits();
@@ -184,7 +186,6 @@ ThreadCache::Limits Allocator::limits_of_thread(Context& context) const {
   ThreadCache::Limits limits;
   limits.batch =
       std::min(all.max_pending / std::max<std::uint64_t>(64, 16 * threads), kLargestBatch);
-  limits.batch_most = 4 * limits.batch;
   limits.quiet = std::min({kMostQuiet, all.max_pending / threads, all.max_cached / threads});
   limits.tally = signed_bytes(std::clamp(limits.batch, kLeastTally, kLargestTally));
   return limits;
@@ -213,7 +214,8 @@ Block* Allocator::take_shared(Context& context, ThreadCache* cache, std::uint64_
 
 // From what others gave back; else from epochs that have become quiet; else from this thread's own
 // batch and the open epoch, which an idle GPU is done with as soon as it is asked. But while a
-// thread waits for little, fresh memory lets it grow, so that a fence can serve many.
+// thread waits for little, fresh memory lets it grow, so that a fence can serve many; and for
+// somewhat more where other threads are at a fence just then, so that nobody stands in a queue.
 Block* Allocator::take_quiet_block(Context& context, std::uint64_t capacity, Counter* served_by) {
   ThreadCache* cache = thread_cache(context);
   Ordering& ordering = context.ordering();
@@ -222,16 +224,18 @@ Block* Allocator::take_quiet_block(Context& context, std::uint64_t capacity, Cou
     if (block != nullptr) break;
     std::uint64_t waiting = 0;
     std::uint64_t enough = kRefillBytes;
+    std::uint64_t most = 0;
     bool in_flight = false;
     if (cache != nullptr) {
       const ThreadCache::Guard guard(*cache);
       waiting = cache->waiting_bytes();
       enough = std::max(enough, cache->limits.batch);
+      most = kBatchesWaiting * cache->limits.batch;
       in_flight = cache->has_in_flight();
     }
+    const bool over_budget =
+        held_bytes(context.stats()) + capacity > context.device().footprint_budget();
     if (close_open) {
-      const bool over_budget =
-          held_bytes(context.stats()) + capacity > context.device().footprint_budget();
       if (over_budget) {
         context.drain_threads(Context::Drain::retired);
       } else if (waiting != 0) {
@@ -242,7 +246,10 @@ Block* Allocator::take_quiet_block(Context& context, std::uint64_t capacity, Cou
     }
     if (!in_flight && !ordering.holds_blocks()) continue;
     BlockList quiet;
-    const CUresult result = ordering.poll(close_open, &quiet);
+    bool busy = false;
+    const bool may_grow = !over_budget && waiting + capacity <= most;
+    const CUresult result =
+        may_grow ? ordering.try_poll(close_open, &quiet, &busy) : ordering.poll(close_open, &quiet);
     if (result != CUDA_SUCCESS) note_failure(context, result);
     if (!quiet.empty()) keep(context, quiet);
     if (cache != nullptr && collect(context, *cache)) {

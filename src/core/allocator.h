@@ -300,10 +300,10 @@ class Allocator {
   CUresult end_batch(Context& context, ThreadCache& cache);
   CUresult end_batch(Context& context, ThreadCache& cache, std::uint64_t start_ns);
   bool may_wait(Context& context) const;
-  CUresult finish_free(Context& context, EpochNumber epoch);
+  CUresult finish_free(Context& context, EpochNumber epoch, std::uint64_t bytes_freed);
   CUresult wait_for_context(Context& context, EpochNumber epoch, stats::Counter reason);
   CUresult wait_for_host_work(Context& context);
-  CUresult bound_pending(Context& context);
+  CUresult bound_pending(Context& context, std::uint64_t bytes_freed);
   void count_wait(stats::DeviceStats& stats, stats::Counter reason, std::uint64_t start_ns);
   CUresult answer_of_free(Context& context, CUresult result);
   void note_failure(Context& context, CUresult result);

@@ -89,37 +89,31 @@ bool Allocator::try_free_live(CUdeviceptr address) {
   stats.add(Counter::free_calls_total);
   stats.add(Counter::free_bytes_total, block.requested);
   stats::this_thread().add_frees(1);
-  const CUresult result = finish_free(context, retire(block));
+  const std::uint64_t capacity = block.capacity;
+  const CUresult result = finish_free(context, retire(block), capacity);
   stats.free_time().record(util::now_ns() - start);
   return result;
 }
 
 // The thread's batch joins the open epoch, which is closed with a fence, unless another thread is
-// at that: then the batch grows on, up to four times its size. What has become quiet by then is the
+// at that: the next one's fence covers this batch too. What has become quiet by then is the
 // thread's again.
 CUresult Allocator::end_batch(Context& context, ThreadCache& cache) {
   if (!serving_.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
   look_for_agents();
   Ordering& ordering = context.ordering();
   Ordering::Batch full{kBatchBlocks, context.device().limits().max_pending / kBatchShare};
-  bool must_join = false;
+  std::uint64_t bytes_freed = 0;
   {
     const ThreadCache::Guard guard(cache);
     if (cache.tally.is_long()) cache.tally.fold(context.stats());
     cache.limits = limits_of_thread(context);
-    must_join = cache.must_join();
     full.blocks = std::min(full.blocks, cache.target());
-  }
-  bool joined = false;
-  CUresult result = ordering.end_batch(full, must_join, &joined, [&] {
-    const ThreadCache::Guard guard(cache);
+    bytes_freed = cache.batch_bytes();
     cache.join(ordering);
-  });
-  if (!joined) {
-    const ThreadCache::Guard guard(cache);
-    cache.postpone();
   }
-  if (result == CUDA_SUCCESS && joined) result = bound_pending(context);
+  CUresult result = ordering.end_batch(full);
+  if (result == CUDA_SUCCESS) result = bound_pending(context, bytes_freed);
   collect(context, cache);
   return answer_of_free(context, result);
 }
@@ -170,7 +164,7 @@ EpochNumber Allocator::retire(Block& block) {
 
 // What a free does after its block is retired: nothing, unless the mode or the program's host
 // memory asks for a wait, or too much is pending.
-CUresult Allocator::finish_free(Context& context, EpochNumber epoch) {
+CUresult Allocator::finish_free(Context& context, EpochNumber epoch, std::uint64_t bytes_freed) {
   if (!serving_.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
   if (CUPOOL_MUTATED("obvious-mapping")) keep_quiet(context);
   CUresult result = CUDA_SUCCESS;
@@ -199,7 +193,7 @@ CUresult Allocator::finish_free(Context& context, EpochNumber epoch) {
       const std::uint64_t bytes = context.device().limits().max_pending / kBatchShare;
       result = context.ordering().close_if_full({1, bytes});
     }
-    if (result == CUDA_SUCCESS) result = bound_pending(context);
+    if (result == CUDA_SUCCESS) result = bound_pending(context, bytes_freed);
   }
   return answer_of_free(context, result);
 }
@@ -224,11 +218,14 @@ CUresult Allocator::wait_for_host_work(Context& context) {
 }
 
 // Bounded run-ahead: this free waits for the oldest epochs, with which the GPU is done soonest.
-CUresult Allocator::bound_pending(Context& context) {
+// What it frees itself comes on top if it is more than a batch of small blocks: to wait for that
+// would let the GPU run dry, and memory would not be less, since it was live until now.
+CUresult Allocator::bound_pending(Context& context, std::uint64_t bytes_freed) {
   const std::uint64_t threads = context.thread_caches().in_use();
   const std::uint64_t all = context.device().limits().max_pending;
-  const std::uint64_t batches = threads * limits_of_thread(context).batch_most;
-  const std::uint64_t limit = all - std::min(all / 4, batches);
+  const std::uint64_t batch = limits_of_thread(context).batch;
+  const std::uint64_t limit =
+      all - std::min(all / 4, threads * batch) + (bytes_freed > batch ? bytes_freed : 0);
   Ordering& ordering = context.ordering();
   if (ordering.pending_bytes() <= limit) return CUDA_SUCCESS;
   const std::uint64_t start = util::now_ns();

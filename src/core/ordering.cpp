@@ -133,6 +133,16 @@ CUresult Ordering::wait_for_oldest(bool* waited) {
 
 CUresult Ordering::poll(bool close_open, BlockList* quiet) {
   const std::lock_guard<SharedMutex> lock(mutex_);
+  return poll_locked(close_open, quiet);
+}
+
+CUresult Ordering::try_poll(bool close_open, BlockList* quiet, bool* busy) {
+  const std::unique_lock<SharedMutex> lock(mutex_, std::try_to_lock);
+  *busy = !lock.owns_lock();
+  return *busy ? CUDA_SUCCESS : poll_locked(close_open, quiet);
+}
+
+CUresult Ordering::poll_locked(bool close_open, BlockList* quiet) {
   CUresult result = CUDA_SUCCESS;
   if (close_open) result = record_locked(kAnything);
   const CUresult looked = look_at_fences_locked();

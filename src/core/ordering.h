@@ -60,16 +60,10 @@ class Ordering {
   /// Takes over blocks that had joined `epoch`, from a thread that gives them up.
   void adopt(EpochNumber epoch, BlockList& blocks);
 
-  /// At the end of a thread's batch: `join_batch` joins it to the open epoch, which is then closed
-  /// as by close_if_full(), and older fences are looked at. If another thread is at that already,
-  /// nothing is done, or with `must_join` the batch joins and a later call brings the fence. Says
-  /// in
-  /// `*joined` whether it did.
-  template <typename Join>
-  CUresult end_batch(const Batch& batch, bool must_join, bool* joined, const Join& join_batch) {
+  /// After a thread's batch has joined: closes the open epoch as close_if_full() does, and looks at
+  /// older fences, unless another thread is at that already: a later call brings the fence then.
+  CUresult end_batch(const Batch& batch) {
     const std::unique_lock<SharedMutex> lock(mutex_, std::try_to_lock);
-    *joined = lock.owns_lock() || must_join;
-    if (*joined) join_batch();
     return lock.owns_lock() ? close_if_full_locked(batch) : CUDA_SUCCESS;
   }
 
@@ -96,9 +90,11 @@ class Ordering {
   std::uint64_t pending_bytes() const { return pending_bytes_.load(std::memory_order_relaxed); }
 
   /// Moves the blocks of each epoch whose fence has completed to `quiet`. `close_open`: closes the
-  /// open epoch first, so that the GPU's next steps can make it quiet. Never waits. A code that is
-  /// no success is the driver's.
+  /// open epoch first, so that the GPU's next steps can make it quiet. Never waits for the GPU. A
+  /// code that is no success is the driver's.
   CUresult poll(bool close_open, BlockList* quiet);
+  /// The same, unless another thread is at such a thing: then `*busy` is set, and nothing done.
+  CUresult try_poll(bool close_open, BlockList* quiet, bool* busy);
 
   /// Takes over what other calls than poll() made quiet since the last call.
   BlockList take_quiet();
@@ -168,6 +164,7 @@ class Ordering {
   CUresult close_locked(bool with_fence, const Batch& least);
   CUresult close_if_full_locked(const Batch& batch);
   CUresult look_at_fences_locked();
+  CUresult poll_locked(bool close_open, BlockList* quiet);
   CUresult create_event(CUevent* event);
   Epoch* first_fenced_from_locked(EpochNumber epoch);
   void make_quiet_locked(BlockList& blocks);

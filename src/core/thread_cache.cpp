@@ -62,6 +62,7 @@ Block* ThreadCache::take_large(std::uint64_t capacity) {
 void ThreadCache::keep(BlockList& quiet) {
   BlockList rest;
   while (Block* block = quiet.pop()) {
+    if (!is_large(block->capacity)) small_[small_class(block->capacity)].only_freed = 0;
     if (!keep_one(block)) rest.push(block);
   }
   quiet.splice(rest);
@@ -79,22 +80,24 @@ void ThreadCache::join(Ordering& ordering) {
   newest_in_flight().epoch = epoch;
   in_flight_bytes_ += batch_.bytes;
   newest_in_flight().blocks.splice(batch_);
-  due_blocks_ = target_;
-  due_bytes_ = limits.batch;
 }
 
 // What a thread only frees, others allocate: of the blocks of a class that it did without for a
-// whole period, half go to where they can be had.
+// whole period, half go to where they can be had; all, and all to come, if it took none at all.
 void ThreadCache::shed(BlockList* surplus) {
   batches_ = 0;
   for (std::size_t index = 0; index < kSmallClasses; ++index) {
     SmallList& small = small_[index];
-    for (std::uint32_t idle = (small.fewest + 1) / 2; idle != 0; --idle) {
+    const bool only_freed = small.taken_from == 0 && small.count != 0;
+    std::uint32_t idle = only_freed ? small.count : (small.fewest + 1) / 2;
+    for (; idle != 0; --idle) {
       Block* block = take_small(index);
       count_quiet(-block->capacity);
       surplus->push(block);
     }
     small.fewest = small.count;
+    small.taken_from = 0;
+    if (only_freed) small.only_freed = 1;
   }
 }
 

@@ -80,7 +80,6 @@ class alignas(128) ThreadCache {
   /// How much a thread may have, in bytes; the same for all threads of a context.
   struct Limits {
     std::uint64_t batch = 0;       ///< of a batch that is due
-    std::uint64_t batch_most = 0;  ///< and of one that has to join
     std::uint64_t quiet = 0;       ///< idle
     std::int64_t tally = 1 << 20;  ///< unknown to the statistics
   };
@@ -109,21 +108,13 @@ class alignas(128) ThreadCache {
       return false;
     }
     batch_.push(block);
-    return batch_.count >= due_blocks_ || batch_.bytes >= due_bytes_;
-  }
-  /// The batch could not be closed now: it is due again when it has grown by a quarter.
-  void postpone() {
-    due_blocks_ = batch_.count + std::max<std::size_t>(target_ / 4, 1);
-    due_bytes_ = batch_.bytes + limits.batch / 4;
-  }
-  /// Whether the batch is so large that it may not wait for another one to be closed with it.
-  bool must_join() const {
-    return batch_.count >= kMostTargets * target_ || batch_.bytes >= limits.batch_most;
+    return batch_.count >= target_ || batch_.bytes >= limits.batch;
   }
   /// How many blocks make the batch due, if it is so by their number; else the largest such number.
   /// Batches begin small, so that a program with few blocks gets them back soon, and double up to
   /// kLargestBatch, so that a fence costs little where there are many.
   std::size_t target() const { return batch_.count >= target_ ? target_ : kLargestBatch; }
+  std::uint64_t batch_bytes() const { return batch_.bytes; }
   /// The batch joins the open epoch and is in flight from now on.
   void join(Ordering& ordering);
   /// Takes over batches that are quiet. What the thread should not keep is added to `surplus`,
@@ -161,14 +152,14 @@ class alignas(128) ThreadCache {
 
   /// Blocks of a kind that it is worth taking over at once: more each time.
   std::size_t refill() {
-    refill_ = std::min(2 * refill_, kLargestBatch);
+    refill_ = std::min(2 * refill_, kLargestRefill);
     return refill_;
   }
 
  private:
-  static constexpr std::size_t kLargestBatch = 128;
+  static constexpr std::size_t kLargestBatch = 512;
   static constexpr std::size_t kFirstBatch = 2;
-  static constexpr std::size_t kMostTargets = 4;
+  static constexpr std::size_t kLargestRefill = 128;
   static constexpr std::size_t kLargeSlots = 32;
   static constexpr std::size_t kLargeClass =
       kSmallClasses - 1;  ///< of 2 MiB, the unit of large ones
@@ -179,7 +170,10 @@ class alignas(128) ThreadCache {
   struct SmallList {
     Block* head = nullptr;
     std::uint32_t count = 0;
-    std::uint32_t fewest = 0;
+    std::uint32_t fewest : 30;
+    std::uint32_t taken_from : 1;  ///< in this period
+    std::uint32_t only_freed : 1;  ///< in the last one: others allocate these
+    SmallList() : fewest(0), taken_from(0), only_freed(0) {}
   };
 
   Block* take_small(std::size_t index) {
@@ -187,6 +181,7 @@ class alignas(128) ThreadCache {
     Block* block = small.head;
     if (block == nullptr) return nullptr;
     small.head = block->next;
+    small.taken_from = 1;
     if (--small.count < small.fewest) small.fewest = small.count;
     quiet_bytes_ -= block->capacity;
     return block;
@@ -203,8 +198,6 @@ class alignas(128) ThreadCache {
   Context& context_;
   std::size_t target_ = kFirstBatch;
   std::size_t refill_ = 1;
-  std::size_t due_blocks_ = kFirstBatch;  ///< of the batch, as it begins and as it is postponed
-  std::uint64_t due_bytes_ = 0;
   BlockList batch_;
   std::uint64_t quiet_bytes_ = 0;
   std::uint64_t in_flight_bytes_ = 0;
@@ -222,6 +215,7 @@ inline bool ThreadCache::keep_one(Block* block) {
   if (quiet_bytes_ + block->capacity > limits.quiet) return false;
   if (!is_large(block->capacity)) {
     SmallList& small = small_[small_class(block->capacity)];
+    if (small.only_freed) return false;
     block->next = small.head;
     small.head = block;
     ++small.count;

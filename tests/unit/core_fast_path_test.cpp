@@ -255,6 +255,19 @@ TEST_F(FastPathTest, TheBoundOnPendingBytesCountsWhatThreadsHaveInFlight) {
   expect_identity();
 }
 
+TEST_F(FastPathTest, ALargeBlockWaitsForThoseBeforeItAndNotForItself) {
+  start({{"CUPOOL_MAX_PENDING", "64M"}});
+  gpu.work.store(Work::held);
+  constexpr std::uint64_t kBytes = 80 << 20;
+  free(allocate(kBytes));
+  EXPECT_EQ(count(Counter::free_waits_pending_limit_total), 0u);
+  EXPECT_EQ(context_->ordering().pending_bytes(), kBytes);
+  free(allocate(kBytes));
+  EXPECT_EQ(count(Counter::free_waits_pending_limit_total), 1u);
+  EXPECT_EQ(context_->ordering().pending_bytes(), kBytes);
+  expect_identity();
+}
+
 TEST_F(FastPathTest, PhasesOfDifferentSizesDoNotGrowBeyondThePeak) {
   start({{"CUPOOL_MAX_PENDING", "32M"}});
   constexpr std::uint64_t kPhase = 1ull << 30;
