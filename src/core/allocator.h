@@ -112,6 +112,11 @@ class Allocator {
     return result;
   }
 
+  /// Whether the page-locked memory at `host` is cupool's and not the program's.
+  bool is_internal(const void* host) {
+    return registry_.is_internal(reinterpret_cast<CUdeviceptr>(host));
+  }
+
   /// Runs the program's synchronisation of `context` (null: not one that is served).
   /// `count_failure` false: a failure is not counted, because the caller will make the call once
   /// more.

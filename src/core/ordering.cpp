@@ -23,6 +23,7 @@ namespace {
 constexpr std::uint64_t kNoBytes = ~std::uint64_t{0};
 constexpr Ordering::Batch kAnything{1, kNoBytes};
 constexpr Ordering::Batch kEvenNothing{0, kNoBytes};
+constexpr std::size_t kHostBarrierBytes = 4096;  // as measured
 
 }  // namespace
 
@@ -203,7 +204,8 @@ bool Ordering::captures(CUstream stream) const {
 
 bool Ordering::is_barrier(CUdeviceptr address) const {
   const std::lock_guard<SharedMutex> lock(mutex_);
-  return barrier_ == address && address != 0;
+  if (address == 0) return false;
+  return barrier_.device == address || reinterpret_cast<CUdeviceptr>(barrier_.host) == address;
 }
 
 void Ordering::abandon() {
@@ -219,7 +221,7 @@ void Ordering::abandon() {
   quiet_ = BlockList{};
   held_blocks_.store(0, std::memory_order_relaxed);
   spare_events_.clear();
-  barrier_ = 0;
+  barrier_ = Barrier{};
   captures_in_process_.fetch_sub(static_cast<unsigned>(captures_.size()),
                                  std::memory_order_acq_rel);
   captures_.clear();
@@ -246,12 +248,28 @@ void Ordering::let_synchronisations_in(std::unique_lock<SharedMutex>& lock) {
   --beginning_;
 }
 
-// Kept from before a capture begins, so that a full device does not take the barrier away.
+// In relaxed mode, with the context current. None: there is no memory.
+Ordering::Barrier Ordering::make_barrier() const {
+  Barrier made;
+  if (driver_.cuMemAlloc_v2(&made.device, kAlignment) == CUDA_SUCCESS) return made;
+  made.device = 0;
+  if (driver_.cuMemAllocHost_v2 == nullptr || driver_.cuMemFreeHost == nullptr) return made;
+  if (driver_.cuMemAllocHost_v2(&made.host, kHostBarrierBytes) != CUDA_SUCCESS) made.host = nullptr;
+  return made;
+}
+
+CUresult Ordering::release(const Barrier& barrier) const {
+  return barrier.host != nullptr ? driver_.cuMemFreeHost(barrier.host)
+                                 : driver_.cuMemFree_v2(barrier.device);
+}
+
+// Kept from before a capture begins: what fills the device or the host meanwhile does not take the
+// barrier away.
 void Ordering::keep_barrier_locked() {
-  if (barrier_ != 0) return;
+  if (!barrier_.none()) return;
   const cuda::RelaxedCaptureScope relaxed(driver_);
   const cuda::ContextScope scope(driver_, context_);
-  if (scope.ok() && driver_.cuMemAlloc_v2(&barrier_, kAlignment) != CUDA_SUCCESS) barrier_ = 0;
+  if (scope.ok()) barrier_ = make_barrier();
 }
 
 void Ordering::forget_capture_locked(CUstream stream) {
@@ -440,16 +458,16 @@ CUresult Ordering::wait_at_most(CUevent fence, std::uint64_t limit_ns) const {
 }
 
 // Where no event of the context can be had. `with_free`: a stream is capturing, which a
-// synchronisation of the context would break. The driver's own free then does as a barrier: in
-// relaxed mode it waits for all work of the context, destroyed streams included, and harms no
-// capture (measured: docs/measurements).
+// synchronisation of the context would break. The driver's own free then does as a barrier, of
+// device memory or of page-locked host memory: in relaxed mode it waits for all work of the
+// context, destroyed streams included, and harms no capture (measured: docs/measurements).
 CUresult Ordering::wait_for_context(std::unique_lock<SharedMutex>& lock, bool* waited,
                                     bool with_free) {
   if (waited != nullptr) *waited = true;
   close_locked(false, kAnything);
   const EpochNumber before = open_number() - 1;
   const std::uint64_t life = lives_;
-  CUdeviceptr barrier = 0;
+  Barrier barrier;
   if (with_free) {
     std::swap(barrier, barrier_);
   } else {
@@ -463,25 +481,23 @@ CUresult Ordering::wait_for_context(std::unique_lock<SharedMutex>& lock, bool* w
   {
     const cuda::RelaxedCaptureScope relaxed(driver_);
     const cuda::ContextScope scope(driver_, context_);
+    if (with_free && barrier.none() && scope.ok()) barrier = make_barrier();
     if (!scope.ok()) {
       result = CUDA_ERROR_INVALID_CONTEXT;
-    } else if (!with_free || barrier != 0 ||
-               driver_.cuMemAlloc_v2(&barrier, kAlignment) == CUDA_SUCCESS) {
-      const auto wait = [&] {
-        return with_free ? driver_.cuMemFree_v2(barrier) : driver_.cuCtxSynchronize();
-      };
+    } else if (with_free && barrier.none()) {
+      result = CUDA_ERROR_NOT_READY;  // nothing waited for, nothing quiet; a later call tries again
+    } else {
+      const auto wait = [&] { return with_free ? release(barrier) : driver_.cuCtxSynchronize(); };
       result = wait();
       // Without it a free returns too early: once more.
       if (cuda::is_refusal(result) && !cuda::is_capture_refusal(result)) result = wait();
-    } else {
-      result = CUDA_ERROR_NOT_READY;  // nothing waited for, nothing quiet; a later call tries again
     }
   }
   lock.lock();
   if (with_free) {
     const bool untouched = result == CUDA_ERROR_INVALID_CONTEXT ||
                            result == CUDA_ERROR_NOT_PERMITTED || cuda::is_capture_refusal(result);
-    if (untouched && life == lives_ && barrier_ == 0) barrier_ = barrier;
+    if (untouched && life == lives_ && barrier_.none()) barrier_ = barrier;
     keep_barrier_locked();
   } else if (--synchronising_ == 0) {
     synchronised_.notify_all();

@@ -133,7 +133,8 @@ class Ordering {
 
   bool captures(CUstream stream) const;
 
-  /// Whether the memory at `address` is kept as a barrier: no memory of the program's.
+  /// Whether the memory at `address`, of the device or the host, is kept as a barrier: no memory of
+  /// the program's.
   bool is_barrier(CUdeviceptr address) const;
 
   /// Whether any stream of the process is capturing. One load.
@@ -153,7 +154,17 @@ class Ordering {
     bool seen_complete = false;
   };
 
+  /// Memory of the driver whose release is a barrier: of the device, or of the host where the
+  /// device is full.
+  struct Barrier {
+    CUdeviceptr device = 0;
+    void* host = nullptr;  ///< page-locked
+    bool none() const { return device == 0 && host == nullptr; }
+  };
+
   void let_synchronisations_in(std::unique_lock<SharedMutex>& lock);
+  Barrier make_barrier() const;
+  CUresult release(const Barrier& barrier) const;
   void keep_barrier_locked();
   bool capturing_locked() const { return !captures_.empty(); }
   void forget_capture_locked(CUstream stream);
@@ -192,7 +203,7 @@ class Ordering {
   unsigned synchronising_ = 0;  ///< threads of ours that synchronise the context, or are about to
   std::condition_variable_any synchronised_;
   std::uint64_t lives_ = 0;  ///< how often the context went
-  CUdeviceptr barrier_ = 0;  ///< memory of the driver whose free is a barrier, or 0
+  Barrier barrier_;          ///< kept for the next wait in a capture, or none
   static inline std::atomic<unsigned> captures_in_process_{0};
   bool can_record_;
   // Read by all threads at the end of a batch.

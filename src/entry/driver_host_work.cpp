@@ -152,7 +152,9 @@ CUresult cupool_hook_cuMemHostGetDevicePointer_v2(CUdeviceptr* address, void* ho
 
 CUresult cupool_hook_cuMemFreeHost(void* host) {
   CUPOOL_REAL_OR_RETURN(cuMemFreeHost);
-  const CUresult result = real.cuMemFreeHost(host);
+  Allocator* const allocator = started_engine();
+  const bool internal = allocator != nullptr && allocator->is_internal(host);
+  const CUresult result = internal ? CUDA_ERROR_INVALID_VALUE : real.cuMemFreeHost(host);
   forget_reachable(host, result);
   return result;
 }

@@ -94,6 +94,19 @@ TEST(Row4Limit, InsideACapture) {
               {{"CUPOOL_SIM_MEMORY", "300M"}, {"CUPOOL_BACKEND", "malloc"}});
 }
 
+// Contracts 2 and 4: the barrier of a capture needs nothing of the device.
+TEST(Row4Limit, AFreeWaitsInACaptureThatBeganOnAFullDevice) {
+  for (const char* backend : {"pool", "malloc"}) {
+    for (const char* mode : {"auto", "sync"}) {
+      SCOPED_TRACE(std::string(backend) + ", " + mode);
+      const PreloadedRun run = expect_same(
+          "probe_row4_limit mode=wait", 0, 1,
+          {{"CUPOOL_SIM_MEMORY", "128M"}, {"CUPOOL_BACKEND", backend}, {"CUPOOL_FREE_MODE", mode}});
+      EXPECT_TRUE(contains(run.process.out, "wrong bytes after the free 0")) << run.describe();
+    }
+  }
+}
+
 // CUPOOL_MAX_SIZE bounds what cupool holds, not what the program gets.
 TEST(Row4Limit, MaximumSizeIsNotTheProgramsLimit) {
   const PreloadedRun run = expect_same("probe_row4_limit mode=fill", 0, 1,

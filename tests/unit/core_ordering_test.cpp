@@ -24,6 +24,7 @@ struct FakeGpu {
   CUresult record_result = CUDA_SUCCESS;
   CUresult query_result = CUDA_SUCCESS;
   CUresult alloc_result = CUDA_SUCCESS;
+  CUresult alloc_host_result = CUDA_SUCCESS;
   CUresult wait_result = CUDA_SUCCESS;
   CUresult context_result = CUDA_SUCCESS;
   CUresult free_result = CUDA_SUCCESS;
@@ -66,6 +67,17 @@ CUresult fake_alloc(CUdeviceptr* address, std::size_t) {
 }
 CUresult fake_free(CUdeviceptr) {
   gpu.calls.emplace_back("free");
+  return gpu.free_result;
+}
+CUresult fake_alloc_host(void** address, std::size_t) {
+  if (gpu.alloc_host_result != CUDA_SUCCESS) return gpu.alloc_host_result;
+  gpu.calls.emplace_back("alloc host");
+  *address = reinterpret_cast<void*>(0x9000);
+  return CUDA_SUCCESS;
+}
+CUresult fake_free_host(void* address) {
+  EXPECT_EQ(address, reinterpret_cast<void*>(0x9000));
+  gpu.calls.emplace_back("free host");
   return gpu.free_result;
 }
 
@@ -114,6 +126,11 @@ class OrderingTest : public testing::Test {
     driver_.cuCtxSynchronize = fake_synchronize;
     driver_.cuMemAlloc_v2 = fake_alloc;
     driver_.cuMemFree_v2 = fake_free;
+  }
+  void fill_device() {
+    gpu.alloc_result = CUDA_ERROR_OUT_OF_MEMORY;
+    driver_.cuMemAllocHost_v2 = fake_alloc_host;
+    driver_.cuMemFreeHost = fake_free_host;
   }
   EpochNumber retire(Ordering& ordering, Block& block) {
     block.capacity = 512;
@@ -216,6 +233,48 @@ TEST_F(OrderingTest, AWaitDuringACaptureUsesTheDriversFreeAsABarrier) {  // I3
   Block other;
   EXPECT_EQ(ordering.wait(retire(ordering, other)), CUDA_ERROR_NOT_READY);
   EXPECT_EQ(other.state.load(), BlockState::retired);
+}
+
+TEST_F(OrderingTest, OnAFullDeviceHostMemoryIsTheBarrierOfACapture) {  // I3
+  fill_device();
+  Ordering ordering(driver_, kContext, stats_);
+  ordering.begin_capture(reinterpret_cast<CUstream>(0x20), [] { return CUDA_SUCCESS; });
+  EXPECT_TRUE(ordering.is_barrier(0x9000));
+  EXPECT_FALSE(ordering.is_barrier(0));
+  Block block;
+  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_SUCCESS);
+  EXPECT_EQ(gpu.calls, (std::vector<std::string>{"alloc host", "free host", "alloc host"}));
+  EXPECT_EQ(block.state.load(), BlockState::quiet);
+  // With room again, the next one is the device's.
+  gpu.alloc_result = CUDA_SUCCESS;
+  gpu.calls.clear();
+  Block second;
+  EXPECT_EQ(ordering.wait(retire(ordering, second)), CUDA_SUCCESS);
+  EXPECT_EQ(gpu.calls, (std::vector<std::string>{"free host", "alloc"}));
+}
+
+TEST_F(OrderingTest, WithoutMemoryForABarrierNothingIsQuietUntilThereIsSome) {  // I1
+  fill_device();
+  gpu.alloc_host_result = CUDA_ERROR_OUT_OF_MEMORY;
+  Ordering ordering(driver_, kContext, stats_);
+  ordering.begin_capture(reinterpret_cast<CUstream>(0x20), [] { return CUDA_SUCCESS; });
+  Block block;
+  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(block.state.load(), BlockState::retired);
+  gpu.alloc_host_result = CUDA_SUCCESS;
+  EXPECT_EQ(ordering.wait_for_all(), CUDA_SUCCESS);
+  EXPECT_EQ(block.state.load(), BlockState::quiet);
+}
+
+TEST_F(OrderingTest, AnAbandonedContextTookItsBarrierAlong) {
+  fill_device();
+  Ordering ordering(driver_, kContext, stats_);
+  const CUstream stream = reinterpret_cast<CUstream>(0x20);
+  ordering.begin_capture(stream, [] { return CUDA_SUCCESS; });
+  ordering.abandon();
+  EXPECT_FALSE(ordering.is_barrier(0x9000));
+  ordering.begin_capture(stream, [] { return CUDA_SUCCESS; });
+  EXPECT_EQ(gpu.calls, (std::vector<std::string>{"alloc host", "alloc host"}));
 }
 
 TEST_F(OrderingTest, ACaptureThatDidNotBeginHoldsNothingUp) {
@@ -328,6 +387,17 @@ TEST_F(OrderingTest, ABarrierThatWasNotFreedIsKept) {
   EXPECT_EQ(block.state.load(), BlockState::retired);
   EXPECT_TRUE(ordering.is_barrier(0x7000));
   EXPECT_EQ(std::count(gpu.calls.begin(), gpu.calls.end(), "alloc"), 1) << "no second one";
+}
+
+TEST_F(OrderingTest, HostMemoryThatWasNotFreedIsKeptAsWell) {
+  fill_device();
+  Ordering ordering(driver_, kContext, stats_);
+  ordering.begin_capture(reinterpret_cast<CUstream>(0x20), [] { return CUDA_SUCCESS; });
+  Block block;
+  gpu.free_result = CUDA_ERROR_NOT_PERMITTED;
+  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_TRUE(ordering.is_barrier(0x9000));
+  EXPECT_EQ(std::count(gpu.calls.begin(), gpu.calls.end(), "alloc host"), 1) << "no second one";
 }
 
 TEST_F(OrderingTest, AnEpochIsClosedWhenItHoldsABatch) {

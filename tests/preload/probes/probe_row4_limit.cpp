@@ -1,12 +1,14 @@
 // At the device's limit (contract 4). walk: ask for free memory, allocate it, on failure 1 MiB less
 // (leave= MiB are left for code, live=1: small and large blocks are live before); then a module is
 // loaded and launched. threads: many sizes from several threads until nothing is left. capture: out
-// of memory while a capture runs. fill: blocks of 8 MiB until out of memory. physical: memory of
-// another allocator, which is there while other threads allocate and free.
+// of memory while a capture runs. wait: a free waits in a capture that began on a full device.
+// fill: blocks of 8 MiB until out of memory. physical: memory of another allocator, which is there
+// while other threads allocate and free.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <thread>
@@ -224,6 +226,39 @@ void capture() {
   for (void* block : blocks) MUST(cudaFree(block));
 }
 
+// The free comes after the copy, as it does in the driver, though nothing is left of the device.
+void wait() {
+  cudaStream_t streams[2] = {};
+  for (cudaStream_t& stream : streams) {
+    MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  }
+  unsigned char* host = nullptr;
+  void* gone = nullptr;
+  MUST(cudaHostAlloc(&gone, 4096, 0));
+  MUST(cudaHostAlloc(reinterpret_cast<void**>(&host), 4096, 0));
+  std::memset(host, 0, 4096);
+  std::vector<void*> blocks;
+  for (const size_t size : {16 * kMiB, kMiB, size_t{16} << 10, size_t{512}}) {
+    void* p = nullptr;
+    while (cudaMalloc(&p, size) == cudaSuccess) blocks.push_back(p);
+  }
+  print_code("full", static_cast<int>(cudaPeekAtLastError()));
+  MUST(cudaFreeHost(gone));
+  MUST(cudaMemsetAsync(blocks[0], 0x42, 4096, streams[0]));
+  MUST(cudaMemcpyAsync(host, blocks[0], 4096, cudaMemcpyDeviceToHost, streams[0]));
+  MUST(cudaStreamBeginCapture(streams[1], cudaStreamCaptureModeRelaxed));
+  // What the library may have taken at the same address is not the program's.
+  print_code("free of host memory again", cudaFreeHost(gone));
+  MUST(cudaFree(blocks[0]));
+  std::printf("wrong bytes after the free %d\n",
+              static_cast<int>(probe::count_other_bytes(host, 4096, 0x42)));
+  cudaGraph_t graph = nullptr;
+  print_code("end", cudaStreamEndCapture(streams[1], &graph));
+  CHECK(graph != nullptr);
+  for (size_t i = 1; i < blocks.size(); ++i) MUST(cudaFree(blocks[i]));
+  MUST(cudaFreeHost(host));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -237,6 +272,8 @@ int main(int argc, char** argv) {
     physical();
   } else if (mode == "capture") {
     capture();
+  } else if (mode == "wait") {
+    wait();
   } else {
     const std::vector<void*> blocks = fill(8 * kMiB);
     std::printf("total_mib=%zu\n", blocks.size() * 8);
