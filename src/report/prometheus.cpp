@@ -30,6 +30,12 @@ std::string label_value(std::string_view text) {
     for (std::size_t k = 1; whole && k < length; ++k) {
       whole = (static_cast<unsigned char>(text[i + k]) & 0xc0) == 0x80;
     }
+    if (whole && length > 1) {  // no overlong form, no surrogate, nothing beyond U+10FFFF
+      const auto first = static_cast<unsigned char>(text[i]);
+      const auto second = static_cast<unsigned char>(text[i + 1]);
+      whole = !(first == 0xe0 && second < 0xa0) && !(first == 0xed && second > 0x9f) &&
+              !(first == 0xf0 && second < 0x90) && !(first == 0xf4 && second > 0x8f);
+    }
     if (!whole) length = 1;
     if (text[i] == '\\' || text[i] == '"') escaped += '\\';
     if (text[i] == '\n') {

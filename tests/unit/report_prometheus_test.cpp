@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <map>
 #include <regex>
 #include <set>
@@ -126,6 +127,26 @@ TEST(PrometheusReport, EscapesWhatComesFromOutside) {
   const std::string text = prometheus_report(snapshot);
   metrics_in(text);
   EXPECT_THAT(text, HasSubstr("program=\"/a\\\"b\\\\c\\nd?\xc3\xa9??\""));
+}
+
+// Go's reader refuses the whole file for one of these: overlong forms, surrogates, beyond U+10FFFF.
+TEST(PrometheusReport, LetsThroughNothingThatIsNotUtf8) {
+  const auto written = [](const std::string& path) {
+    stats::Snapshot snapshot = fixed_snapshot();
+    snapshot.process.program_path = path;
+    const std::string text = prometheus_report(snapshot);
+    const std::size_t begin = text.find("program=\"") + 9;
+    return text.substr(begin, text.find('"', begin) - begin);
+  };
+  for (const char* wrong :
+       {"\xc0\x80", "\xc1\xbf", "\xf5\x80\x80\x80", "\xe0\x80\x80", "\xe0\x9f\xbf", "\xed\xa0\x80",
+        "\xed\xbf\xbf", "\xf0\x80\x80\x80", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80"}) {
+    EXPECT_EQ(written(wrong), std::string(std::strlen(wrong), '?'));
+  }
+  for (const char* right : {"\xc2\x80", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80",
+                            "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"}) {
+    EXPECT_EQ(written(right), right);
+  }
 }
 
 TEST(PrometheusReport, AnEmptySnapshotHasTheProcessAlone) {
