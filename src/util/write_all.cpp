@@ -1,4 +1,5 @@
-// Writing with SIGPIPE held back: blocked for this thread, and taken if the write raised it.
+// Writing with SIGPIPE and SIGXFSZ held back: blocked for this thread, and taken if the write
+// raised one.
 #include "util/write_all.h"
 
 #include <errno.h>
@@ -14,46 +15,52 @@ namespace {
 
 constexpr int kPatienceMs = 2000;
 
-// Blocks SIGPIPE in this thread for its lifetime. The signal of a failed write is directed to the
-// thread that wrote, so taking it here takes nobody else's; one that was pending before stays.
-class SigpipeHeldBack {
+// Blocks, in this thread for its lifetime, the signals that a failing write raises: SIGPIPE of a
+// pipe that nobody reads, SIGXFSZ of a file past RLIMIT_FSIZE. They are directed to the thread that
+// wrote, so taking them here takes nobody else's; one that was pending before stays.
+class SignalsHeldBack {
  public:
-  SigpipeHeldBack() noexcept {
-    sigemptyset(&sigpipe_);
-    sigaddset(&sigpipe_, SIGPIPE);
-    was_pending_ = is_pending();
-    active_ = pthread_sigmask(SIG_BLOCK, &sigpipe_, &before_) == 0;
+  SignalsHeldBack() noexcept {
+    sigemptyset(&held_);
+    for (const int signal : kRaised) sigaddset(&held_, signal);
+    if (sigpending(&pending_before_) != 0) sigemptyset(&pending_before_);
+    active_ = pthread_sigmask(SIG_BLOCK, &held_, &before_) == 0;
   }
-  ~SigpipeHeldBack() {
+  ~SignalsHeldBack() {
     if (!active_) return;
     const int saved_errno = errno;
-    if (!was_pending_ && is_pending()) {
-      const timespec at_once{};
-      while (sigtimedwait(&sigpipe_, nullptr, &at_once) < 0 && errno == EINTR) {
-      }
-    }
+    for (const int signal : kRaised) take(signal);
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
     errno = saved_errno;
   }
-  SigpipeHeldBack(const SigpipeHeldBack&) = delete;
-  SigpipeHeldBack& operator=(const SigpipeHeldBack&) = delete;
+  SignalsHeldBack(const SignalsHeldBack&) = delete;
+  SignalsHeldBack& operator=(const SignalsHeldBack&) = delete;
 
  private:
-  static bool is_pending() noexcept {
+  static constexpr int kRaised[] = {SIGPIPE, SIGXFSZ};
+
+  void take(int signal) const noexcept {
     sigset_t pending;
-    return sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1;
+    if (sigismember(&pending_before_, signal) == 1) return;
+    if (sigpending(&pending) != 0 || sigismember(&pending, signal) != 1) return;
+    sigset_t only;
+    sigemptyset(&only);
+    sigaddset(&only, signal);
+    const timespec at_once{};
+    while (sigtimedwait(&only, nullptr, &at_once) < 0 && errno == EINTR) {
+    }
   }
 
-  sigset_t sigpipe_;
+  sigset_t held_;
   sigset_t before_;
-  bool was_pending_ = false;
+  sigset_t pending_before_;
   bool active_ = false;
 };
 
 }  // namespace
 
 bool write_all(int fd, const char* data, std::size_t size) noexcept {
-  const SigpipeHeldBack held_back;
+  const SignalsHeldBack held_back;
   while (size > 0) {
     const ssize_t written = ::write(fd, data, size);
     if (written > 0) {

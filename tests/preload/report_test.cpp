@@ -71,6 +71,21 @@ TEST(ReportDetails, ThereIsNoSeriesUnlessItIsAskedFor) {
   EXPECT_TRUE(result.reports.at(0).at("series").is_null());
 }
 
+// RLIMIT_FSIZE raises SIGXFSZ, which the program does not know (docs/statistics.md: a file that
+// cannot be written costs one warning).
+TEST(ReportDetails, AFileLimitCostsAWarningAndNotTheProgram) {
+  const ScratchFolder folder;
+  const std::string probe = "probe_runtime_shared file_limit=1000";
+  const PreloadedRun result = run_preloaded(
+      probe, {{"CUPOOL_STATS", "text"}, {"CUPOOL_STATS_FILE", folder.path() + "/report.txt"}});
+  EXPECT_EQ(result.process.signal, 0) << result.describe();
+  EXPECT_EQ(result.process.exit_code, 0) << result.describe();
+  EXPECT_EQ(result.process.out, run_plain(probe).out);
+  EXPECT_TRUE(contains(result.process.err, "report.txt: File too large; the report goes to"))
+      << result.describe();
+  EXPECT_TRUE(contains(result.process.err, "malloc")) << "no report:\n" << result.describe();
+}
+
 // --- the time series ---
 
 const Environment kOften = {{"CUPOOL_STATS_INTERVAL", "5ms"}};

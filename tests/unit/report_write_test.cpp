@@ -5,6 +5,8 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -213,6 +215,24 @@ TEST_F(WriteReports, AClosedPipeDoesNotEndTheProgram) {
             }),
             0)
       << "ended by SIGPIPE";
+}
+
+TEST_F(WriteReports, ALimitOnFilesDoesNotEndTheProgram) {
+  const std::string path = folder_.file("a.prom");
+  EXPECT_EQ(exit_code_of([&] {
+              const rlimit limit{100, 100};
+              const int fd = ::open("/dev/null", O_WRONLY);
+              ::dup2(fd, STDERR_FILENO);
+              if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) ::_exit(2);
+              write_reports(snapshot_, {false, false, path, false, true});
+              sigset_t signals;
+              if (::sigpending(&signals) != 0 || sigismember(&signals, SIGXFSZ) != 0) ::_exit(3);
+              ::pthread_sigmask(SIG_BLOCK, nullptr, &signals);
+              if (sigismember(&signals, SIGXFSZ) != 0) ::_exit(4);
+            }),
+            0)
+      << "ended by SIGXFSZ, or it is left pending (3) or blocked (4)";
+  EXPECT_FALSE(std::filesystem::exists(path)) << "half a file for the collector";
 }
 
 TEST_F(WriteReports, KeepErrno) {

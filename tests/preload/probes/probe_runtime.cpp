@@ -1,6 +1,8 @@
 // A plain runtime-interface program, linked once with the shared and once with the static libcudart
-// (design.md section 3, routes 3 and 4). Arguments: iterations=N threads=N devices=N.
+// (design.md section 3, routes 3 and 4). Arguments: iterations=N threads=N devices=N,
+// file_limit=BYTES (RLIMIT_FSIZE, whose signal SIGXFSZ ends a program that does not know it).
 #include <cuda_runtime_api.h>
+#include <sys/resource.h>
 
 #include <mutex>
 #include <thread>
@@ -13,6 +15,11 @@ int main(int argc, char** argv) {
   const int iterations = static_cast<int>(probe::number(argc, argv, "iterations", 40));
   const int threads = static_cast<int>(probe::number(argc, argv, "threads", 1));
   const int devices = static_cast<int>(probe::number(argc, argv, "devices", 1));
+  if (const long bytes = probe::number(argc, argv, "file_limit", 0); bytes != 0) {
+    MUST(cudaFree(nullptr));  // the simulated device's memory is a file, made at the first use
+    const rlimit limit{static_cast<rlim_t>(bytes), static_cast<rlim_t>(bytes)};
+    MUST(setrlimit(RLIMIT_FSIZE, &limit));
+  }
   WorkCounts total;
   if (threads == 1 && devices == 1) {
     total = run_runtime_work(iterations, 0);
