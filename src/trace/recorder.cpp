@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -120,43 +121,72 @@ void warn_of_failure(const File& failed, int cause) {
                    std::strerror(cause));
 }
 
+// Rendered events, and where in the text each of them ends.
+struct Batch {
+  std::string text;
+  std::vector<std::size_t> ends;
+};
+
+// How many bytes of a batch are whole events, of those that were written.
+std::size_t whole_bytes(const Batch& batch, std::size_t written) {
+  const auto cut = std::upper_bound(batch.ends.begin(), batch.ends.end(), written);
+  return cut == batch.ends.begin() ? 0 : *(cut - 1);
+}
+
+// Takes the last `bytes` off a file: readers refuse all of a trace that ends within a row. What is
+// no file (a FIFO) keeps them.
+void take_back(int fd, std::size_t bytes) {
+  struct stat status {};
+  if (bytes == 0 || ::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) return;
+  const off_t left = status.st_size - static_cast<off_t>(bytes);
+  if (left < 0 || ::ftruncate(fd, left) != 0) CUPOOL_LOG(warn, "the trace ends within a row");
+}
+
 // Opened for each write: a descriptor kept open could be closed by the program and its number given
-// to one of the program's own files.
-bool append(File& to, const std::string& text) {
+// to one of the program's own files. Where not all can be written, whole events stay.
+bool append(File& to, const Batch& batch) {
   const int flags =
       O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (to.bytes == 0 ? O_TRUNC : O_APPEND);
   const int fd = ::open(to.path.c_str(), flags, 0666);
-  const bool written = fd >= 0 && util::write_all(fd, text.data(), text.size());
+  std::size_t written = 0;
+  const bool all = fd >= 0 && util::write_all(fd, batch.text.data(), batch.text.size(), &written);
   const int cause = errno;
-  if (fd >= 0) ::close(fd);
-  if (!written) warn_of_failure(to, cause);
-  return written;
+  const std::size_t kept = all ? written : whole_bytes(batch, written);
+  if (fd >= 0) {
+    take_back(fd, written - kept);
+    ::close(fd);
+  }
+  if (!all) warn_of_failure(to, cause);
+  to.bytes += kept;
+  to.events += static_cast<std::uint64_t>(
+      std::upper_bound(batch.ends.begin(), batch.ends.end(), kept) - batch.ends.begin());
+  return all;
 }
 
 // Writes `events`, in their order, as far as there is room.
 void write_events(File& to, const Event* first, const Event* last) {
-  std::string text = to.bytes == 0 && first != last ? to.renderer.header() : std::string();
+  Batch batch;
+  if (to.bytes == 0 && first != last) batch.text = to.renderer.header();
   const std::uint64_t reserved = to.renderer.footer().size();
-  std::uint64_t rendered = 0;
+  const std::uint64_t before = to.events;
+  const auto count = static_cast<std::uint64_t>(last - first);
   for (; first != last && !to.closed; ++first) {
-    const std::size_t before = text.size();
-    to.renderer.render(*first, &text);
-    if (to.bytes + text.size() + reserved > to.limit_bytes) {
-      text.resize(before);
-      text += to.renderer.footer();
+    const std::size_t end = batch.text.size();
+    to.renderer.render(*first, &batch.text);
+    if (to.bytes + batch.text.size() + reserved > to.limit_bytes) {
+      batch.text.resize(end);
+      batch.text += to.renderer.footer();
       to.closed = true;
       break;
     }
-    ++rendered;
+    batch.ends.push_back(batch.text.size());
   }
-  to.dropped += static_cast<std::uint64_t>(last - first);
-  if (text.empty() || !append(to, text)) {
-    to.closed = to.closed || !text.empty();
-    to.dropped += rendered;
-    return;
+  if (batch.text.empty()) {
+    to.events += batch.ends.size();  // frees, which Chrome's format shows when they are done
+  } else if (!append(to, batch)) {
+    to.closed = true;
   }
-  to.bytes += text.size();
-  to.events += rendered;
+  to.dropped += count - (to.events - before);
 }
 
 void take_all(File& to) {
@@ -240,8 +270,7 @@ void finish_trace() noexcept {
   try {
     take_all(*to);
     write_final(*to, UINT64_MAX);
-    const std::string footer = to->renderer.footer();
-    if (!to->closed && to->bytes != 0 && append(*to, footer)) to->bytes += footer.size();
+    if (!to->closed && to->bytes != 0) append(*to, {to->renderer.footer(), {}});
     to->closed = true;
     const std::uint64_t dropped = to->dropped + unbuffered.load(std::memory_order_relaxed);
     if (dropped != 0) {

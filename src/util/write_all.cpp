@@ -59,13 +59,17 @@ class SignalsHeldBack {
 
 }  // namespace
 
-bool write_all(int fd, const char* data, std::size_t size) noexcept {
+bool write_all(int fd, const char* data, std::size_t size, std::size_t* taken) noexcept {
+  std::size_t nobody_asks = 0;
+  if (taken == nullptr) taken = &nobody_asks;
+  *taken = 0;
   const SignalsHeldBack held_back;
   while (size > 0) {
     const ssize_t written = ::write(fd, data, size);
     if (written > 0) {
       data += written;
       size -= static_cast<std::size_t>(written);
+      *taken += static_cast<std::size_t>(written);
       continue;
     }
     if (written < 0 && errno == EINTR) continue;

@@ -166,6 +166,38 @@ TEST_F(Trace, OnAFullDiskWarnsOnceAndLeavesTheProgramAlone) {
   EXPECT_EQ(result.reports.at(0).at("trace").at("dropped_events_total"), 4 * iterations);
 }
 
+// RLIMIT_FSIZE stands for any disk that fills up within a row.
+TEST_F(Trace, ThatFindsNoRoomEndsWithAWholeRowAndItsFiguresAgree) {
+  const int iterations = often(1200);
+  const std::string probe =
+      "probe_runtime_shared file_limit=50000 iterations=" + std::to_string(iterations);
+  for (const char* name : {"trace.csv", "trace.json"}) {
+    SCOPED_TRACE(name);
+    const PreloadedRun result = run_preloaded(probe, {{"CUPOOL_TRACE", file(name)}});
+    EXPECT_EQ(result.process.signal, 0) << result.describe();
+    EXPECT_EQ(result.process.exit_code, 0) << result.describe();
+    EXPECT_EQ(result.process.out, run_plain(probe).out);
+    EXPECT_TRUE(contains(result.process.err, "File too large; the trace ends here"))
+        << result.describe();
+    ASSERT_EQ(result.reports.size(), 1u) << "the report has room";
+    const nlohmann::json& trace = result.reports[0].at("trace");
+    const std::string text = read_file(file(name));
+    EXPECT_EQ(trace.at("file_bytes"), text.size());
+    EXPECT_LE(text.size(), 50'000u);
+    EXPECT_GE(text.size(), 49'000u) << "what was written whole stays";
+    const uint64_t events = trace.at("events_total");
+    const uint64_t dropped = trace.at("dropped_events_total");
+    if (std::string(name) == "trace.csv") {
+      EXPECT_EQ(rows_of(text).size(), events);
+      EXPECT_EQ(events + dropped, 4u * iterations);
+    } else {
+      // The closing bracket may be missing, half an event may not.
+      EXPECT_FALSE(nlohmann::json::parse(text + "]", nullptr, false).is_discarded());
+      EXPECT_GT(dropped, 0u);
+    }
+  }
+}
+
 TEST_F(Trace, IsWholeHoweverTheProcessLeaves) {
   for (const char* mode : {"return", "exit", "_exit", "_Exit", "quick_exit", "thread"}) {
     const PreloadedRun result = expect_same(std::string("probe_exit mode=") + mode, 7, 1,
