@@ -62,10 +62,10 @@ __attribute__((weak)) const char* cupool_version(void);
 __attribute__((weak)) int cupool_snapshot(int device, cupool_figures* figures);
 
 /* Writes the report now, as at exit. With a path, in the format that its ending says (.json, .csv,
- * .prom; any other: text); % letters as in CUPOOL_STATS_FILE. With null, as CUPOOL_STATS_SIGNAL
- * does: in the formats of CUPOOL_STATS, numbered, to CUPOOL_STATS_FILE or standard error. The
- * report at exit comes all the same. CUPOOL_INVALID_ARGUMENT: null, and CUPOOL_STATS=off;
- * CUPOOL_NOT_RUNNING; CUPOOL_FAILED. */
+ * .prom; any other: text); % letters as in CUPOOL_STATS_FILE, but %t is the time of this call. With
+ * null, as CUPOOL_STATS_SIGNAL does: in the formats of CUPOOL_STATS, numbered, to CUPOOL_STATS_FILE
+ * or standard error. The report at exit comes all the same. CUPOOL_INVALID_ARGUMENT: null, and
+ * CUPOOL_STATS=off; CUPOOL_NOT_RUNNING; CUPOOL_FAILED. */
 __attribute__((weak)) int cupool_dump(const char* path);
 
 /* Gives the idle memory of a device (-1: of all) back to it, for others to use. Waits until the GPU

@@ -197,7 +197,7 @@ void report_on_signal() {
 void start_watchers() {
   const config::Settings& settings = config::settings();
   if (!settings.trace.empty()) {
-    const std::string path = util::expand_path_pattern(settings.trace);
+    const std::string path = util::expand_path_pattern(settings.trace, identity->start_wall_ns);
     trace::start_trace(path, settings.trace_limit.resolve(room_beside(path)));
     trace::add_watcher(trace::kTrace);
   }
@@ -306,7 +306,7 @@ int dump(const char* path) noexcept {
     if (path != nullptr) {
       const stats::Snapshot snapshot = take_snapshot(!driver_leaves, snapshots + 1);
       ++snapshots;
-      const std::string file = util::expand_path_pattern(path);
+      const std::string file = util::expand_path_pattern(path, util::wall_ns());
       return report::write_report_to(file, snapshot) ? CUPOOL_OK : CUPOOL_FAILED;
     }
     if (write_report(!driver_leaves, snapshots + 1, destinations_in_force())) ++snapshots;

@@ -129,7 +129,8 @@ bool write_report_to(const std::string& path, const stats::Snapshot& snapshot) {
 void write_reports(const stats::Snapshot& snapshot, const Destinations& destinations) noexcept {
   const int saved_errno = errno;
   try {
-    const std::string path = util::expand_path_pattern(destinations.file_pattern);
+    const std::string path =
+        util::expand_path_pattern(destinations.file_pattern, snapshot.process.start_wall_ns);
     const Formats formats = formats_of(destinations);
     for (const Format* format : formats) {
       if (destinations.only_prometheus && format != &kPrometheus) continue;

@@ -9,10 +9,12 @@
 
 namespace cupool::report {
 
-/// Which reports, and where to. `file_pattern` is expanded by util/path_pattern.h; empty means
-/// standard error. Several formats never share a file: the one that the name's extension (.json,
-/// .csv, .prom) says has the name, and the others get theirs in its place (`run.json`, `run.txt`);
-/// where the extension says none, text has the name and the others get theirs appended
+/// Which reports, and where to. `file_pattern` is expanded by util/path_pattern.h, %t being the
+/// time when the process began to use the GPU, so that all reports of a process have one name;
+/// empty means standard error. Several formats never share a file: the one that the name's
+/// extension (.json, .csv, .prom) says has the name, and the others get theirs in its place
+/// (`run.json`, `run.txt`); where the extension says none, text has the name and the others get
+/// theirs appended
 /// (`run.log.json`). A snapshot of the running process has its number in the name: `run.1.log`; but
 /// not for Prometheus, whose file always holds the newest figures.
 struct Destinations {

@@ -20,6 +20,7 @@
 #include <string>
 #include <utility>
 
+#include "util/clock.h"
 #include "util/path_pattern.h"
 #include "util/write_all.h"
 
@@ -114,7 +115,7 @@ Destination* put_destination(std::string file_pattern, bool only_if_none) {
 }
 
 std::unique_ptr<spdlog::logger> make_logger(const std::string& file_pattern) {
-  auto sink = std::make_shared<LineSink>(util::expand_path_pattern(file_pattern));
+  auto sink = std::make_shared<LineSink>(util::expand_path_pattern(file_pattern, util::wall_ns()));
   auto logger = std::make_unique<spdlog::logger>("cupool", std::move(sink));
   logger->set_pattern("cupool[%P] %l: %v");
   logger->set_level(spdlog::level::trace);  // detail::threshold decides

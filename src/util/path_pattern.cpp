@@ -23,10 +23,10 @@ std::string variable(const char* name) {
   return value == nullptr ? std::string() : std::string(value);
 }
 
-std::string compact_local_time() {
-  const time_t now = ::time(nullptr);
+std::string compact_local_time(std::uint64_t wall_ns) {
+  const auto seconds = static_cast<time_t>(wall_ns / 1'000'000'000u);
   struct tm parts {};
-  ::localtime_r(&now, &parts);
+  ::localtime_r(&seconds, &parts);
   char text[32];
   return std::string(text, ::strftime(text, sizeof text, "%Y%m%dT%H%M%S", &parts));
 }
@@ -56,7 +56,7 @@ std::string host_name() {
   return name;
 }
 
-std::string expand_path_pattern(std::string_view pattern) {
+std::string expand_path_pattern(std::string_view pattern, std::uint64_t wall_ns) {
   std::string path;
   for (std::size_t i = 0; i < pattern.size(); ++i) {
     if (pattern[i] != '%' || i + 1 == pattern.size()) {
@@ -77,7 +77,7 @@ std::string expand_path_pattern(std::string_view pattern) {
         break;
       }
       case 't':
-        path += compact_local_time();
+        path += compact_local_time(wall_ns);
         break;
       case '%':
         path += '%';

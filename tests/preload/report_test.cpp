@@ -178,6 +178,14 @@ TEST(Series, PrometheusFileFollowsTheProgram) {
   EXPECT_EQ(folder.files().size(), 2u) << "the other format comes once, at exit";
 }
 
+TEST(Series, PrometheusFileHasOneNameForTheLifeOfTheProcess) {
+  const ScratchFolder folder;
+  run_preloaded("probe_series mode=seconds", {{"CUPOOL_STATS_INTERVAL", "20ms"},
+                                              {"CUPOOL_STATS", "prometheus"},
+                                              {"CUPOOL_STATS_FILE", folder.path() + "/%t.prom"}});
+  EXPECT_EQ(folder.files().size(), 1u);
+}
+
 TEST(Series, CostsAThreadOnlyWhereItIsAskedFor) {
   const std::string probe = "probe_life_signal mode=tasks";
   const std::string plain = run_plain(probe).out;

@@ -144,6 +144,20 @@ TEST_F(WriteReports, TheFilesNameIsExpanded) {
   EXPECT_EQ(content_of(folder_.file(std::to_string(::getpid()) + ".txt")), text_);
 }
 
+// A file that is written anew has one name for the life of the process.
+TEST_F(WriteReports, TheTimeInTheNameIsThatOfTheProcessStart) {
+  const test::ScopedVariable zone("TZ", "UTC");
+  ::tzset();
+  stats::Snapshot snapshot = snapshot_;
+  write_reports(snapshot, {false, true, folder_.file("%t.prom"), false, true});
+  snapshot.end_wall_ns += 60'000'000'000;
+  snapshot.number = 1;
+  write_reports(snapshot, {false, true, folder_.file("%t.prom"), false, true});
+  EXPECT_EQ(content_of(folder_.file("20251120T155207.prom")), prometheus_report(snapshot));
+  EXPECT_EQ(content_of(folder_.file("20251120T155207.json")), json_report(snapshot_));
+  EXPECT_EQ(content_of(folder_.file("20251120T155207.1.json")), json_report(snapshot));
+}
+
 TEST_F(WriteReports, ASnapshotOfTheRunningProcessHasItsNumberInTheName) {
   stats::Snapshot snapshot = snapshot_;
   snapshot.number = 2;

@@ -1,9 +1,10 @@
 // A program whose memory changes in known steps, for the time series (CUPOOL_STATS_INTERVAL). mode=
-// steps (1 MiB, 64 MiB, 1 MiB, each for a while), growth (more all the time), contexts (destroys
-// contexts all the time), reset (resets the device all the time), prometheus (reads the file of its
-// own figures while it runs).
+// steps (1 MiB, 64 MiB, 1 MiB, each for a while), seconds (until a second has begun twice), growth
+// (more all the time), contexts (destroys contexts all the time), reset (resets the device all the
+// time), prometheus (reads the file of its own figures while it runs).
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -30,6 +31,13 @@ void steps() {
   MUST(cudaFree(large));
   usleep(kWhile);
   MUST(cudaFree(small));
+}
+
+void seconds() {
+  void* address = nullptr;
+  MUST(cudaMalloc(&address, 4096));
+  for (const time_t begin = time(nullptr); time(nullptr) < begin + 2;) usleep(kWhile);
+  MUST(cudaFree(address));
 }
 
 // Each block has a chunk of the pool for itself, so that figures from before it show.
@@ -89,6 +97,7 @@ void prometheus() {
 int main(int argc, char** argv) {
   const std::string mode = probe::argument(argc, argv, "mode", "steps");
   if (mode == "steps") steps();
+  if (mode == "seconds") seconds();
   if (mode == "growth") growth();
   if (mode == "contexts") contexts();
   if (mode == "reset") reset();
