@@ -80,8 +80,9 @@ class Exposition {
  public:
   explicit Exposition(const stats::Snapshot& snapshot)
       : devices_(snapshot.devices),
-        who_("pid=\"" + std::to_string(snapshot.pid) + "\",rank=\"" +
-             label_value(snapshot.process.rank) + "\"") {}
+        who_("host=\"" + label_value(snapshot.process.host) + "\",pid=\"" +
+             std::to_string(snapshot.pid) + "\",rank=\"" + label_value(snapshot.process.rank) +
+             "\"") {}
 
   void begin(const std::string& name, const char* type, std::string_view help) {
     text_ += "# HELP " + name + " " + std::string(help) + "\n# TYPE " + name + " " + type + "\n";

@@ -1,5 +1,7 @@
 // How processes end and multiply (contract 11, I6): no hang, no crash, the exit code kept, one
 // report for each process that allocated GPU memory, none from any other.
+#include <unistd.h>
+
 #include <csignal>
 
 #include "harness.h"
@@ -113,9 +115,12 @@ TEST(Report, AllFormatsTogether) {
   EXPECT_NE(csv.find(",0,counter,malloc_calls_total," + mallocs + "\r\n"), std::string::npos)
       << csv;
   const std::string prometheus = read_file(folder.path() + "/report.log.prom");
-  EXPECT_NE(prometheus.find("cupool_malloc_calls_total{device=\"0\",pid=\"" +
-                            std::to_string(result.pid) + "\",rank=\"\"} " + mallocs + "\n"),
-            std::string::npos)
+  char host[256] = {};
+  ASSERT_EQ(gethostname(host, sizeof(host) - 1), 0);
+  EXPECT_NE(
+      prometheus.find("cupool_malloc_calls_total{device=\"0\",host=\"" + std::string(host) +
+                      "\",pid=\"" + std::to_string(result.pid) + "\",rank=\"\"} " + mallocs + "\n"),
+      std::string::npos)
       << prometheus;
   EXPECT_FALSE(read_file(folder.path() + "/report.log").empty());
   EXPECT_FALSE(read_file(folder.path() + "/report.log.json").empty());

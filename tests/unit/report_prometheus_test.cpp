@@ -59,7 +59,7 @@ std::map<std::string, Metric> metrics_in(const std::string& text) {
   return metrics;
 }
 
-const std::string kLabels = "{device=\"0\",pid=\"4242\",rank=\"3\"}";
+const std::string kLabels = "{device=\"0\",host=\"node17\",pid=\"4242\",rank=\"3\"}";
 
 TEST(PrometheusReport, KeepsToTheFormatAndItsNames) {
   const std::string text = prometheus_report(fixed_snapshot());
@@ -104,9 +104,10 @@ TEST(PrometheusReport, TimesAreSummariesInSeconds) {
   auto metrics = metrics_in(prometheus_report(fixed_snapshot()));
   Metric& malloc = metrics["cupool_malloc_duration_seconds"];
   EXPECT_EQ(malloc.type, "summary");
-  EXPECT_EQ(malloc.samples["cupool_malloc_duration_seconds"
-                           "{device=\"0\",pid=\"4242\",rank=\"3\",quantile=\"0.99\"}"],
-            "0.000001791");
+  EXPECT_EQ(
+      malloc.samples["cupool_malloc_duration_seconds"
+                     "{device=\"0\",host=\"node17\",pid=\"4242\",rank=\"3\",quantile=\"0.99\"}"],
+      "0.000001791");
   EXPECT_EQ(malloc.samples["cupool_malloc_duration_seconds_sum" + kLabels], "0.280000000");
   EXPECT_EQ(malloc.samples["cupool_malloc_duration_seconds_count" + kLabels], "1000000");
 }
@@ -119,6 +120,15 @@ TEST(PrometheusReport, DevicesOfOneMetricStandTogether) {
   auto metrics = metrics_in(prometheus_report(snapshot));
   EXPECT_EQ(metrics["cupool_held_bytes"].samples.size(), 2u);
   EXPECT_EQ(metrics["cupool_pool_used_bytes"].samples.size(), 1u) << "one has no pool";
+}
+
+// Containers number their processes alike; those that share a directory differ by their host names.
+TEST(PrometheusReport, EverySeriesSaysItsHost) {
+  for (const auto& [name, metric] : metrics_in(prometheus_report(fixed_snapshot()))) {
+    for (const auto& [series, value] : metric.samples) {
+      EXPECT_THAT(series, HasSubstr("host=\"node17\",pid=\"4242\""));
+    }
+  }
 }
 
 TEST(PrometheusReport, EscapesWhatComesFromOutside) {
