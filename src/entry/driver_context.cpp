@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "core/device_use.h"
+#include "core/stream_use.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
 #include "process/context_visits.h"
@@ -177,6 +178,7 @@ CUresult end_capture(CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus*),
 // A stream that is destroyed while it captures ends its capture.
 template <typename Call>
 CUresult destroy_stream(CUstream stream, const Call& call) {
+  cupool::core::StreamUse::wait_for_others(stream);
   Allocator* allocator = engine();
   if (allocator == nullptr) {
     Observer* observer = cupool::process::observer();

@@ -1,5 +1,6 @@
 // Driver hooks of work that touches host memory, untouched and noted: a free has to wait for it as
 // a legacy free does (contract 2). Graphs are among them, since one may hold copies and callbacks.
+#include "core/stream_use.h"
 #include "entry/caller.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
@@ -9,6 +10,7 @@
 using cupool::core::Allocator;
 using cupool::core::Context;
 using cupool::core::HostReachable;
+using cupool::core::StreamUse;
 using cupool::process::engine;
 using cupool::process::started_engine;
 
@@ -74,6 +76,7 @@ extern "C" {
 #define CUPOOL_NOTED_AS(symbol, default_stream, touches, parameters, ...) \
   CUresult cupool_hook_##symbol parameters {                              \
     CUPOOL_REAL_OR_RETURN(symbol);                                        \
+    const StreamUse in_use(stream);                                       \
     const CUresult result = real.symbol(__VA_ARGS__);                     \
     note(real, stream, DefaultStream::default_stream, touches, result);   \
     return result;                                                        \
@@ -122,6 +125,7 @@ CUPOOL_NOTED(cuStreamAddCallback, true,
 
 CUresult cupool_hook_cuGraphLaunch(CUgraphExec graph, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuGraphLaunch);
+  const StreamUse in_use(stream);
   const CUresult result = launch_graph([&] { return real.cuGraphLaunch(graph, stream); });
   note(real, stream, DefaultStream::legacy, true, result);
   return result;
@@ -129,6 +133,7 @@ CUresult cupool_hook_cuGraphLaunch(CUgraphExec graph, CUstream stream) {
 
 CUresult cupool_hook_cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuGraphLaunch_ptsz);
+  const StreamUse in_use(stream);
   const CUresult result = launch_graph([&] { return real.cuGraphLaunch_ptsz(graph, stream); });
   note(real, stream, DefaultStream::per_thread, true, result);
   return result;

@@ -14,6 +14,7 @@
 #include "config/settings.h"
 #include "core/agents.h"
 #include "core/ipc_socket.h"
+#include "core/stream_use.h"
 #include "core/thread_stream.h"
 #include "process/context_visits.h"
 #include "process/forced_exit.h"
@@ -44,6 +45,7 @@ core::Observer* measuring = nullptr;
 // I6: the child shares nothing of the GPU with its parent, and locks may be held for ever in it.
 void stop_in_child() {
   core::resume_looks_at_libraries();
+  core::StreamUse::forget();
   detail::running.store(nullptr, std::memory_order_relaxed);
   observing.store(nullptr, std::memory_order_relaxed);
   stopped.store(true, std::memory_order_relaxed);

@@ -359,6 +359,42 @@ void host_function(CUcontext context) {
   MUST(cuEventDestroy(asked.event));
 }
 
+// Whether page-locked host memory, and so a barrier, is to be had where no device memory is, before
+// a capture and in it.
+void full_device() {
+  std::vector<CUdeviceptr> taken;
+  for (std::size_t size = std::size_t{64} << 30; size >= std::size_t{2} << 20; size /= 2) {
+    CUdeviceptr address = 0;
+    while (cuMemAlloc(&address, size) == CUDA_SUCCESS) taken.push_back(address);
+  }
+  CUdeviceptr none = 0;
+  void* before = nullptr;
+  void* during = nullptr;
+  const CUresult device = cuMemAlloc(&none, 512);
+  const CUresult host = cuMemAllocHost(&before, 4096);
+  CUstream capturing = nullptr;
+  MUST(cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING));
+  for (const CUstreamCaptureMode kind : kModes) {
+    MUST(cuStreamBeginCapture(capturing, kind));
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    MUST(cuThreadExchangeStreamCaptureMode(&mode));
+    const CUresult made = cuMemAllocHost(&during, 4096);
+    const CUresult freed = made == CUDA_SUCCESS ? cuMemFreeHost(during) : CUDA_ERROR_NOT_READY;
+    MUST(cuThreadExchangeStreamCaptureMode(&mode));
+    std::printf(
+        "full device, capture %s: in relaxed mode cuMemAllocHost answers %d, cuMemFreeHost of it "
+        "%d, capture %s\n",
+        kModeNames[kind], static_cast<int>(made), static_cast<int>(freed),
+        survived(capturing) ? "survives" : "is broken");
+  }
+  std::printf("full device: cuMemAlloc of 512 bytes answers %d, cuMemAllocHost of 4096 %d\n",
+              static_cast<int>(device), static_cast<int>(host));
+  if (none != 0) MUST(cuMemFree(none));
+  if (host == CUDA_SUCCESS) MUST(cuMemFreeHost(before));
+  for (const CUdeviceptr address : taken) MUST(cuMemFree(address));
+  MUST(cuStreamDestroy(capturing));
+}
+
 // Those that need a kernel: of the file that CUPOOL_TEST_MODULE names.
 void with_kernels(CUcontext context) {
   CUmodule module = nullptr;
@@ -431,5 +467,6 @@ int main() {
   with_kernels(context);
   host_function(context);
   pools();
+  full_device();
   return 0;
 }

@@ -104,6 +104,13 @@ TEST(Contract, PoolsAreNotAskedForWhatTheyCannotHave) {
   EXPECT_LT(made["cuMemAllocFromPoolAsync"], 8);
 }
 
+// Contract 2: what cupool does with a stream after the driver's call is done before another thread
+// destroys it, in the first use of the GPU as well.
+TEST(Contract, AStreamMayBeDestroyedWhenItsCallbackIsSeen) {
+  expect_same("probe_callback", 0, 1,
+              {{"CUPOOL_SIM_MODE", "early"}, {"CUPOOL_SIM_RETURN_MS", "50"}});
+}
+
 // Contract 5 and 6.
 TEST(Contract, AlignmentRangesAndFreeMemory) {
   expect_counts(expect_same("probe_alignment"));

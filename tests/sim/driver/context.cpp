@@ -176,6 +176,7 @@ Stream& create_stream(Context& context, unsigned flags, int priority) {
   Stream* const raw = stream.get();
   context.streams.emplace(raw, std::move(stream));
   world().streams.insert(raw);
+  world().destroyed_streams.erase(raw);
   return *raw;
 }
 
@@ -187,6 +188,7 @@ void destroy_stream(Stream& stream) {
     if (stream.blocking()) context.blocking_orphans.push_back(stream.last);
   }
   world().streams.erase(&stream);
+  world().destroyed_streams.insert(&stream);
   context.streams.erase(&stream);
 }
 

@@ -2,6 +2,9 @@
 // work enters a stream: to be executed, or to be captured.
 #include "driver/entry.h"
 
+#include <chrono>
+#include <thread>
+
 #include "driver/lifecycle.h"
 
 namespace cupool::sim {
@@ -34,6 +37,12 @@ Entry::Entry(Call call, bool per_thread, Needs needs) : per_thread_(per_thread) 
 }
 
 Entry::~Entry() {
+  if (returns_late_ && world().settings.return_ms != 0) {
+    const auto pause = std::chrono::milliseconds(world().settings.return_ms);
+    lock_.unlock();
+    std::this_thread::sleep_for(pause);
+    return;
+  }
   if (cost_ns_ == 0 || began_ns_ == 0) return;
   // With the lock held, as the driver's own lock is: threads that allocate at once queue up
   // (facts.md, Times: "collapses under threads").
@@ -68,7 +77,12 @@ CUresult Entry::stream(CUstream handle, Stream** stream) {
     return CUDA_SUCCESS;
   }
   auto* const candidate = reinterpret_cast<Stream*>(handle);
-  if (world().streams.count(candidate) == 0) return CUDA_ERROR_INVALID_HANDLE;
+  if (world().streams.count(candidate) == 0) {
+    if (world().destroyed_streams.count(candidate) != 0) {
+      world().judge.destroyed_stream_used(asked.call);
+    }
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
   *stream = candidate;
   return usable(*candidate->context);
 }

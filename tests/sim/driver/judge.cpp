@@ -125,6 +125,14 @@ void Referee::complain(const char* what, const char* name, unsigned long long ow
   if (settings_.judge == Judge::abort) std::abort();
 }
 
+void Referee::destroyed_stream_used(const char* call) {
+  if (off()) return;
+  last_ = std::string(call) + " is given a stream that has been destroyed";
+  ++complaints_;
+  std::fprintf(stderr, "cupool sim judge: %s\n", last_.c_str());
+  if (settings_.judge == Judge::abort) std::abort();
+}
+
 void Referee::before_submit(const OpSpec& spec, const Clock& clock, Instant at) {
   if (off()) return;
   for (const Access& access : spec.accesses) {

@@ -38,6 +38,9 @@ class Referee {
   void forget(uintptr_t base, size_t bytes);
   void host_access(uintptr_t base, size_t bytes, bool write);
 
+  /// A handle is used whose stream has been destroyed: the real driver may crash.
+  void destroyed_stream_used(const char* call);
+
   unsigned long long complaints() const { return complaints_; }
   const char* last_complaint() const { return last_.c_str(); }
 

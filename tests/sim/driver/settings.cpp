@@ -136,6 +136,7 @@ Settings read_settings() {
     s.polls = static_cast<int>(n);
     return true;
   });
+  read("CUPOOL_SIM_RETURN_MS", [&](const char* v) { return parse_milliseconds(v, &s.return_ms); });
   read("CUPOOL_SIM_PATIENCE_MS",
        [&](const char* v) { return parse_milliseconds(v, &s.patience_ms); });
   read("CUPOOL_SIM_DEADLOCK_MS",

@@ -54,6 +54,7 @@ struct World {
   std::vector<std::unique_ptr<Device>> devices;
   std::vector<std::unique_ptr<Context>> contexts;  ///< destroyed ones too: handles stay valid
   std::unordered_set<Stream*> streams;
+  std::unordered_set<Stream*> destroyed_streams;
   std::unordered_set<Event*> events;
   std::set<Pool*> pools;
   AddressMap addresses;
