@@ -37,8 +37,8 @@ class Ordering {
 
   /// When an epoch that nobody waits for is closed.
   struct Batch {
-    std::size_t blocks = 16;
-    std::uint64_t bytes = 0;
+    std::size_t blocks;
+    std::uint64_t bytes;
   };
 
   /// Puts freed blocks into the open epoch and says which one that is.
@@ -144,6 +144,8 @@ class Ordering {
   void abandon();
 
  private:
+  static constexpr Batch kAnything{1, ~std::uint64_t{0}};
+  static constexpr Batch kEvenNothing{0, ~std::uint64_t{0}};
   struct Epoch {
     EpochNumber number = 0;
     CUevent fence = nullptr;  ///< null: closed without one
