@@ -178,16 +178,15 @@ bool Allocator::collect(Context& context, ThreadCache& cache) {
 // may be pending, by which the bound on what has joined an epoch is lowered.
 ThreadCache::Limits Allocator::limits_of_thread(Context& context) const {
   constexpr std::uint64_t kMostQuiet = 64ull << 20;
-  constexpr std::uint64_t kLargestBatch = 16ull << 20;  // without a large bound on what is pending
+  constexpr std::uint64_t kLargestBatch = 16ull << 20;
   constexpr std::uint64_t kLeastTally = 1ull << 20;
   constexpr std::uint64_t kLargestTally = 8ull << 20;
   const Device::Limits& all = context.device().limits();
   const std::uint64_t threads = std::max<std::size_t>(context.thread_caches().in_use(), 1);
   ThreadCache::Limits limits;
-  limits.batch = std::min(all.max_pending / std::max<std::uint64_t>(64, 16 * threads),
-                          std::max(kLargestBatch, all.max_pending / 1024));
-  limits.quiet = std::min({std::max(kMostQuiet, 4 * limits.batch), all.max_pending / threads,
-                           all.max_cached / threads});
+  limits.batch =
+      std::min(all.max_pending / std::max<std::uint64_t>(64, 16 * threads), kLargestBatch);
+  limits.quiet = std::min({kMostQuiet, all.max_pending / threads, all.max_cached / threads});
   limits.tally = signed_bytes(std::clamp(limits.batch, kLeastTally, kLargestTally));
   return limits;
 }
@@ -227,10 +226,8 @@ Block* Allocator::take_quiet_block(Context& context, std::uint64_t capacity, Cou
     std::uint64_t enough = kRefillBytes;
     std::uint64_t most = 0;
     bool in_flight = false;
-    EpochNumber oldest_waiting = Ordering::kNoEpoch;
     if (cache != nullptr) {
       const ThreadCache::Guard guard(*cache);
-      oldest_waiting = cache->oldest_in_flight();
       waiting = cache->waiting_bytes();
       enough = std::max(enough, cache->limits.batch);
       most = kBatchesWaiting * cache->limits.batch;
@@ -251,8 +248,8 @@ Block* Allocator::take_quiet_block(Context& context, std::uint64_t capacity, Cou
     BlockList quiet;
     bool busy = false;
     const bool may_grow = !over_budget && waiting + capacity <= most;
-    const CUresult result = may_grow ? ordering.try_poll(close_open, &quiet, &busy)
-                                     : ordering.poll_or_profit(close_open, &quiet, oldest_waiting);
+    const CUresult result =
+        may_grow ? ordering.try_poll(close_open, &quiet, &busy) : ordering.poll(close_open, &quiet);
     if (result != CUDA_SUCCESS) note_failure(context, result);
     if (!quiet.empty()) keep(context, quiet);
     if (cache != nullptr && collect(context, *cache)) {

@@ -7,7 +7,6 @@
 
 #include "cuda/errors.h"
 #include "cuda/scopes.h"
-#include "util/clock.h"
 #include "util/log.h"
 #include "util/mutation.h"
 
@@ -129,23 +128,6 @@ CUresult Ordering::try_poll(bool close_open, BlockList* quiet, bool* busy) {
   const std::unique_lock<SharedMutex> lock(mutex_, std::try_to_lock);
   *busy = !lock.owns_lock();
   return *busy ? CUDA_SUCCESS : poll_locked(close_open, quiet);
-}
-
-CUresult Ordering::poll_or_profit(bool close_open, BlockList* quiet, EpochNumber epoch) {
-  constexpr std::uint64_t kLooksForNs = 20'000;  // some fences of others
-  constexpr unsigned kLooksAtOnce = 64;
-  bool busy = false;
-  const CUresult result = try_poll(close_open, quiet, &busy);
-  if (!busy) return result;
-  const std::uint64_t start = util::now_ns();
-  while (util::now_ns() - start < kLooksForNs) {
-    for (unsigned look = 0; look < kLooksAtOnce; ++look) {
-      if (epoch <= quiet_up_to()) return CUDA_SUCCESS;
-    }
-    const CUresult tried = try_poll(close_open, quiet, &busy);
-    if (!busy) return tried;
-  }
-  return poll(close_open, quiet);
 }
 
 CUresult Ordering::poll_locked(bool close_open, BlockList* quiet) {

@@ -40,8 +40,6 @@ class Ordering {
     std::size_t blocks;
     std::uint64_t bytes;
   };
-  /// One that never becomes quiet.
-  static constexpr EpochNumber kNoEpoch = ~EpochNumber{0};
 
   /// Puts freed blocks into the open epoch and says which one that is.
   EpochNumber retire(BlockList& blocks);
@@ -97,9 +95,6 @@ class Ordering {
   CUresult poll(bool close_open, BlockList* quiet);
   /// The same, unless another thread is at such a thing: then `*busy` is set, and nothing done.
   CUresult try_poll(bool close_open, BlockList* quiet, bool* busy);
-  /// As poll(), but while another thread is at it, looks for some microseconds whether that makes
-  /// `epoch` quiet, in place of going to sleep: then nothing is left to be done.
-  CUresult poll_or_profit(bool close_open, BlockList* quiet, EpochNumber epoch);
 
   /// Takes over what other calls than poll() made quiet since the last call.
   BlockList take_quiet();

@@ -76,7 +76,10 @@ void ThreadCache::join(Ordering& ordering) {
   const bool merged = in_flight_count_ != 0 &&
                       (newest_in_flight().epoch == epoch || in_flight_count_ == kMostInFlight);
   if (!merged) ++in_flight_count_;
-  if (batch_.count >= target_) target_ = std::min(2 * target_, kLargestBatch);
+  if (batch_.count >= target_ && ++full_batches_ >= (target_ < kQuickBatch ? 1u : kFullBatches)) {
+    target_ = std::min(2 * target_, kLargestBatch);
+    full_batches_ = 0;
+  }
   newest_in_flight().epoch = epoch;
   in_flight_bytes_ += batch_.bytes;
   newest_in_flight().blocks.splice(batch_);

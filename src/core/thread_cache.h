@@ -122,9 +122,6 @@ class alignas(128) ThreadCache {
   template <typename Unfit>
   void collect(EpochNumber quiet_up_to, BlockList* surplus, const Unfit& unfit);
   bool has_in_flight() const { return in_flight_count_ != 0; }
-  EpochNumber oldest_in_flight() const {
-    return has_in_flight() ? in_flight_[first_in_flight_].epoch : Ordering::kNoEpoch;
-  }
   /// The oldest batch in flight, if there is one.
   bool oldest_is_quiet(EpochNumber quiet_up_to) const {
     return in_flight_count_ != 0 && in_flight_[first_in_flight_].epoch <= quiet_up_to;
@@ -160,8 +157,10 @@ class alignas(128) ThreadCache {
   }
 
  private:
-  static constexpr std::size_t kLargestBatch = 2048;
+  static constexpr std::size_t kLargestBatch = 512;
   static constexpr std::size_t kFirstBatch = 2;
+  static constexpr std::size_t kQuickBatch = 128;  ///< up to which each full batch doubles it
+  static constexpr unsigned kFullBatches = 16;     ///< that double a larger one
   static constexpr std::size_t kLargestRefill = 128;
   static constexpr std::size_t kLargeSlots = 32;
   static constexpr std::size_t kLargeClass =
@@ -200,6 +199,7 @@ class alignas(128) ThreadCache {
   SpinLock lock_;
   Context& context_;
   std::size_t target_ = kFirstBatch;
+  unsigned full_batches_ = 0;  ///< since target_ changed
   std::size_t refill_ = 1;
   BlockList batch_;
   std::uint64_t quiet_bytes_ = 0;
