@@ -175,18 +175,24 @@ bool Allocator::collect(Context& context, ThreadCache& cache) {
 }
 
 // What one thread may have to itself. Batches of all threads together stay below a quarter of what
-// may be pending, by which the bound on what has joined an epoch is lowered.
+// may be pending, by which the bound on what has joined an epoch is lowered. Who lets much be
+// pending (the realtime profile) gets batches so large that fewer than one call in a thousand ends
+// one.
 ThreadCache::Limits Allocator::limits_of_thread(Context& context) const {
   constexpr std::uint64_t kMostQuiet = 64ull << 20;
   constexpr std::uint64_t kLargestBatch = 16ull << 20;
+  constexpr std::size_t kManyBlocks = 2048;
   constexpr std::uint64_t kLeastTally = 1ull << 20;
   constexpr std::uint64_t kLargestTally = 8ull << 20;
   const Device::Limits& all = context.device().limits();
   const std::uint64_t threads = std::max<std::size_t>(context.thread_caches().in_use(), 1);
   ThreadCache::Limits limits;
-  limits.batch =
-      std::min(all.max_pending / std::max<std::uint64_t>(64, 16 * threads), kLargestBatch);
-  limits.quiet = std::min({kMostQuiet, all.max_pending / threads, all.max_cached / threads});
+  const bool much = all.max_pending > context.device().total_bytes() / 8;
+  if (much) limits.blocks = kManyBlocks;
+  limits.batch = std::min(all.max_pending / std::max<std::uint64_t>(64, 16 * threads),
+                          much ? std::max(kLargestBatch, all.max_pending / 1024) : kLargestBatch);
+  limits.quiet = std::min({much ? std::max(kMostQuiet, 4 * limits.batch) : kMostQuiet,
+                           all.max_pending / threads, all.max_cached / threads});
   limits.tally = signed_bytes(std::clamp(limits.batch, kLeastTally, kLargestTally));
   return limits;
 }

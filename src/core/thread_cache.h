@@ -79,6 +79,7 @@ class alignas(128) ThreadCache {
 
   /// How much a thread may have, in bytes; the same for all threads of a context.
   struct Limits {
+    std::size_t blocks = 512;      ///< no bytes: of the largest batch
     std::uint64_t batch = 0;       ///< of a batch that is due
     std::uint64_t quiet = 0;       ///< idle
     std::int64_t tally = 1 << 20;  ///< unknown to the statistics
@@ -157,7 +158,7 @@ class alignas(128) ThreadCache {
   }
 
  private:
-  static constexpr std::size_t kLargestBatch = 512;
+  static constexpr std::size_t kLargestBatch = 2048;
   static constexpr std::size_t kFirstBatch = 2;
   static constexpr std::size_t kQuickBatch = 128;  ///< up to which each full batch doubles it
   static constexpr unsigned kFullBatches = 16;     ///< that double a larger one
