@@ -15,8 +15,12 @@ bool PoolBackend::handles_supported() const {
     return false;
   }
   int types = 0;
-  return driver_.cuDeviceGetAttribute(&types, CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES,
-                                      device_.ordinal()) == CUDA_SUCCESS &&
+  const auto ask = [&] {
+    return driver_.cuDeviceGetAttribute(&types, CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES,
+                                        device_.ordinal());
+  };
+  // A second attempt: the answer holds for all of this device's memory.
+  return (ask() == CUDA_SUCCESS || ask() == CUDA_SUCCESS) &&
          (types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
 }
 

@@ -204,8 +204,12 @@ CUresult cupool_hook_cuPointerGetAttributes(unsigned int count, CUpointer_attrib
   if (found.nobodys) {
     // The driver has no error here: it answers for an address that is none of CUDA's.
     const int no_device_memory = 0;
-    return real.cuPointerGetAttributes(count, attributes, values,
-                                       reinterpret_cast<CUdeviceptr>(&no_device_memory));
+    const auto ask = [&] {
+      return real.cuPointerGetAttributes(count, attributes, values,
+                                         reinterpret_cast<CUdeviceptr>(&no_device_memory));
+    };
+    const CUresult answer = ask();
+    return answer == CUDA_SUCCESS ? answer : ask();  // a second attempt: this question is ours
   }
   for (unsigned int index = 0; index < count; ++index) {
     answer_as_legacy(found, attributes[index], values[index]);
