@@ -157,7 +157,7 @@ CUresult cupool_hook_cuMemHostGetDevicePointer_v2(CUdeviceptr* address, void* ho
 
 CUresult cupool_hook_cuMemFreeHost(void* host) {
   CUPOOL_REAL_OR_RETURN(cuMemFreeHost);
-  Allocator* const allocator = started_engine();
+  Allocator* const allocator = engine();
   const bool internal = allocator != nullptr && allocator->is_internal(host);
   const CUresult result = internal ? CUDA_ERROR_INVALID_VALUE : real.cuMemFreeHost(host);
   forget_reachable(host, result);
