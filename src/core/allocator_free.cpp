@@ -146,7 +146,7 @@ std::optional<CUresult> Allocator::take_from_program(CUdeviceptr address, Block*
       // block's own context: from a healthy one it would free memory of a pool, which we give back
       // later.
       const cuda::ContextScope scope(driver_, found->context->handle());
-      return scope.ok() ? driver_.cuMemFree_v2(address) : CUDA_ERROR_INVALID_CONTEXT;
+      return scope.ok() ? driver_.cuMemFree_v2(address) : scope.result();
     }
     stats.add(Counter::free_rejected_total);
     return CUDA_ERROR_INVALID_VALUE;

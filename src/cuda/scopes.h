@@ -7,18 +7,15 @@
 namespace cupool::cuda {
 
 /// Makes `context` current on this thread for a scope, unless it is so already. ok() is false if
-/// the driver refused; then nothing has changed.
+/// the driver refused; then nothing has changed, and result() is its answer.
 class ContextScope {
  public:
   ContextScope(const Driver& driver, CUcontext context) : driver_(driver) {
     CUcontext current = nullptr;
-    if (driver_.cuCtxGetCurrent(&current) != CUDA_SUCCESS) return;
-    if (current == context) {
-      ok_ = true;
-      return;
-    }
-    pushed_ = driver_.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
-    ok_ = pushed_;
+    result_ = driver_.cuCtxGetCurrent(&current);
+    if (!ok() || current == context) return;
+    result_ = driver_.cuCtxPushCurrent_v2(context);
+    pushed_ = ok();
   }
   ~ContextScope() {
     CUcontext popped = nullptr;
@@ -27,12 +24,13 @@ class ContextScope {
   ContextScope(const ContextScope&) = delete;
   ContextScope& operator=(const ContextScope&) = delete;
 
-  bool ok() const { return ok_; }
+  bool ok() const { return result_ == CUDA_SUCCESS; }
+  CUresult result() const { return result_; }
 
  private:
   const Driver& driver_;
   bool pushed_ = false;
-  bool ok_ = false;
+  CUresult result_ = CUDA_SUCCESS;
 };
 
 /// Puts the thread into relaxed capture mode for a scope. Calls such as event queries and
