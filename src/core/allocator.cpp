@@ -252,10 +252,9 @@ Block* Allocator::take_quiet_block(Context& context, std::uint64_t capacity, Cou
     }
     if (!in_flight && !ordering.holds_blocks()) continue;
     BlockList quiet;
-    bool busy = false;
     const bool may_grow = !over_budget && waiting + capacity <= most;
     const CUresult result =
-        may_grow ? ordering.try_poll(close_open, &quiet, &busy) : ordering.poll(close_open, &quiet);
+        may_grow ? ordering.try_poll(close_open, &quiet) : ordering.poll(close_open, &quiet);
     if (result != CUDA_SUCCESS) note_failure(context, result);
     if (!quiet.empty()) keep(context, quiet);
     if (cache != nullptr && collect(context, *cache)) {

@@ -124,10 +124,9 @@ CUresult Ordering::poll(bool close_open, BlockList* quiet) {
   return poll_locked(close_open, quiet);
 }
 
-CUresult Ordering::try_poll(bool close_open, BlockList* quiet, bool* busy) {
+CUresult Ordering::try_poll(bool close_open, BlockList* quiet) {
   const std::unique_lock<SharedMutex> lock(mutex_, std::try_to_lock);
-  *busy = !lock.owns_lock();
-  return *busy ? CUDA_SUCCESS : poll_locked(close_open, quiet);
+  return lock.owns_lock() ? poll_locked(close_open, quiet) : CUDA_SUCCESS;
 }
 
 CUresult Ordering::poll_locked(bool close_open, BlockList* quiet) {

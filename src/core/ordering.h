@@ -93,8 +93,8 @@ class Ordering {
   /// open epoch first, so that the GPU's next steps can make it quiet. Never waits for the GPU. A
   /// code that is no success is the driver's.
   CUresult poll(bool close_open, BlockList* quiet);
-  /// The same, unless another thread is at such a thing: then `*busy` is set, and nothing done.
-  CUresult try_poll(bool close_open, BlockList* quiet, bool* busy);
+  /// The same, unless another thread is at such a thing: then nothing is done.
+  CUresult try_poll(bool close_open, BlockList* quiet);
 
   /// Takes over what other calls than poll() made quiet since the last call.
   BlockList take_quiet();

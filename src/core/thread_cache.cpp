@@ -77,7 +77,7 @@ void ThreadCache::join(Ordering& ordering) {
                       (newest_in_flight().epoch == epoch || in_flight_count_ == kMostInFlight);
   if (!merged) ++in_flight_count_;
   if (batch_.count >= target_ && ++full_batches_ >= (target_ < kQuickBatch ? 1u : kFullBatches)) {
-    target_ = std::min({2 * target_, limits.blocks, kLargestBatch});
+    target_ = std::min(2 * target_, limits.blocks);
     full_batches_ = 0;
   }
   newest_in_flight().epoch = epoch;

@@ -77,9 +77,10 @@ class alignas(128) ThreadCache {
   void lock() { lock_.lock(); }
   void unlock() { lock_.unlock(); }
 
-  /// How much a thread may have, in bytes; the same for all threads of a context.
+  /// How much a thread may have, in bytes unless it says blocks; the same for all threads of a
+  /// context.
   struct Limits {
-    std::size_t blocks = 512;      ///< no bytes: of the largest batch
+    std::size_t blocks = 512;      ///< of the largest batch
     std::uint64_t batch = 0;       ///< of a batch that is due
     std::uint64_t quiet = 0;       ///< idle
     std::int64_t tally = 1 << 20;  ///< unknown to the statistics
@@ -113,8 +114,8 @@ class alignas(128) ThreadCache {
   }
   /// How many blocks make the batch due, if it is so by their number; else the largest such number.
   /// Batches begin small, so that a program with few blocks gets them back soon, and double up to
-  /// kLargestBatch, so that a fence costs little where there are many.
-  std::size_t target() const { return batch_.count >= target_ ? target_ : kLargestBatch; }
+  /// limits.blocks, so that a fence costs little where there are many.
+  std::size_t target() const { return batch_.count >= target_ ? target_ : limits.blocks; }
   std::uint64_t batch_bytes() const { return batch_.bytes; }
   /// The batch joins the open epoch and is in flight from now on.
   void join(Ordering& ordering);
@@ -158,7 +159,6 @@ class alignas(128) ThreadCache {
   }
 
  private:
-  static constexpr std::size_t kLargestBatch = 2048;
   static constexpr std::size_t kFirstBatch = 2;
   static constexpr std::size_t kQuickBatch = 128;  ///< up to which each full batch doubles it
   static constexpr unsigned kFullBatches = 16;     ///< that double a larger one
