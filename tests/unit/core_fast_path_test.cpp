@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <chrono>
+#include <future>
 #include <map>
 #include <thread>
 #include <vector>
@@ -146,6 +148,74 @@ TEST_F(FastPathTest, OneThreadAloneTakesThreeSharedLocksForABatch) {  // I5
   const std::uint64_t before = shared_locks_taken;
   pairs(12800, kSmall);
   EXPECT_LE(shared_locks_taken - before, 3u * 12800 / 128);
+}
+
+// A fence that takes the driver long: the first one, until it is let go.
+std::atomic<bool> fence_begun{false};
+std::atomic<bool> fence_may_end{false};
+CUresult record_slowly_once(CUcontext context, CUevent event) {
+  if (!fence_begun.exchange(true)) {
+    while (!fence_may_end.load()) std::this_thread::yield();
+  }
+  return test::fake::record(context, event);
+}
+
+TEST_F(FastPathTest, NobodyQueuesUpBehindAnotherThreadsFence) {  // I5
+  fence_begun = fence_may_end = false;
+  driver_->cuCtxRecordEvent = record_slowly_once;
+  std::thread other([&] { pairs(1000, kSmall); });
+  while (!fence_begun.load()) std::this_thread::yield();
+  std::promise<void> done;
+  std::thread mine([&] {
+    pairs(3 * 256, kSmall);  // three batches of 16 MiB
+    done.set_value();
+  });
+  EXPECT_EQ(done.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  fence_may_end = true;
+  mine.join();
+  other.join();
+  expect_identity();
+}
+
+TEST_F(FastPathTest, BatchesGrowQuicklyToACertainSizeAndSlowlyToTheLargest) {
+  pairs(4000, 4096);  // two and 128 are a few frees apart, then 16 batches double them
+  EXPECT_GE(count(Counter::growth_total), 128u);
+  EXPECT_LE(count(Counter::growth_total), 256u);
+  pairs(100'000, 4096);
+  EXPECT_EQ(count(Counter::growth_total), 512u);
+  const std::uint64_t fences = count(Counter::fences_total);
+  pairs(51'200, 4096);
+  EXPECT_LE(count(Counter::fences_total) - fences, 101u) << "one for 512 frees";
+}
+
+TEST_F(FastPathTest, WhereMuchMayBePendingHardlyAnyCallEndsABatch) {
+  start({{"CUPOOL_MAX_PENDING", "25%"}});
+  pairs(200'000, 4096);
+  const std::uint64_t fences = count(Counter::fences_total);
+  pairs(204'800, 4096);
+  EXPECT_LE(count(Counter::fences_total) - fences, 101u) << "one for 2048 frees";
+  expect_identity();
+}
+
+TEST_F(FastPathTest, WhatAThreadOnlyFreesIsAllForOthers) {
+  constexpr int kBlocks = 4096;
+  const auto passed = allocate_several(kBlocks, 4096);
+  std::thread consumer([&] {
+    free_all(passed);
+    // It is still there, and keeps no more than what it has freed last.
+    EXPECT_LE(context_->ordering().pending_bytes() + std::uint64_t{kBlocks} * 4096 -
+                  context_->cache().bytes(),
+              std::uint64_t{1024} * 4096);
+  });
+  consumer.join();
+  expect_identity();
+}
+
+TEST_F(FastPathTest, AFreeInACallbackGetsTheDriversAnswer) {  // I7
+  const CUdeviceptr address = allocate(kSmall);
+  context_->set_poisoned();
+  driver_->cuCtxGetCurrent = [](CUcontext*) { return CUDA_ERROR_NOT_PERMITTED; };
+  EXPECT_EQ(allocator_->try_free(address), CUDA_ERROR_NOT_PERMITTED);
 }
 
 TEST_F(FastPathTest, BlocksThatAnotherThreadFreesComeBack) {
