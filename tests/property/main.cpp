@@ -39,7 +39,7 @@ int usage() {
       stderr,
       "property_programs [--library FILE] [--sanitizer-runtime FILE] [--first SEED|random]\n"
       "  [--count N] [--jobs N] [--free-mode auto|ordered|sync] [--mutation NAME]\n"
-      "  [--forgets non_blocking|per_thread|destroyed] [--expect-fault WORDS]\n"
+      "  [--forgets non_blocking|per_thread|destroyed] [--expect-fault WORDS[|WORDS...]]\n"
       "  [--no-shrink]\n");
   return 2;
 }

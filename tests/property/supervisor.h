@@ -19,7 +19,8 @@ struct Options {
   std::uint64_t first = 1;
   std::uint64_t count = 1000;
   unsigned jobs = 2;
-  /// Not empty: stop at the first failing program; succeed only if its reason has these words.
+  /// Not empty: stop at the first failing program; succeed only if its reason has these words,
+  /// or others after a bar.
   std::string expect_fault;
   bool shrink = true;
 };
