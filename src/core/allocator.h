@@ -298,7 +298,8 @@ class Allocator {
   void release(Context& context, BlockList& idle);
   bool is_leased(Block& quiet);
   bool release_ended_leases();
-  std::optional<CUresult> take_from_program(CUdeviceptr address, Block** block);
+  std::optional<CUresult> answer_unclaimed(CUdeviceptr address, PointerMap::Claim claim,
+                                           const Block* found);
   EpochNumber retire(Block& block);
   CUresult free_claimed(Block& block);
   CUresult free_singly(Block& block);

@@ -61,8 +61,8 @@ inline bool Allocator::may_wait(Context& context) const {
 
 std::optional<CUresult> Allocator::try_free(CUdeviceptr address) {
   Block* block = nullptr;
-  if (const auto answer = take_from_program(address, &block)) return answer;
-  if (block == nullptr) return std::nullopt;
+  const PointerMap::Claim claim = blocks_.claim(address, &block);
+  if (claim != PointerMap::Claim::claimed) return answer_unclaimed(address, claim, block);
   return free_claimed(*block);
 }
 
@@ -121,8 +121,8 @@ CUresult Allocator::end_batch(Context& context, ThreadCache& cache) {
 std::optional<CUresult> Allocator::try_free_in_stream(CUdeviceptr address) {
   const std::uint64_t start = util::now_ns();
   Block* block = nullptr;
-  if (const auto answer = take_from_program(address, &block)) return answer;
-  if (block == nullptr) return std::nullopt;
+  const PointerMap::Claim claim = blocks_.claim(address, &block);
+  if (claim != PointerMap::Claim::claimed) return answer_unclaimed(address, claim, block);
   Context& context = *block->context;
   context.stats().add(Counter::free_calls_total);
   context.stats().add(Counter::free_bytes_total, block->requested);
@@ -132,27 +132,21 @@ std::optional<CUresult> Allocator::try_free_in_stream(CUdeviceptr address) {
   return CUDA_SUCCESS;
 }
 
-// The part that all frees share. On return either the answer is known, or `*block` is the block
-// that this thread has to retire; neither: not ours.
-std::optional<CUresult> Allocator::take_from_program(CUdeviceptr address, Block** block) {
-  Block* found = nullptr;
-  const PointerMap::Claim claim = blocks_.claim(address, &found);
+// What a free is answered whose block is not this thread's to retire. Nothing: not ours.
+std::optional<CUresult> Allocator::answer_unclaimed(CUdeviceptr address, PointerMap::Claim claim,
+                                                    const Block* found) {
   if (claim == PointerMap::Claim::missing) return std::nullopt;
-  if (claim != PointerMap::Claim::claimed) {
-    DeviceStats& stats = found->context->stats();
-    stats.add(Counter::free_calls_total);
-    if (claim == PointerMap::Claim::unusable) {
-      // I7: after a sticky error the driver answers; it does not free anything any more. In the
-      // block's own context: from a healthy one it would free memory of a pool, which we give back
-      // later.
-      const cuda::ContextScope scope(driver_, found->context->handle());
-      return scope.ok() ? driver_.cuMemFree_v2(address) : scope.result();
-    }
-    stats.add(Counter::free_rejected_total);
-    return CUDA_ERROR_INVALID_VALUE;
+  DeviceStats& stats = found->context->stats();
+  stats.add(Counter::free_calls_total);
+  if (claim == PointerMap::Claim::unusable) {
+    // I7: after a sticky error the driver answers; it does not free anything any more. In the
+    // block's own context: from a healthy one it would free memory of a pool, which we give back
+    // later.
+    const cuda::ContextScope scope(driver_, found->context->handle());
+    return scope.ok() ? driver_.cuMemFree_v2(address) : scope.result();
   }
-  *block = found;
-  return std::nullopt;
+  stats.add(Counter::free_rejected_total);
+  return CUDA_ERROR_INVALID_VALUE;
 }
 
 EpochNumber Allocator::retire(Block& block) {

@@ -55,7 +55,7 @@ class PointerMap {
 
   /// Takes a live block of ours from the program: live -> retired, for exactly one of several
   /// threads that free the same address.
-  Claim claim(CUdeviceptr address, Block** block) {
+  [[gnu::always_inline]] Claim claim(CUdeviceptr address, Block** block) {
     Block* found = find(address);
     if (found == nullptr) return Claim::missing;
     // A block that leaves the map meanwhile can be another one by the time of the claim: then its
@@ -82,18 +82,21 @@ class PointerMap {
   };
   struct Table {
     explicit Table(unsigned size_log2)
-        : log2(size_log2), slots(new Slot[std::size_t{1} << size_log2]) {}
+        : log2(size_log2),
+          shift(64 - size_log2),
+          mask((std::size_t{1} << size_log2) - 1),
+          slots(new Slot[mask + 1]) {}
     const unsigned log2;
+    const unsigned shift;  ///< of a hash, to an index
+    const std::size_t mask;
     const std::unique_ptr<Slot[]> slots;
     std::size_t keys = 0;
   };
   // The slot with this key, or the empty one where it would go. There always is an empty one.
   static Slot* slot_of(const Table& table, CUdeviceptr address) {
     // Addresses are multiples of 512 and large ones of 2 MiB: multiplying mixes the upper bits in.
-    const std::size_t mask = (std::size_t{1} << table.log2) - 1;
-    auto index =
-        static_cast<std::size_t>(((address >> 9) * 0x9e3779b97f4a7c15ull) >> (64u - table.log2));
-    for (;; index = (index + 1) & mask) {
+    auto index = static_cast<std::size_t>(((address >> 9) * 0x9e3779b97f4a7c15ull) >> table.shift);
+    for (;; index = (index + 1) & table.mask) {
       Slot& slot = table.slots[index];
       const CUdeviceptr key = slot.key.load(std::memory_order_acquire);
       if (key == address || key == 0) return &slot;

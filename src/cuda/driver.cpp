@@ -12,8 +12,6 @@
 namespace cupool::cuda {
 namespace {
 
-std::atomic<const Driver*> loaded{nullptr};
-
 std::unique_ptr<Driver> load_from(void* library) {
   auto table = std::make_unique<Driver>();
   const DlsymFunction look_up = real_dlsym();
@@ -37,9 +35,7 @@ void* Driver::find(const char* symbol) const {
   return nullptr;
 }
 
-const Driver* driver() {
-  const Driver* table = loaded.load(std::memory_order_acquire);
-  if (table != nullptr) return table;
+const Driver* detail::load() {
   // RTLD_NOLOAD: only what the program has. The handle is kept, so that the functions stay valid
   // when the program closes its own.
   void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
@@ -50,7 +46,9 @@ const Driver* driver() {
   // Two threads may load one each, and the later is dropped: no lock, which a fork could leave held
   // in the child.
   std::unique_ptr<Driver> made = load_from(library);
-  if (!loaded.compare_exchange_strong(table, made.get(), std::memory_order_acq_rel)) return table;
+  const Driver* table = nullptr;
+  if (!detail::loaded.compare_exchange_strong(table, made.get(), std::memory_order_acq_rel))
+    return table;
   return made.release();
 }
 

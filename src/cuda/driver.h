@@ -19,12 +19,17 @@ struct Driver {
   void* find(const char* symbol) const;
 };
 
-/// The table, or null while the process has no libcuda.so.1 loaded. Loaded once; thread-safe.
-const Driver* driver();
-
 namespace detail {
+inline std::atomic<const Driver*> loaded{nullptr};
 inline std::atomic<bool> is_shut_down{false};
+const Driver* load();
 }  // namespace detail
+
+/// The table, or null while the process has no libcuda.so.1 loaded. Loaded once; thread-safe.
+inline const Driver* driver() {
+  const Driver* table = detail::loaded.load(std::memory_order_acquire);
+  return table != nullptr ? table : detail::load();
+}
 
 /// Notes that a driver call answered CUDA_ERROR_DEINITIALIZED: the driver has shut down, and
 /// nothing of CUDA is called by us any more (I6). Thread-safe.

@@ -106,13 +106,14 @@ CUresult cupool_hook_cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
                                               [&] { return real.cuMemAlloc_v2(address, bytes); });
   }
   const void* caller = __builtin_return_address(0);
-  return watched_allocation(*allocator, bytes, address, [&] {
-    if (!cupool::entry::is_bypassed(caller)) {
-      if (const auto served = allocator->try_allocate(bytes, address)) return *served;
-    }
-    return allocator->pass_allocation([&] { return bytes; }, address,
-                                      [&] { return real.cuMemAlloc_v2(address, bytes); });
-  });
+  return watched_allocation(
+      *allocator, bytes, address, [&]() __attribute__((always_inline)) {
+        if (!cupool::entry::is_bypassed(caller)) {
+          if (const auto served = allocator->try_allocate(bytes, address)) return *served;
+        }
+        return allocator->pass_allocation([&] { return bytes; }, address,
+                                          [&] { return real.cuMemAlloc_v2(address, bytes); });
+      });
 }
 
 CUresult cupool_hook_cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width,

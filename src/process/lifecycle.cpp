@@ -228,7 +228,7 @@ bool accepts_calls(const cuda::Driver& driver) {
   return driver.cuCtxGetCurrent != nullptr && driver.cuCtxGetCurrent(&current) == CUDA_SUCCESS;
 }
 
-core::Allocator* start() {
+core::Allocator* start_engine() {
   const cuda::Driver* driver = cuda::driver();
   if (driver == nullptr || !accepts_calls(*driver)) return nullptr;
   watch_forks();
@@ -268,11 +268,10 @@ __attribute__((destructor)) void report_at_unload() {
 
 }  // namespace
 
-core::Allocator* started_engine() {
-  if (core::Allocator* live = engine()) return live;
+core::Allocator* detail::start() {
   if (stopped.load(std::memory_order_relaxed) || cuda::shut_down() || !enabled()) return nullptr;
   if (observing.load(std::memory_order_acquire) != nullptr) return nullptr;
-  return start();
+  return start_engine();
 }
 
 core::Observer* observer() {

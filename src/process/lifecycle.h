@@ -12,6 +12,7 @@ namespace cupool::process {
 
 namespace detail {
 inline std::atomic<core::Allocator*> running{nullptr};
+core::Allocator* start();
 }  // namespace detail
 
 /// The engine if it runs, else null: not started, switched off, or stopped in a forked child or
@@ -24,7 +25,10 @@ inline core::Allocator* engine() {
 /// The engine, started if this is the first use of the GPU; null as engine(). To be called from
 /// allocations and captures only: by then the driver is initialised, and its exit handlers are
 /// registered before ours. Thread-safe.
-core::Allocator* started_engine();
+inline core::Allocator* started_engine() {
+  core::Allocator* live = engine();
+  return live != nullptr ? live : detail::start();
+}
 
 /// The observer, if CUPOOL_MODE=observe and the process has been seen to use the GPU, else null.
 /// There is no engine then: both engine() and started_engine() are null. One atomic load.
