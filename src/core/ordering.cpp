@@ -18,9 +18,7 @@ Ordering::Ordering(const cuda::Driver& driver, CUcontext context, stats::DeviceS
     : driver_(driver),
       context_(context),
       stats_(stats),
-      can_record_(driver.cuCtxRecordEvent != nullptr) {
-  open_.number = 1;
-}
+      can_record_(driver.cuCtxRecordEvent != nullptr) {}
 
 EpochNumber Ordering::retire(BlockList& blocks) {
   if (CUPOOL_MUTATED("obvious-mapping")) {
@@ -30,22 +28,17 @@ EpochNumber Ordering::retire(BlockList& blocks) {
     return 0;
   }
   const std::lock_guard<SharedSpinLock> lock(open_mutex_);
-  pending_bytes_.fetch_add(blocks.bytes, std::memory_order_relaxed);
   held_blocks_.fetch_add(blocks.count, std::memory_order_relaxed);
-  open_.bytes += blocks.bytes;
-  open_.frees += blocks.count;
-  open_.blocks.splice(blocks);
-  return open_.number;
+  const EpochNumber number = open_.join(blocks.bytes, blocks.count);
+  open_blocks_.splice(blocks);
+  return number;
 }
 
-// The lock orders a free before each fence that is recorded after its epoch was closed.
+// The addition orders a free before each fence that is recorded after its epoch was closed.
 EpochNumber Ordering::join(const BlockList& batch) {
   if (CUPOOL_MUTATED("obvious-mapping")) return 0;
-  const std::lock_guard<SharedSpinLock> lock(open_mutex_);
-  pending_bytes_.fetch_add(batch.bytes, std::memory_order_relaxed);
-  open_.bytes += batch.bytes;
-  open_.frees += batch.count;
-  return CUPOOL_MUTATED("fence-before-free") ? open_.number - 1 : open_.number;
+  const EpochNumber number = open_.join(batch.bytes, batch.count);
+  return CUPOOL_MUTATED("fence-before-free") ? number - 1 : number;
 }
 
 void Ordering::adopt(EpochNumber epoch, BlockList& blocks) {
@@ -57,7 +50,7 @@ void Ordering::adopt(EpochNumber epoch, BlockList& blocks) {
     if (closed.number >= epoch) return closed.blocks.splice(blocks);
   }
   const std::lock_guard<SharedSpinLock> open_lock(open_mutex_);
-  open_.blocks.splice(blocks);
+  open_blocks_.splice(blocks);
 }
 
 CUresult Ordering::close_if_full(const Batch& batch) {
@@ -100,21 +93,21 @@ CUresult Ordering::wait_for_all(bool* waited, std::uint64_t limit_ns) {
   EpochNumber newest = 0;
   {
     const std::lock_guard<SharedMutex> lock(mutex_);
-    newest = open_number();
-    if (open_is_empty() && closed_.empty()) return CUDA_SUCCESS;
+    newest = open_.number();
+    if (open_.empty() && closed_.empty()) return CUDA_SUCCESS;
   }
   return wait(newest, waited, limit_ns);
 }
 
 CUresult Ordering::wait_for_work() {
-  return wait(open_number());
+  return wait(open_.number());
 }
 
 CUresult Ordering::wait_for_oldest(bool* waited) {
   EpochNumber oldest = 0;
   {
     const std::lock_guard<SharedMutex> lock(mutex_);
-    oldest = closed_.empty() ? open_number() : closed_.front().number;
+    oldest = closed_.empty() ? open_.number() : closed_.front().number;
   }
   return wait(oldest, waited);
 }
@@ -127,6 +120,21 @@ CUresult Ordering::poll(bool close_open, BlockList* quiet) {
 CUresult Ordering::try_poll(bool close_open, BlockList* quiet) {
   const std::unique_lock<SharedMutex> lock(mutex_, std::try_to_lock);
   return lock.owns_lock() ? poll_locked(close_open, quiet) : CUDA_SUCCESS;
+}
+
+CUresult Ordering::poll_unless_quiet(EpochNumber enough, bool close_open, BlockList* quiet) {
+  // Some 20 us, as long as a few fences take: to sleep in a mutex and be woken takes longer.
+  constexpr unsigned kTries = 8;
+  constexpr unsigned kLooks = 64;  // between two tries
+  std::unique_lock<SharedMutex> lock(mutex_, std::try_to_lock);
+  for (unsigned tries = 1; !lock.owns_lock() && tries < kTries; ++tries) {
+    for (unsigned looks = 0; looks < kLooks; ++looks, relax()) {
+      if (quiet_up_to() >= enough) return CUDA_SUCCESS;
+    }
+    if (!lock.try_lock() && tries > kTries / 2) sched_yield();
+  }
+  if (!lock.owns_lock()) lock.lock();
+  return poll_locked(close_open, quiet);
 }
 
 CUresult Ordering::poll_locked(bool close_open, BlockList* quiet) {
@@ -171,14 +179,14 @@ BlockList Ordering::take_quiet_locked() {
 EpochNumber Ordering::begin_synchronize() {
   const std::lock_guard<SharedMutex> lock(mutex_);
   close_locked(false, kAnything);
-  return open_number() - 1;
+  return open_.number() - 1;
 }
 
 void Ordering::end_synchronize(EpochNumber before) {
   const std::lock_guard<SharedMutex> lock(mutex_);
   if (CUPOOL_MUTATED("harvest-later-frees")) {
     close_locked(false, kAnything);
-    before = open_number() - 1;
+    before = open_.number() - 1;
   }
   harvest_locked(before);
 }
@@ -187,11 +195,10 @@ void Ordering::abandon() {
   const std::lock_guard<SharedMutex> lock(mutex_);
   {
     const std::lock_guard<SharedSpinLock> open_lock(open_mutex_);
-    const EpochNumber next = open_.number + 1;
-    open_ = Epoch{};
-    open_.number = next;
-    pending_bytes_.store(0, std::memory_order_relaxed);
-    quiet_up_to_.store(next - 1, std::memory_order_release);
+    open_blocks_ = BlockList{};
+    const EpochNumber last = open_.close().number;
+    closed_bytes_.store(0, std::memory_order_relaxed);
+    quiet_up_to_.store(last, std::memory_order_release);
   }
   quiet_ = BlockList{};
   held_blocks_.store(0, std::memory_order_relaxed);
@@ -211,33 +218,26 @@ void Ordering::abandon() {
                 closed_.end());
 }
 
-bool Ordering::open_is_empty() {
-  const std::lock_guard<SharedSpinLock> lock(open_mutex_);
-  return open_.frees == 0;
-}
-
-EpochNumber Ordering::open_number() {
-  const std::lock_guard<SharedSpinLock> lock(open_mutex_);
-  return open_.number;
-}
-
 // False: the open epoch holds less.
 bool Ordering::take_open(const Batch& least, Epoch* epoch) {
   const std::lock_guard<SharedSpinLock> lock(open_mutex_);
-  if (open_.frees < least.blocks && open_.bytes < least.bytes) return false;
-  *epoch = open_;
-  open_ = Epoch{};
-  open_.number = epoch->number + 1;
+  if (!open_.holds(least.blocks, least.bytes)) return false;
+  const OpenEpoch::Closed closed = open_.close();
+  closed_bytes_.fetch_add(closed.bytes, std::memory_order_relaxed);
+  epoch->number = closed.number;
+  epoch->bytes = closed.bytes;
+  epoch->frees = closed.frees;
+  epoch->blocks.splice(open_blocks_);
   return true;
 }
 
 // What could not be closed waits with what was freed meanwhile.
 void Ordering::reopen(Epoch& epoch) {
   const std::lock_guard<SharedSpinLock> lock(open_mutex_);
-  epoch.blocks.splice(open_.blocks);
-  open_.blocks.splice(epoch.blocks);
-  open_.bytes += epoch.bytes;
-  open_.frees += epoch.frees;
+  epoch.blocks.splice(open_blocks_);
+  open_blocks_.splice(epoch.blocks);
+  closed_bytes_.fetch_sub(epoch.bytes, std::memory_order_relaxed);
+  open_.join(epoch.bytes, epoch.frees);
 }
 
 // Closes the open epoch if it holds `least`. With a fence it may be empty: that also covers older
@@ -295,7 +295,7 @@ void Ordering::harvest_locked(EpochNumber up_to) {
   if (up_to > quiet_up_to()) quiet_up_to_.store(up_to, std::memory_order_release);
   for (Epoch& epoch : closed_) {
     if (epoch.number > up_to) break;
-    pending_bytes_.fetch_sub(epoch.bytes, std::memory_order_relaxed);
+    closed_bytes_.fetch_sub(epoch.bytes, std::memory_order_relaxed);
     epoch.bytes = 0;
     make_quiet_locked(epoch.blocks);
   }

@@ -19,18 +19,16 @@
 #include <vector>
 
 #include "core/block.h"
+#include "core/open_epoch.h"
 #include "core/shared_mutex.h"
 #include "cuda/driver.h"
 #include "stats/device_stats.h"
 
 namespace cupool::core {
 
-/// Number of an epoch of one context; later ones are greater.
-using EpochNumber = std::uint64_t;
-
 /// Thread-safe. Its lock is held while an event is recorded or queried and while a capture begins
 /// or ends (I3), never while the host waits (I4). Lock order: this lock is taken before any other;
-/// that of the open epoch after all others, and nothing is called under it.
+/// that of the open epoch's blocks after all others, and nothing is called under it.
 class Ordering {
  public:
   Ordering(const cuda::Driver& driver, CUcontext context, stats::DeviceStats& stats);
@@ -86,8 +84,10 @@ class Ordering {
   /// Waits for the oldest epoch, as wait() does.
   CUresult wait_for_oldest(bool* waited);
 
-  /// Bytes of all retired blocks, of those that threads keep as well. One relaxed load.
-  std::uint64_t pending_bytes() const { return pending_bytes_.load(std::memory_order_relaxed); }
+  /// Bytes of all retired blocks, of those that threads keep as well. Two relaxed loads.
+  std::uint64_t pending_bytes() const {
+    return closed_bytes_.load(std::memory_order_relaxed) + open_.bytes();
+  }
 
   /// Moves the blocks of each epoch whose fence has completed to `quiet`. `close_open`: closes the
   /// open epoch first, so that the GPU's next steps can make it quiet. Never waits for the GPU. A
@@ -95,6 +95,9 @@ class Ordering {
   CUresult poll(bool close_open, BlockList* quiet);
   /// The same, unless another thread is at such a thing: then nothing is done.
   CUresult try_poll(bool close_open, BlockList* quiet);
+  /// The same; while other threads are at it nothing is done once `enough` is quiet, which their
+  /// fences bring about as well. So threads that share fences do not stand in a queue for them.
+  CUresult poll_unless_quiet(EpochNumber enough, bool close_open, BlockList* quiet);
 
   /// Takes over what other calls than poll() made quiet since the last call.
   BlockList take_quiet();
@@ -170,8 +173,6 @@ class Ordering {
   void keep_barrier_locked();
   bool capturing_locked() const { return !captures_.empty(); }
   void forget_capture_locked(CUstream stream);
-  bool open_is_empty();
-  EpochNumber open_number();
   bool take_open(const Batch& least, Epoch* epoch);
   void reopen(Epoch& epoch);
   CUresult close_locked(bool with_fence, const Batch& least);
@@ -194,10 +195,10 @@ class Ordering {
   const cuda::Driver& driver_;
   const CUcontext context_;
   stats::DeviceStats& stats_;
-  mutable SharedMutex mutex_;
-  SharedSpinLock open_mutex_;  ///< of open_ alone
-  Epoch open_;
-  std::deque<Epoch> closed_;  ///< oldest first
+  alignas(128) mutable SharedMutex mutex_;
+  SharedSpinLock open_mutex_;  ///< of open_blocks_, and of joining with some of them
+  BlockList open_blocks_;      ///< of the open epoch: those that no thread keeps
+  std::deque<Epoch> closed_;   ///< oldest first
   BlockList quiet_;
   std::vector<CUevent> spare_events_;
   std::vector<CUstream> captures_;
@@ -208,9 +209,11 @@ class Ordering {
   Barrier barrier_;          ///< kept for the next wait in a capture, or none
   static inline std::atomic<unsigned> captures_in_process_{0};
   bool can_record_;
+  // Written by all threads at the end of a batch.
+  alignas(128) OpenEpoch open_;
   // Read by all threads at the end of a batch.
   alignas(128) std::atomic<EpochNumber> quiet_up_to_{0};
-  std::atomic<std::uint64_t> pending_bytes_{0};
+  std::atomic<std::uint64_t> closed_bytes_{0};  ///< pending, of closed epochs
   std::atomic<std::size_t> held_blocks_{0};
 };
 

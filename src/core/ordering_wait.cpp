@@ -136,7 +136,7 @@ CUresult Ordering::wait_for_context(std::unique_lock<SharedMutex>& lock, bool* w
                                     bool with_free) {
   if (waited != nullptr) *waited = true;
   close_locked(false, kAnything);
-  const EpochNumber before = open_number() - 1;
+  const EpochNumber before = open_.number() - 1;
   const std::uint64_t life = lives_;
   Barrier barrier;
   if (with_free) {

@@ -11,6 +11,15 @@
 
 namespace cupool::core {
 
+/// Tells the processor that this thread looks at what another one will write.
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
 /// For a few instructions that call nothing. A holder that is off its processor is yielded to, and
 /// then slept for: a thread of real-time priority would keep one of lower priority off it for ever.
 class SpinLock {
@@ -27,6 +36,7 @@ class SpinLock {
     constexpr unsigned kYields = 16;
     for (unsigned looks = 1;; ++looks) {
       if (!locked_.load(std::memory_order_relaxed) && try_lock()) return;
+      relax();
       if (looks % kLooks != 0) continue;
       if (looks <= kLooks * kYields) {
         sched_yield();
