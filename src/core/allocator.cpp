@@ -26,9 +26,10 @@ namespace {
 
 // Bytes that a thread takes over from the shared cache at once, and up to which its first batches
 // may grow by fresh memory.
-constexpr std::uint64_t kRefillBytes = 8ull << 20;
-// Batches that a thread may have waiting before it queues up behind other threads at a fence.
-constexpr std::uint64_t kBatchesWaiting = 4;
+constexpr std::uint64_t kRefillBytes = BlockCache::kMostChainBytes;
+// Batches that a thread may have waiting before it needs those of other threads' fences. Chosen:
+// with sixteen threads on an H200 half as many were too few (docs/measurements).
+constexpr std::uint64_t kBatchesWaiting = 8;
 
 std::uint64_t held_bytes(const DeviceStats& stats) {
   return static_cast<std::uint64_t>(stats.value(Gauge::held_bytes).current);
@@ -189,9 +190,10 @@ ThreadCache::Limits Allocator::limits_of_thread(Context& context) const {
   ThreadCache::Limits limits;
   const bool much = all.max_pending > context.device().total_bytes() / 8;
   if (much) limits.blocks = kManyBlocks;
-  limits.batch = std::min(all.max_pending / std::max<std::uint64_t>(64, 16 * threads),
+  limits.batch = std::min(all.max_pending / std::max<std::uint64_t>(64, 4 * threads),
                           much ? std::max(kLargestBatch, all.max_pending / 1024) : kLargestBatch);
-  limits.quiet = std::min({much ? std::max(kMostQuiet, 4 * limits.batch) : kMostQuiet,
+  // What waits may all become quiet at once.
+  limits.quiet = std::min({std::max(kMostQuiet, kBatchesWaiting * limits.batch),
                            all.max_pending / threads, all.max_cached / threads});
   limits.tally = signed_bytes(std::clamp(limits.batch, kLeastTally, kLargestTally));
   return limits;
@@ -218,6 +220,21 @@ Block* Allocator::take_shared(Context& context, ThreadCache* cache, std::uint64_
   return block;
 }
 
+// For a thread with little of its own that waits, nothing is done while other threads are at it,
+// and no thread that has a cache stands in a queue.
+CUresult Allocator::poll(Context& context, ThreadCache* cache, bool may_grow, bool close_open,
+                         BlockList* quiet) {
+  Ordering& ordering = context.ordering();
+  if (cache == nullptr) return ordering.poll(close_open, quiet);
+  if (may_grow) return ordering.try_poll(close_open, quiet);
+  EpochNumber oldest = 0;
+  {
+    const ThreadCache::Guard guard(*cache);
+    oldest = cache->oldest_in_flight();
+  }
+  return ordering.poll_unless_quiet(oldest, close_open, quiet);
+}
+
 // From what others gave back; else from epochs that have become quiet; else from this thread's own
 // batch and the open epoch, which an idle GPU is done with as soon as it is asked. But while a
 // thread waits for little, fresh memory lets it grow, so that a fence can serve many; and for
@@ -230,13 +247,13 @@ Block* Allocator::take_quiet_block(Context& context, std::uint64_t capacity, Cou
     if (block != nullptr) break;
     std::uint64_t waiting = 0;
     std::uint64_t enough = kRefillBytes;
-    std::uint64_t most = 0;
+    bool may_grow = false;
     bool in_flight = false;
     if (cache != nullptr) {
       const ThreadCache::Guard guard(*cache);
       waiting = cache->waiting_bytes();
       enough = std::max(enough, cache->limits.batch);
-      most = kBatchesWaiting * cache->limits.batch;
+      may_grow = !cache->waits_for(kBatchesWaiting, capacity);
       in_flight = cache->has_in_flight();
     }
     const bool over_budget =
@@ -252,9 +269,8 @@ Block* Allocator::take_quiet_block(Context& context, std::uint64_t capacity, Cou
     }
     if (!in_flight && !ordering.holds_blocks()) continue;
     BlockList quiet;
-    const bool may_grow = !over_budget && waiting + capacity <= most;
     const CUresult result =
-        may_grow ? ordering.try_poll(close_open, &quiet) : ordering.poll(close_open, &quiet);
+        poll(context, over_budget ? nullptr : cache, may_grow, close_open, &quiet);
     if (result != CUDA_SUCCESS) note_failure(context, result);
     if (!quiet.empty()) keep(context, quiet);
     if (cache != nullptr && collect(context, *cache)) {
@@ -369,6 +385,9 @@ Block* Allocator::adopt(Context& context, std::uint64_t capacity, CUdeviceptr ad
   block->requested = 0;
   block->context = &context;
   block->source = source;
+  if (!is_large(capacity)) {
+    block->kind = kind_of_small(small_class(capacity), source == BlockSource::pool);
+  }
   // Not live before it is handed out: a stray free of this address is refused until then.
   block->state.store(BlockState::quiet, std::memory_order_relaxed);
   if (Block* stale = blocks_.insert(block)) {

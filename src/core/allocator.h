@@ -279,6 +279,8 @@ class Allocator {
   bool collect(Context& context, ThreadCache& cache);
   ThreadCache::Limits limits_of_thread(Context& context) const;
   Block* take_shared(Context& context, ThreadCache* cache, std::uint64_t capacity);
+  static CUresult poll(Context& context, ThreadCache* cache, bool may_grow, bool close_open,
+                       BlockList* quiet);
   Block* take_quiet_block(Context& context, std::uint64_t capacity, stats::Counter* served_by);
   static bool is_wanted(Device& device, const Block& quiet) {
     const bool shared = quiet.shared_outside.load(std::memory_order_relaxed) &&

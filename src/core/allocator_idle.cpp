@@ -45,6 +45,7 @@ void Allocator::keep(Context& context, BlockList& quiet) {
   BlockList own;
   while (Block* block = quiet.pop()) {
     if (is_leased(*block)) continue;  // retired until release_ended_leases()
+    block->state.store(BlockState::quiet, std::memory_order_relaxed);
     (is_wanted(context.device(), *block) ? own : unwanted).push(block);
   }
   stats.gauge_add(Gauge::retired_bytes, -signed_bytes(own.bytes + unwanted.bytes));

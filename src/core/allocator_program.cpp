@@ -201,7 +201,7 @@ void Allocator::leave_room_for_managed(Context& context) {
 
 void Allocator::mark_shared_outside(CUdeviceptr address) {
   Block* block = blocks_.find(base_of(address));
-  if (block != nullptr) block->shared_outside.store(true, std::memory_order_relaxed);
+  if (block != nullptr) block->set_shared_outside();
 }
 
 void Allocator::context_gone(Context& context) {

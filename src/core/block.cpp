@@ -20,6 +20,7 @@ Block* new_block() {
       spare = block->next;
       block->next = nullptr;
       block->shared_outside.store(false, std::memory_order_relaxed);
+      block->kind = Block::kNoKind;
       block->state.begin_new_life();
       return block;
     }

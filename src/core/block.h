@@ -11,9 +11,9 @@ namespace cupool::core {
 
 class Context;
 
-/// live: the program's. retired: freed by the program, GPU work may still use it. quiet: no GPU
-/// work can touch it; it lies in the cache. leaving: on its way back to the driver's pool, and its
-/// thread's alone.
+/// live: the program's. retired: freed by the program, GPU work may still use it; or it is its
+/// thread's again, which does not look at each. quiet: no GPU work can touch it; it lies in the
+/// cache. leaving: on its way back to the driver's pool, and its thread's alone.
 enum class BlockState : std::uint8_t { live, retired, quiet, leaving };
 
 /// Where a block's memory came from, and so where it goes back to. passed_through: the program's
@@ -78,6 +78,9 @@ class BlockStateCell {
 /// that still looks at one while its context is destroyed reads a Block.
 /// On a cache line of its own, and the one fetched with it: neighbours may be different threads'.
 struct alignas(128) Block {
+  /// The kind of what may not lie in one list with others without a look at each.
+  static constexpr std::uint8_t kNoKind = 0xff;
+
   Relaxed<CUdeviceptr> address;
   std::uint64_t capacity = 0;  ///< bytes that the backend gave
   /// Bytes that the program asked for. A report reads it while other threads allocate.
@@ -86,8 +89,19 @@ struct alignas(128) Block {
   Block* next = nullptr;
   BlockStateCell state;
   Relaxed<BlockSource> source;
+  /// The same for all small blocks of one size class and one source that nobody else knows.
+  Relaxed<std::uint8_t> kind{kNoKind};
   /// Other agents may know the address (IPC, RDMA, SYNC_MEMOPS): never served again.
   std::atomic<bool> shared_outside{false};
+  void set_shared_outside() {
+    shared_outside.store(true, std::memory_order_relaxed);
+    kind = kNoKind;
+  }
+
+  // Of the first block of a chain (core/block_cache).
+  Block* last_of_chain = nullptr;
+  Block* next_chain = nullptr;
+  std::size_t chain_length = 0;
 };
 
 Block* new_block();

@@ -14,20 +14,72 @@ constexpr std::uint64_t kSmallIdleAllowance = 32ull << 20;
 
 }  // namespace
 
+void ChainList::set_first(Block* block, Block* last, std::size_t length, Block* next_chain) {
+  block->last_of_chain = last;
+  block->chain_length = length;
+  block->next_chain = next_chain;
+}
+
+void ChainList::push(BlockList& blocks) {
+  set_first(blocks.head, blocks.tail, blocks.count, nullptr);
+  (head_ == nullptr ? head_ : tail_->next_chain) = blocks.head;
+  tail_ = blocks.head;
+  count_ += blocks.count;
+  blocks = BlockList{};
+}
+
+BlockList ChainList::pop() {
+  BlockList chain;
+  chain.head = head_;
+  chain.tail = head_->last_of_chain;
+  chain.count = head_->chain_length;
+  chain.bytes = head_->chain_length * head_->capacity;
+  head_ = head_->next_chain;
+  if (head_ == nullptr) tail_ = nullptr;
+  count_ -= chain.count;
+  return chain;
+}
+
+void ChainList::take(std::size_t most, BlockList* taken) {
+  while (most != 0 && head_ != nullptr) {
+    Block* const first = head_;
+    if (first->chain_length <= most) {
+      BlockList chain = pop();
+      most -= chain.count;
+      taken->splice(chain);
+      continue;
+    }
+    Block* rest = first;
+    for (std::size_t i = 0; i < most; ++i) {
+      Block* const block = rest;
+      rest = block->next;
+      taken->push(block);
+    }
+    set_first(rest, first->last_of_chain, first->chain_length - most, first->next_chain);
+    if (tail_ == first) tail_ = rest;
+    head_ = rest;
+    count_ -= most;
+    return;
+  }
+}
+
 Block* BlockCache::take(std::uint64_t capacity, std::size_t most, std::uint64_t most_bytes,
                         BlockList* more) {
   if (!may_have(capacity)) return nullptr;
-  const std::lock_guard<SharedMutex> lock(mutex_);
   if (!is_large(capacity)) {
     const std::size_t index = small_class(capacity);
-    Block* block = pop_small(index);
-    while (more->count < most && more->bytes + capacity <= most_bytes) {
-      Block* further = pop_small(index);
-      if (further == nullptr) break;
-      more->push(further);
+    const auto room = static_cast<std::size_t>(most_bytes / capacity);
+    BlockList taken;
+    {
+      const std::lock_guard<SharedMutex> lock(mutex_);
+      small_[index].take(std::clamp<std::size_t>(room, 1, most + 1), &taken);
+      took_small(index, taken.bytes);
     }
+    Block* block = taken.pop();
+    more->splice(taken);
     return block;
   }
+  const std::lock_guard<SharedMutex> lock(mutex_);
   const auto best = large_.lower_bound(capacity);
   if (best == large_.end() || best->first > capacity + most_waste(capacity)) return nullptr;
   const std::uint64_t found = best->first;
@@ -40,40 +92,57 @@ Block* BlockCache::take(std::uint64_t capacity, std::size_t most, std::uint64_t 
   return block;
 }
 
-inline void BlockCache::note(const BlockList& blocks, Fewest& fewest) const {
-  fewest[decay_step_] = std::min(fewest[decay_step_], static_cast<std::uint32_t>(blocks.count));
+inline void BlockCache::note(std::size_t count, Fewest& fewest) const {
+  fewest[decay_step_] = std::min(fewest[decay_step_], static_cast<std::uint32_t>(count));
+}
+
+void BlockCache::took_small(std::size_t index, std::uint64_t bytes) {
+  if (small_fewest_ != nullptr) note(small_[index].count(), (*small_fewest_)[index]);
+  small_bytes_ = small_bytes_ - bytes;
+  if (small_[index].empty()) has_small_[index].store(false, std::memory_order_relaxed);
 }
 
 Block* BlockCache::pop_small(std::size_t index) {
-  Block* block = small_[index].pop();
-  if (block == nullptr) return nullptr;
-  if (small_fewest_ != nullptr) note(small_[index], (*small_fewest_)[index]);
-  small_bytes_ = small_bytes_ - block->capacity;
-  if (small_[index].empty()) has_small_[index].store(false, std::memory_order_relaxed);
-  return block;
+  BlockList one;
+  small_[index].take(1, &one);
+  took_small(index, one.bytes);
+  return one.pop();
 }
 
 Block* BlockCache::pop_large(LargeBlocks::iterator which) {
   Block* block = which->second.blocks.pop();
-  note(which->second.blocks, which->second.fewest);
+  note(which->second.blocks.count, which->second.fewest);
   large_bytes_ = large_bytes_ - block->capacity;
   if (which->second.blocks.empty()) large_.erase(which);
   return block;
 }
 
 void BlockCache::put(BlockList& quiet) {
-  const std::lock_guard<SharedMutex> lock(mutex_);
-  while (Block* block = quiet.pop()) {
-    if (is_large(block->capacity)) {
-      large_bytes_ = large_bytes_ + block->capacity;
-      large_[block->capacity].blocks.push(block);
-    } else {
-      const std::size_t index = small_class(block->capacity);
-      small_[index].push(block);
-      small_bytes_ = small_bytes_ + block->capacity;
-      has_small_[index].store(true, std::memory_order_relaxed);
+  ChainList chains;
+  BlockList large;
+  while (!quiet.empty()) {
+    const std::uint64_t capacity = quiet.head->capacity;
+    if (is_large(capacity)) {
+      large.push(quiet.pop());
+      continue;
     }
+    BlockList chain;
+    do {
+      chain.push(quiet.pop());
+    } while (!quiet.empty() && quiet.head->capacity == capacity && chain.count < kLongestChain &&
+             chain.bytes + capacity <= kMostChainBytes);
+    chains.push(chain);
   }
+  const std::lock_guard<SharedMutex> lock(mutex_);
+  while (!chains.empty()) {
+    BlockList chain = chains.pop();
+    const std::size_t index = small_class(chain.head->capacity);
+    small_bytes_ = small_bytes_ + chain.bytes;
+    small_[index].push(chain);
+    has_small_[index].store(true, std::memory_order_relaxed);
+  }
+  large_bytes_ = large_bytes_ + large.bytes;
+  while (Block* block = large.pop()) large_[block->capacity].blocks.push(block);
 }
 
 BlockList BlockCache::evict_for(std::uint64_t capacity) {
@@ -124,13 +193,13 @@ void BlockCache::end_decay_step() {
     small_fewest_.reset(new (std::nothrow) std::array<Fewest, kSmallClasses>{});
   }
   decay_step_ = (decay_step_ + 1) % kDecaySteps;
-  const auto begin = [this](const BlockList& blocks, Fewest& fewest) {
-    fewest[decay_step_] = static_cast<std::uint32_t>(blocks.count);
+  const auto begin = [this](std::size_t count, Fewest& fewest) {
+    fewest[decay_step_] = static_cast<std::uint32_t>(count);
   };
   for (std::size_t index = 0; small_fewest_ != nullptr && index < kSmallClasses; ++index) {
-    begin(small_[index], (*small_fewest_)[index]);
+    begin(small_[index].count(), (*small_fewest_)[index]);
   }
-  for (auto& large : large_) begin(large.second.blocks, large.second.fewest);
+  for (auto& large : large_) begin(large.second.blocks.count, large.second.fewest);
 }
 
 std::size_t BlockCache::unneeded(const Fewest& fewest) {

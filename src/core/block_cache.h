@@ -15,9 +15,35 @@
 
 namespace cupool::core {
 
+/// Small blocks of one capacity in chains: each is linked by Block::next, and its first block knows
+/// the next chain. A thread gives and takes whole chains, so that blocks which another processor
+/// has touched last are not touched under the lock. Not thread-safe.
+class ChainList {
+ public:
+  bool empty() const { return head_ == nullptr; }
+  std::size_t count() const { return count_; }
+  /// Adds the blocks as one chain, at the end; `blocks` is not empty, and is afterwards.
+  void push(BlockList& blocks);
+  /// Takes out the first chain; there is one.
+  BlockList pop();
+  /// Moves up to `most` blocks to `taken`: chains, and the beginning of one that is longer.
+  void take(std::size_t most, BlockList* taken);
+
+ private:
+  void set_first(Block* block, Block* last, std::size_t length, Block* next_chain);
+
+  Block* head_ = nullptr;
+  Block* tail_ = nullptr;  ///< the first block of the last chain
+  std::size_t count_ = 0;
+};
+
 /// Thread-safe; one lock, held for list operations only.
 class BlockCache {
  public:
+  /// What a thread gives or takes as a whole.
+  static constexpr std::size_t kLongestChain = 128;
+  static constexpr std::uint64_t kMostChainBytes = 8ull << 20;
+
   /// A block for a request that needs `capacity` bytes, or null. Small: of exactly that class.
   /// Large: the best fit, at most an eighth larger than needed.
   Block* take(std::uint64_t capacity) {
@@ -25,7 +51,7 @@ class BlockCache {
     return take(capacity, 0, 0, &none);
   }
 
-  /// The same, with up to `most` further blocks of the same capacity, `most_bytes` in all.
+  /// The same, with up to `most` further blocks of the same capacity, `most_bytes` in all with it.
   Block* take(std::uint64_t capacity, std::size_t most, std::uint64_t most_bytes, BlockList* more);
 
   /// Whether take() could find one. One load.
@@ -34,7 +60,7 @@ class BlockCache {
                               : has_small_[small_class(capacity)].load(std::memory_order_relaxed);
   }
 
-  /// Adds quiet blocks.
+  /// Adds quiet blocks. Those of one capacity had better follow each other.
   void put(BlockList& quiet);
 
   /// Takes out blocks that should go back to the driver before it grows by `capacity`: one that the
@@ -63,7 +89,8 @@ class BlockCache {
     Fewest fewest{};
   };
   using LargeBlocks = std::map<std::uint64_t, Large>;  ///< by capacity; none is empty
-  void note(const BlockList& blocks, Fewest& fewest) const;
+  void note(std::size_t count, Fewest& fewest) const;
+  void took_small(std::size_t index, std::uint64_t bytes);
   Block* pop_small(std::size_t index);
   Block* pop_large(LargeBlocks::iterator which);
   void evict_largest(BlockList* evicted) { evicted->push(pop_large(std::prev(large_.end()))); }
@@ -74,7 +101,7 @@ class BlockCache {
 
   mutable SharedMutex mutex_;
   std::size_t decay_step_ = 0;
-  std::array<BlockList, kSmallClasses> small_;
+  std::array<ChainList, kSmallClasses> small_;
   // Made by the first step of decay: contexts that come and go leave their caches behind.
   std::unique_ptr<std::array<Fewest, kSmallClasses>> small_fewest_;
   LargeBlocks large_;

@@ -31,7 +31,7 @@ std::optional<CUresult> Allocator::try_export(CUdeviceptr address, CUipcMemHandl
     const CUresult result = block->context->device().share(*block, &memory);
     if (result != CUDA_SUCCESS) return std::nullopt;
     // Before anybody can know of it: an importer may keep the address.
-    block->shared_outside.store(true, std::memory_order_relaxed);
+    block->set_shared_outside();
     if (!exports_.add(*block, memory, &made)) {
       CUPOOL_WARN_ONCE(
           "no socket or no thread to share memory with other processes; CUPOOL_BACKEND=malloc "

@@ -56,4 +56,14 @@ inline std::size_t small_class_of_request(std::uint64_t bytes) {
   return kLinearClasses + std::size_t{power - 12} * 8 + ((bytes - 1) >> (power - 3)) - 8;
 }
 
+/// What Block::kind says of a small block; `index` is that of its class, and so below
+/// kSmallClasses.
+inline std::uint8_t kind_of_small(std::size_t index, bool of_pool) {
+  return static_cast<std::uint8_t>(index | (of_pool ? 0u : 0x80u));
+}
+inline std::size_t small_class_of_kind(std::uint8_t kind) {
+  return kind & 0x7fu;
+}
+static_assert(kSmallClasses < 0x7f, "0xff is no kind");
+
 }  // namespace cupool::core

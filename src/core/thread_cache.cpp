@@ -41,28 +41,37 @@ void Tally::fold(stats::DeviceStats& stats) {
   static_cast<TallyFigures&>(*this) = TallyFigures{};
 }
 
+// The search touches no block.
 Block* ThreadCache::take_large(std::uint64_t capacity) {
+  const auto offers = [this](std::size_t i) { return large_units_[i] * kLargeUnit; };
   std::size_t best = large_count_;
   for (std::size_t i = 0; i < large_count_; ++i) {
-    const std::uint64_t offered = large_[i]->capacity;
+    const std::uint64_t offered = offers(i);
     if (offered == capacity) {
       best = i;
       break;
     }
     if (offered < capacity || offered > capacity + most_waste(capacity)) continue;
-    if (best == large_count_ || offered < large_[best]->capacity) best = i;
+    if (best == large_count_ || offered < offers(best)) best = i;
   }
   if (best == large_count_) return nullptr;
   Block* block = large_[best];
   large_[best] = large_[--large_count_];
+  large_units_[best] = large_units_[large_count_];
   quiet_bytes_ -= block->capacity;
   return block;
 }
 
 void ThreadCache::keep(BlockList& quiet) {
+  if (quiet.empty()) return;
+  const std::uint64_t capacity = quiet.head->capacity;
+  if (!is_large(capacity)) {
+    SmallList& small = small_[small_class(capacity)];
+    small.only_freed = 0;
+    if (quiet_bytes_ + quiet.bytes <= limits.quiet) return keep_chain(small, quiet);
+  }
   BlockList rest;
   while (Block* block = quiet.pop()) {
-    if (!is_large(block->capacity)) small_[small_class(block->capacity)].only_freed = 0;
     if (!keep_one(block)) rest.push(block);
   }
   quiet.splice(rest);
@@ -80,9 +89,11 @@ void ThreadCache::join(Ordering& ordering) {
     target_ = std::min(2 * target_, limits.blocks);
     full_batches_ = 0;
   }
-  newest_in_flight().epoch = epoch;
+  InFlight& newest = newest_in_flight();
+  newest.kind = !merged || newest.kind == batch_kind_ ? batch_kind_ : Block::kNoKind;
+  newest.epoch = epoch;
   in_flight_bytes_ += batch_.bytes;
-  newest_in_flight().blocks.splice(batch_);
+  newest.blocks.splice(batch_);
 }
 
 // What a thread only frees, others allocate: of the blocks of a class that it did without for a
@@ -114,9 +125,13 @@ ThreadCache::AllInFlight ThreadCache::drain_in_flight() {
 
 BlockList ThreadCache::drain_quiet() {
   BlockList drained;
-  while (large_count_ != 0) drained.push(large_[--large_count_]);
+  const auto drain = [&drained](Block* block) {
+    block->state.store(BlockState::quiet, std::memory_order_relaxed);
+    drained.push(block);
+  };
+  while (large_count_ != 0) drain(large_[--large_count_]);
   for (std::size_t index = 0; index < kSmallClasses; ++index) {
-    while (Block* block = take_small(index)) drained.push(block);
+    while (Block* block = take_small(index)) drain(block);
   }
   quiet_bytes_ = 0;
   return drained;

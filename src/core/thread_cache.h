@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "core/block.h"
+#include "core/block_cache.h"
 #include "core/ordering.h"
 #include "core/shared_mutex.h"
 #include "core/size_class.h"
@@ -101,14 +102,18 @@ class alignas(128) ThreadCache {
     const std::size_t index = small_class_of_request(bytes);
     return index < kLargeClass ? take_small(index) : take_large(capacity_for(bytes));
   }
-  /// Keeps quiet blocks, up to limits.quiet in all; what is beyond stays in `quiet`.
+  /// Keeps quiet blocks of one capacity, up to limits.quiet in all; what is beyond stays in
+  /// `quiet`.
   void keep(BlockList& quiet);
   /// Adds a block that the program has freed to the batch. True: the batch is due.
   bool retire(Block* block) {
     if (CUPOOL_MUTATED("batch-grows-after-fence") && in_flight_count_ != 0) {
       newest_in_flight().blocks.push(block);
+      newest_in_flight().kind = Block::kNoKind;
       return false;
     }
+    const std::uint8_t kind = block->kind;
+    if (kind != batch_kind_) batch_kind_ = batch_.empty() ? kind : Block::kNoKind;
     batch_.push(block);
     return batch_.count >= target_ || batch_.bytes >= limits.batch;
   }
@@ -119,16 +124,25 @@ class alignas(128) ThreadCache {
   std::uint64_t batch_bytes() const { return batch_.bytes; }
   /// The batch joins the open epoch and is in flight from now on.
   void join(Ordering& ordering);
-  /// Takes over batches that are quiet. What the thread should not keep is added to `surplus`,
-  /// which counts as retired: what it has no use for, and what `unfit(block)` names.
+  /// Takes over batches that are quiet: as a whole where all blocks are of one kind. What the
+  /// thread should not keep is added to `surplus`, which counts as retired: what it has no use for,
+  /// and what `unfit(block)` names, which answers the same for all of a kind.
   template <typename Unfit>
   void collect(EpochNumber quiet_up_to, BlockList* surplus, const Unfit& unfit);
   bool has_in_flight() const { return in_flight_count_ != 0; }
   /// The oldest batch in flight, if there is one.
-  bool oldest_is_quiet(EpochNumber quiet_up_to) const {
-    return in_flight_count_ != 0 && in_flight_[first_in_flight_].epoch <= quiet_up_to;
+  bool oldest_is_quiet(EpochNumber quiet_up_to) const { return oldest_in_flight() <= quiet_up_to; }
+  /// The epoch of the oldest batch in flight; that of no batch is never quiet.
+  EpochNumber oldest_in_flight() const {
+    return in_flight_count_ != 0 ? in_flight_[first_in_flight_].epoch : ~EpochNumber{0};
   }
   std::uint64_t waiting_bytes() const { return batch_.bytes + in_flight_bytes_; }
+  /// Whether so many batches' worth waits, in blocks or in bytes, or would with `bytes` more.
+  bool waits_for(std::size_t batches, std::uint64_t bytes) const {
+    std::size_t blocks = batch_.count;
+    for (const InFlight& batch : in_flight_) blocks += batch.blocks.count;
+    return blocks >= batches * limits.blocks || waiting_bytes() + bytes > batches * limits.batch;
+  }
   /// Whether the thread holds blocks here and has done nothing since this was last asked.
   bool lies_idle() {
     const std::uint64_t before = calls_at_last_look_;
@@ -140,6 +154,7 @@ class alignas(128) ThreadCache {
   struct InFlight {
     EpochNumber epoch = 0;
     BlockList blocks;
+    std::uint8_t kind = Block::kNoKind;  ///< of all blocks
   };
   static constexpr std::size_t kMostInFlight = 8;
   using AllInFlight = std::array<InFlight, kMostInFlight>;
@@ -162,8 +177,8 @@ class alignas(128) ThreadCache {
   static constexpr std::size_t kFirstBatch = 2;
   static constexpr std::size_t kQuickBatch = 128;  ///< up to which each full batch doubles it
   static constexpr unsigned kFullBatches = 16;     ///< that double a larger one
-  static constexpr std::size_t kLargestRefill = 128;
-  static constexpr std::size_t kLargeSlots = 32;
+  static constexpr std::size_t kLargestRefill = BlockCache::kLongestChain;
+  static constexpr std::size_t kLargeSlots = 48;
   static constexpr std::size_t kLargeClass =
       kSmallClasses - 1;  ///< of 2 MiB, the unit of large ones
   static constexpr unsigned kBatchesOfAPeriod = 8;
@@ -184,13 +199,16 @@ class alignas(128) ThreadCache {
     Block* block = small.head;
     if (block == nullptr) return nullptr;
     small.head = block->next;
-    small.taken_from = 1;
+    __builtin_prefetch(small.head, 1);  // for the next call; another processor may have it
+    if (small.taken_from == 0) small.taken_from = 1;
     if (--small.count < small.fewest) small.fewest = small.count;
     quiet_bytes_ -= block->capacity;
     return block;
   }
   Block* take_large(std::uint64_t capacity);
   bool keep_one(Block* block);
+  void keep_chain(SmallList& small, BlockList& blocks);
+  bool keep_whole(InFlight& batch, BlockList* surplus);
   void count_quiet(std::uint64_t bytes) { tally.collected += static_cast<std::int64_t>(bytes); }
   void shed(BlockList* surplus);
   InFlight& newest_in_flight() {
@@ -203,6 +221,7 @@ class alignas(128) ThreadCache {
   unsigned full_batches_ = 0;  ///< since target_ changed
   std::size_t refill_ = 1;
   BlockList batch_;
+  std::uint8_t batch_kind_ = Block::kNoKind;
   std::uint64_t quiet_bytes_ = 0;
   std::uint64_t in_flight_bytes_ = 0;
   std::uint64_t calls_at_last_look_ = 0;
@@ -212,18 +231,22 @@ class alignas(128) ThreadCache {
   unsigned batches_ = 0;  ///< of this period
   AllInFlight in_flight_;
   std::array<Block*, kLargeSlots> large_{};
+  std::array<std::uint32_t, kLargeSlots> large_units_{};  ///< their capacities, in kLargeUnit
   std::array<SmallList, kSmallClasses> small_{};
 };
 
 inline bool ThreadCache::keep_one(Block* block) {
   if (quiet_bytes_ + block->capacity > limits.quiet) return false;
   if (!is_large(block->capacity)) {
-    SmallList& small = small_[small_class(block->capacity)];
+    const std::uint8_t kind = block->kind;
+    SmallList& small =
+        small_[kind != Block::kNoKind ? small_class_of_kind(kind) : small_class(block->capacity)];
     if (small.only_freed) return false;
     block->next = small.head;
     small.head = block;
     ++small.count;
   } else if (large_count_ < kLargeSlots) {
+    large_units_[large_count_] = static_cast<std::uint32_t>(block->capacity / kLargeUnit);
     large_[large_count_++] = block;
   } else {
     return false;
@@ -232,13 +255,36 @@ inline bool ThreadCache::keep_one(Block* block) {
   return true;
 }
 
+inline void ThreadCache::keep_chain(SmallList& small, BlockList& blocks) {
+  blocks.tail->next = small.head;
+  small.head = blocks.head;
+  small.count += static_cast<std::uint32_t>(blocks.count);
+  quiet_bytes_ += blocks.bytes;
+  blocks = BlockList{};
+}
+
+// A batch of fit blocks of one kind. False: it is too much.
+inline bool ThreadCache::keep_whole(InFlight& batch, BlockList* surplus) {
+  SmallList& small = small_[small_class_of_kind(batch.kind)];
+  if (small.only_freed) {
+    surplus->splice(batch.blocks);
+    return true;
+  }
+  if (quiet_bytes_ + batch.blocks.bytes > limits.quiet) return false;
+  count_quiet(batch.blocks.bytes);
+  keep_chain(small, batch.blocks);
+  return true;
+}
+
 template <typename Unfit>
 void ThreadCache::collect(EpochNumber quiet_up_to, BlockList* surplus, const Unfit& unfit) {
   while (oldest_is_quiet(quiet_up_to)) {
-    BlockList& blocks = in_flight_[first_in_flight_].blocks;
+    InFlight& batch = in_flight_[first_in_flight_];
+    BlockList& blocks = batch.blocks;
     in_flight_bytes_ -= blocks.bytes;
-    while (Block* block = blocks.pop()) {
-      block->state.store(BlockState::quiet, std::memory_order_relaxed);
+    const bool whole = batch.kind != Block::kNoKind && !blocks.empty() && !unfit(*blocks.head) &&
+                       keep_whole(batch, surplus);
+    while (Block* block = whole ? nullptr : blocks.pop()) {
       if (unfit(*block) || !keep_one(block)) {
         surplus->push(block);
       } else {

@@ -1,7 +1,9 @@
 // The cache of quiet blocks and the pointer map.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
+#include <set>
 
 #include "core/block_cache.h"
 #include "core/pointer_map.h"
@@ -37,6 +39,51 @@ TEST_F(BlockCacheTest, SmallRequestsGetExactlyTheirClass) {
   EXPECT_EQ(taken->capacity, 1024u);
   EXPECT_EQ(cache_.take(1024), nullptr) << "a block is handed out once";
   EXPECT_EQ(cache_.bytes(), 0u);
+}
+
+// Small blocks are given and taken in chains.
+TEST_F(BlockCacheTest, EveryBlockComesBackOnceWhateverIsTakenAtATime) {
+  constexpr std::uint64_t kSize = 1024;
+  for (const std::size_t most : {std::size_t{0}, std::size_t{1}, std::size_t{5}, std::size_t{127},
+                                 std::size_t{128}, std::size_t{1000}}) {
+    std::set<Block*> put_in;
+    for (const int length : {1, 300, 2, 128, 129, 3}) {
+      BlockList list;
+      for (int i = 0; i < length; ++i) list.push(block(kSize));
+      list.push(block(2 * kSize));  // ends a chain
+      for (Block* each = list.head; each != nullptr; each = each->next) {
+        if (each->capacity == kSize) put_in.insert(each);
+      }
+      cache_.put(list);
+      EXPECT_TRUE(list.empty());
+    }
+    while (!put_in.empty()) {
+      BlockList more;
+      Block* first = cache_.take(kSize, most, ~0ull, &more);
+      ASSERT_NE(first, nullptr);
+      EXPECT_EQ(more.count, std::min(most, put_in.size() - 1));
+      EXPECT_EQ(more.bytes, more.count * kSize);
+      more.push(first);
+      while (Block* each = more.pop()) ASSERT_EQ(put_in.erase(each), 1u);
+    }
+    EXPECT_EQ(cache_.take(kSize), nullptr);
+    for (int i = 0; i < 6; ++i) ASSERT_NE(cache_.take(2 * kSize), nullptr);
+    EXPECT_EQ(cache_.bytes(), 0u);
+    EXPECT_FALSE(cache_.may_have(kSize));
+  }
+}
+
+TEST_F(BlockCacheTest, NoMoreBytesAreTakenThanAskedButOneBlock) {
+  BlockList list;
+  for (int i = 0; i < 10; ++i) list.push(block(1024));
+  cache_.put(list);
+  BlockList more;
+  EXPECT_NE(cache_.take(1024, 100, 4096, &more), nullptr);
+  EXPECT_EQ(more.count, 3u);
+  BlockList none;
+  EXPECT_NE(cache_.take(1024, 100, 100, &none), nullptr);
+  EXPECT_TRUE(none.empty());
+  EXPECT_EQ(cache_.bytes(), 5u * 1024);
 }
 
 TEST_F(BlockCacheTest, LargeRequestsGetTheBestFitWithinAnEighth) {
