@@ -176,7 +176,7 @@ class alignas(128) ThreadCache {
  private:
   static constexpr std::size_t kFirstBatch = 2;
   static constexpr std::size_t kQuickBatch = 128;  ///< up to which each full batch doubles it
-  static constexpr unsigned kFullBatches = 16;     ///< that double a larger one
+  static constexpr unsigned kFullBatches = 16;     ///< that double a larger one; chosen
   static constexpr std::size_t kLargestRefill = BlockCache::kLongestChain;
   static constexpr std::size_t kLargeSlots = 48;
   static constexpr std::size_t kLargeClass =
