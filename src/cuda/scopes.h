@@ -13,6 +13,7 @@ class ContextScope {
   ContextScope(const Driver& driver, CUcontext context) : driver_(driver) {
     CUcontext current = nullptr;
     result_ = driver_.cuCtxGetCurrent(&current);
+    if (!ok()) result_ = driver_.cuCtxGetCurrent(&current);  // only cupool asks: its trouble
     if (!ok() || current == context) return;
     result_ = driver_.cuCtxPushCurrent_v2(context);
     pushed_ = ok();
