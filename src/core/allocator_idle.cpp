@@ -25,6 +25,11 @@ constexpr std::uint64_t kLongestWaitInMallocNs = 10'000'000'000;
 // What is in a thread's hands is there for some driver calls; the thread may not be scheduled.
 constexpr std::uint64_t kLongestWaitForOthersNs = 1'000'000'000;
 
+// Blocks that have become quiet are in a thread's hands until they lie in a list, where another
+// finds them: that takes less than a microsecond, or as long as the thread is off its processor.
+constexpr std::chrono::microseconds kMomentsForOthers[] = {std::chrono::microseconds(500),
+                                                           std::chrono::microseconds(4000)};
+
 // A pool keeps this much and more where it could go back to the device.
 constexpr std::uint64_t kGrowthStep = 32ull << 20;
 
@@ -138,15 +143,23 @@ bool Allocator::give_back_cached(Context& context) {
 // at `*tried_ns` or later: here, or by other threads that had idle memory in their hands. It is
 // then to be tried again, which begins now.
 bool Allocator::more_given_back(Context& context, std::uint64_t* tried_ns) {
-  const bool any = give_back_idle(context);
-  const std::uint64_t start = util::now_ns();
-  while (giving_back_.load(std::memory_order_acquire) != 0 &&
-         util::now_ns() - start < kLongestWaitForOthersNs) {
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  const auto look = [&] {
+    const bool any = give_back_idle(context);
+    const std::uint64_t start = util::now_ns();
+    while (giving_back_.load(std::memory_order_acquire) != 0 &&
+           util::now_ns() - start < kLongestWaitForOthersNs) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    return any || gave_back_ns_.load(std::memory_order_acquire) >= *tried_ns;
+  };
+  bool more = look();
+  for (const auto moment : kMomentsForOthers) {
+    if (more || context.thread_caches().in_use() < 2) break;
+    std::this_thread::sleep_for(moment);
+    more = look();
   }
-  const bool by_others = gave_back_ns_.load(std::memory_order_acquire) >= *tried_ns;
   *tried_ns = util::now_ns();
-  return any || by_others;
+  return more;
 }
 
 void Allocator::settle_idle(Context& context) {
