@@ -1,6 +1,7 @@
 // Threads of cupool's own beside whatever the program does (docs/design.md, Process): they meet
 // contexts that go away, captures, forks and every kind of exit, and nothing is to be seen of them.
 #include <cctype>
+#include <string_view>
 
 #include "harness.h"
 
@@ -23,6 +24,10 @@ class BackgroundIsHarmless
     : public testing::TestWithParam<std::tuple<NamedEnvironment, const char*>> {};
 
 TEST_P(BackgroundIsHarmless, WhateverTheProgramDoes) {
+  // Seen in the stacks of the children, and so in a program without cupool whose threads allocate.
+  if (kThreadSanitizer && std::get<1>(GetParam()) == std::string_view("probe_fork mode=busy")) {
+    GTEST_SKIP() << "children of busy threads hang at a lock of the thread sanitizer's allocator";
+  }
   const Environment& extra = std::get<0>(GetParam()).extra;
   expect_series_if_asked(expect_same(std::get<1>(GetParam()), 0, 1, extra), extra);
 }
