@@ -39,8 +39,8 @@ int usage() {
       stderr,
       "property_programs [--library FILE] [--sanitizer-runtime FILE] [--first SEED|random]\n"
       "  [--count N] [--jobs N] [--free-mode auto|ordered|sync] [--mutation NAME]\n"
-      "  [--forgets non_blocking|per_thread|destroyed] [--expect-fault WORDS[|WORDS...]]\n"
-      "  [--no-shrink]\n");
+      "  [--forgets non_blocking|per_thread|destroyed] [--expect-fault WORDS]\n"
+      "  [--pass-over WORDS] [--no-shrink]\n");
   return 2;
 }
 
@@ -92,6 +92,8 @@ int run(int argc, char** argv) {
       options.forgets = value;
     else if (name == "--expect-fault")
       options.expect_fault = value;
+    else if (name == "--pass-over")
+      options.pass_over = value;
     else if (name == "--replay")
       program = value;
     else if (name == "--first") {

@@ -19,9 +19,10 @@ struct Options {
   std::uint64_t first = 1;
   std::uint64_t count = 1000;
   unsigned jobs = 2;
-  /// Not empty: stop at the first failing program; succeed only if its reason has these words,
-  /// or others after a bar.
+  /// Not empty: stop at the first failing program; succeed only if its reason has these words.
   std::string expect_fault;
+  /// Not empty: with expect_fault, go on after a program that fails with these words instead.
+  std::string pass_over;
   bool shrink = true;
 };
 
