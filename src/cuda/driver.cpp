@@ -47,8 +47,7 @@ const Driver* detail::load() {
   // in the child.
   std::unique_ptr<Driver> made = load_from(library);
   const Driver* table = nullptr;
-  if (!detail::loaded.compare_exchange_strong(table, made.get(), std::memory_order_acq_rel))
-    return table;
+  if (!loaded.compare_exchange_strong(table, made.get(), std::memory_order_acq_rel)) return table;
   return made.release();
 }
 
