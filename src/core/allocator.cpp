@@ -27,8 +27,8 @@ namespace {
 // Bytes that a thread takes over from the shared cache at once, and up to which its first batches
 // may grow by fresh memory.
 constexpr std::uint64_t kRefillBytes = BlockCache::kMostChainBytes;
-// Batches that a thread may have waiting before it needs those of other threads' fences. Chosen:
-// with sixteen threads on an H200 half as many were too few (docs/measurements).
+// Batches that a thread may have waiting before it needs those of other threads' fences. Chosen
+// together with the bytes of a batch (limits_of_thread()), and not measured apart from them.
 constexpr std::uint64_t kBatchesWaiting = 8;
 
 std::uint64_t held_bytes(const DeviceStats& stats) {

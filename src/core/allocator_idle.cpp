@@ -26,7 +26,7 @@ constexpr std::uint64_t kLongestWaitInMallocNs = 10'000'000'000;
 constexpr std::uint64_t kLongestWaitForOthersNs = 1'000'000'000;
 
 // Blocks that have become quiet are in a thread's hands until they lie in a list, where another
-// finds them: that takes less than a microsecond, or as long as the thread is off its processor.
+// finds them: not for long, unless the thread is off its processor. Chosen, not measured.
 constexpr std::chrono::microseconds kMomentsForOthers[] = {std::chrono::microseconds(500),
                                                            std::chrono::microseconds(4000)};
 
