@@ -15,7 +15,7 @@ namespace cupool::cli {
 
 namespace {
 
-struct Arguments {
+struct CompareArguments {
   int rounds = 3;
   std::vector<std::string> files;
   std::vector<std::string> ignored;
@@ -76,10 +76,10 @@ struct Verdict {
   bool steady = true;  // in the runs without cupool
 };
 
-using Part = std::string (*)(const Outcome&, std::size_t);
+using TextOf = std::string (*)(const Outcome&, std::size_t);
 
 Verdict judge(const std::string& name, const std::vector<Outcome>& without,
-              const std::vector<Outcome>& with, Part part, Part shown, std::size_t index) {
+              const std::vector<Outcome>& with, TextOf part, TextOf shown, std::size_t index) {
   Verdict verdict;
   verdict.name = name;
   const std::string expected = part(without.front(), index);
@@ -116,7 +116,8 @@ std::string first_difference(const std::string& a, const std::string& b) {
 }
 
 std::vector<Verdict> judge_all(const std::vector<Outcome>& without,
-                               const std::vector<Outcome>& with, const Arguments& arguments) {
+                               const std::vector<Outcome>& with,
+                               const CompareArguments& arguments) {
   const auto ending = [](const Outcome& outcome, std::size_t) { return outcome.ending; };
   const auto output = [](const Outcome& outcome, std::size_t) { return outcome.output; };
   const auto output_size = [](const Outcome& outcome, std::size_t) {
@@ -231,7 +232,7 @@ int conclude(const std::vector<Verdict>& verdicts, const std::vector<std::vector
   return exit_negative;
 }
 
-int act(const Arguments& arguments, const Session& session) {
+int act(const CompareArguments& arguments, const Session& session) {
   if (session.program.empty()) {
     throw UsageError("compare needs a program: cupool compare -- ./program");
   }
@@ -253,7 +254,7 @@ int act(const Arguments& arguments, const Session& session) {
 }  // namespace
 
 void add_compare(CLI::App& app, Session& session) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<CompareArguments>();
   CLI::App* command = add_command(
       app, session, "compare", "Run a program without and with cupool and compare.",
       ProgramWords::after_options, [arguments](Session& now) { return act(*arguments, now); });

@@ -13,7 +13,7 @@ namespace cupool::cli {
 
 namespace {
 
-struct Arguments {
+struct ObserveArguments {
   std::string json;
   SettingsArguments settings;
 };
@@ -43,7 +43,7 @@ void keep(const std::string& from, const std::string& to) {
 }
 
 // What was seen goes to standard error: standard output is the program's.
-void tell_what_was_seen(const ScratchFolder& scratch, const Arguments& arguments,
+void tell_what_was_seen(const ScratchFolder& scratch, const ObserveArguments& arguments,
                         const std::vector<std::string>& program) {
   const std::vector<std::string> files = report_files(scratch);
   if (files.empty()) {
@@ -62,7 +62,7 @@ void tell_what_was_seen(const ScratchFolder& scratch, const Arguments& arguments
   hint("to measure it: cupool compare -- " + shell_words(program));
 }
 
-int act(const Arguments& arguments, const Session& session) {
+int act(const ObserveArguments& arguments, const Session& session) {
   if (session.program.empty()) {
     throw UsageError("observe needs a program: cupool observe -- ./program");
   }
@@ -82,7 +82,7 @@ int act(const Arguments& arguments, const Session& session) {
 }  // namespace
 
 void add_observe(CLI::App& app, Session& session) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<ObserveArguments>();
   CLI::App* command = add_command(
       app, session, "observe", "Say what cupool would save a program, without changing it.",
       ProgramWords::after_options, [arguments](Session& now) { return act(*arguments, now); });

@@ -11,7 +11,7 @@ namespace cupool::cli {
 
 namespace {
 
-struct Arguments {
+struct OptionsArguments {
   std::string name;
   bool markdown = false;
   bool json = false;
@@ -40,7 +40,7 @@ std::string all_as_json() {
   return nlohmann::ordered_json{{"schema_version", 1}, {"options", options}}.dump(2) + "\n";
 }
 
-int act(const Arguments& arguments) {
+int act(const OptionsArguments& arguments) {
   std::string text;
   if (!arguments.name.empty()) {
     const config::Row& row = wanted_row(arguments.name);
@@ -57,7 +57,7 @@ int act(const Arguments& arguments) {
 }  // namespace
 
 void add_options(CLI::App& app, Session& session) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<OptionsArguments>();
   CLI::App* command =
       add_command(app, session, "options", "List what can be set, or explain one.",
                   ProgramWords::none, [arguments](Session&) { return act(*arguments); });

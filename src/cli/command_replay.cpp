@@ -24,7 +24,7 @@ constexpr const char* kLegacy = "legacy";
 constexpr const char* kAsync = "async";
 constexpr const char* kCupool = "cupool";
 
-struct Arguments {
+struct ReplayArguments {
   std::string trace;
   int rounds = 3;
   bool touch = false;
@@ -32,7 +32,7 @@ struct Arguments {
   SettingsArguments settings;
 };
 
-int play_here(const Arguments& arguments) {
+int play_here(const ReplayArguments& arguments) {
   ReplayOptions options;
   options.stream_ordered = arguments.play_as == kAsync;
   options.touch = arguments.touch;
@@ -40,7 +40,7 @@ int play_here(const Arguments& arguments) {
   return exit_ok;
 }
 
-std::vector<std::string> player_words(const Arguments& arguments, const std::string& as) {
+std::vector<std::string> player_words(const ReplayArguments& arguments, const std::string& as) {
   std::vector<std::string> words = {"/proc/self/exe", "replay", "--play-as", as};
   if (arguments.touch) words.emplace_back("--touch");
   words.push_back(arguments.trace);
@@ -101,7 +101,7 @@ void print_table(const std::vector<std::string>& names, const std::vector<Figure
 }
 
 // Runs each way in turn, each a process of its own.
-std::vector<std::vector<Trial>> play_in_turn(const Arguments& arguments,
+std::vector<std::vector<Trial>> play_in_turn(const ReplayArguments& arguments,
                                              const std::vector<Way>& ways) {
   std::vector<std::vector<Trial>> trials(ways.size());
   const ScratchFolder scratch;
@@ -117,7 +117,7 @@ std::vector<std::vector<Trial>> play_in_turn(const Arguments& arguments,
   return trials;
 }
 
-int act(const Arguments& arguments) {
+int act(const ReplayArguments& arguments) {
   if (!arguments.play_as.empty()) return play_here(arguments);
   const ReplayTrace trace = read_trace(arguments.trace);
   if (trace.allocations == 0) throw UsageError(arguments.trace + ": has no allocations");
@@ -151,7 +151,7 @@ int act(const Arguments& arguments) {
 }  // namespace
 
 void add_replay(CLI::App& app, Session& session) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<ReplayArguments>();
   CLI::App* command =
       add_command(app, session, "replay", "Play a trace of allocations in three ways.",
                   ProgramWords::none, [arguments](Session&) { return act(*arguments); });

@@ -12,13 +12,13 @@ namespace cupool::cli {
 
 namespace {
 
-struct Arguments {
+struct ReportArguments {
   std::vector<std::string> files;
   std::string html;
   bool text = false;
 };
 
-int act(const Arguments& arguments) {
+int act(const ReportArguments& arguments) {
   const std::vector<Report> reports = read_reports(arguments.files);
   if (!arguments.html.empty()) {
     if (!write_text(arguments.html, html_page(reports))) return exit_negative;
@@ -36,7 +36,7 @@ int act(const Arguments& arguments) {
 }  // namespace
 
 void add_report(CLI::App& app, Session& session) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<ReportArguments>();
   CLI::App* command =
       add_command(app, session, "report", "Say what JSON reports of cupool tell.",
                   ProgramWords::none, [arguments](Session&) { return act(*arguments); });

@@ -15,12 +15,12 @@ namespace cupool::cli {
 
 namespace {
 
-struct Arguments {
+struct RunArguments {
   SettingsArguments settings;
   bool print = false;
 };
 
-void print_command(const Environment& environment, const Arguments& arguments,
+void print_command(const Environment& environment, const RunArguments& arguments,
                    const std::vector<std::string>& program) {
   std::string line = "LD_PRELOAD=" + shell_word(environment.get("LD_PRELOAD"));
   for (const auto& [name, value] : arguments.settings.variables()) {
@@ -30,7 +30,7 @@ void print_command(const Environment& environment, const Arguments& arguments,
 }
 
 // What a person would want to do next.
-void suggest_next(const Arguments& arguments, const std::vector<std::string>& program,
+void suggest_next(const RunArguments& arguments, const std::vector<std::string>& program,
                   const ChildEnd& end) {
   const std::string words = shell_words(program);
   if (end.start_code != 0) return;
@@ -46,7 +46,7 @@ void suggest_next(const Arguments& arguments, const std::vector<std::string>& pr
   hint("to keep the report: cupool run --stats json --stats-file report-%p.json -- " + words);
 }
 
-int act(const Arguments& arguments, const Session& session) {
+int act(const RunArguments& arguments, const Session& session) {
   if (session.program.empty()) throw UsageError("run needs a program: cupool run ./program");
   ChildStart start;
   start.argv = session.program;
@@ -65,7 +65,7 @@ int act(const Arguments& arguments, const Session& session) {
 }  // namespace
 
 void add_run(CLI::App& app, Session& session) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<RunArguments>();
   CLI::App* command =
       add_command(app, session, "run", "Run a program with cupool.", ProgramWords::after_options,
                   [arguments](Session& now) { return act(*arguments, now); });

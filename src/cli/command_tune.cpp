@@ -15,7 +15,7 @@ namespace cupool::cli {
 
 namespace {
 
-struct Arguments {
+struct TuneArguments {
   std::vector<std::string> reports;
   std::string output;
   int rounds = 3;
@@ -36,7 +36,7 @@ int write_settings(const std::string& file, const std::string& text) {
   return write_text(file, text) ? exit_ok : exit_negative;
 }
 
-int tune_from_reports(const Arguments& arguments) {
+int tune_from_reports(const TuneArguments& arguments) {
   const std::vector<Report> reports = read_pooled(arguments.reports);
   const int code = write_settings(arguments.output, env_file(tune(reports), reports));
   if (code == exit_ok && !arguments.output.empty()) {
@@ -94,7 +94,7 @@ int give_up(const Trial& trial) {
   return hand_on(trial.end);
 }
 
-int tune_program(const Arguments& arguments, const std::vector<std::string>& program) {
+int tune_program(const TuneArguments& arguments, const std::vector<std::string>& program) {
   const auto variables = arguments.settings.variables();
   const Environment before = environment_with(variables);
   const std::vector<std::vector<Trial>> first = alternate(program, {{"to see", before}}, 1, {});
@@ -134,7 +134,7 @@ int tune_program(const Arguments& arguments, const std::vector<std::string>& pro
   return write_settings(arguments.output, env_file(tuning, reports));
 }
 
-int act(const Arguments& arguments, const Session& session) {
+int act(const TuneArguments& arguments, const Session& session) {
   if (arguments.reports.empty() == session.program.empty()) {
     throw UsageError(
         "tune takes either reports or a program: cupool tune report.json, or "
@@ -147,7 +147,7 @@ int act(const Arguments& arguments, const Session& session) {
 }  // namespace
 
 void add_tune(CLI::App& app, Session& session) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<TuneArguments>();
   CLI::App* command = add_command(
       app, session, "tune", "Derive settings from reports, or from runs of a program.",
       ProgramWords::after_dashes, [arguments](Session& now) { return act(*arguments, now); });

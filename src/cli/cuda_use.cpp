@@ -38,10 +38,6 @@ std::string real_path(const std::string& path) {
   return realpath(path.c_str(), buffer) != nullptr ? buffer : path;
 }
 
-std::string base_name(const std::string& path) {
-  return path.substr(path.rfind('/') + 1);
-}
-
 bool needs(const ElfFile& elf, const char* library) {
   for (const std::string& name : elf.needed) {
     if (util::starts_with(name, library)) return true;
@@ -82,7 +78,7 @@ void look_at_file(const std::string& path, CudaUse* use) {
 }
 
 void look_at_runtime(const std::string& path, CudaUse* use) {
-  const std::string version = library_version(base_name(real_path(path)));
+  const std::string version = library_version(util::base_name(real_path(path)));
   use->runtimes.push_back({false, path, version});
   use->routes.insert(3);
   // Older ones set the device lazily, and the short cut steps aside.

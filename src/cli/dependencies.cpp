@@ -20,12 +20,12 @@ std::vector<Dependency> parse_dependencies(const std::string& output) {
     Dependency library;
     if (arrow == std::string::npos) {
       library.path = text.substr(0, address);
-      library.name = library.path.substr(library.path.rfind('/') + 1);
+      library.name = util::base_name(library.path);
       if (library.path[0] != '/') library.path.clear();
       if (library.path.empty()) continue;  // the kernel's vdso
     } else {
       library.name = text.substr(0, arrow);
-      library.name = library.name.substr(library.name.rfind('/') + 1);
+      library.name = util::base_name(library.name);
       if (address != std::string::npos && address > arrow + 4) {
         library.path = text.substr(arrow + 4, address - arrow - 4);
       }
@@ -36,7 +36,7 @@ std::vector<Dependency> parse_dependencies(const std::string& output) {
 }
 
 bool is_glibc_loader(const std::string& loader) {
-  const std::string name = loader.substr(loader.rfind('/') + 1);
+  const std::string name = util::base_name(loader);
   return name.compare(0, 8, "ld-linux") == 0 || name.compare(0, 4, "ld64") == 0;
 }
 

@@ -31,12 +31,8 @@ std::string absolute(const std::string& path) {
   return error ? fs::absolute(path).string() : real.string();
 }
 
-std::string base_name(const std::string& path) {
-  return path.substr(path.rfind('/') + 1);
-}
-
 bool is_sanitizer_runtime(const std::string& path) {
-  const std::string name = base_name(path);
+  const std::string name = util::base_name(path);
   for (const char* runtime : {"libasan.", "libtsan.", "libubsan.", "liblsan.", "libclang_rt."}) {
     if (util::starts_with(name, runtime)) return true;
   }
@@ -92,7 +88,8 @@ std::string preload_value(const std::string& library, const std::string& present
   }
   std::vector<std::string> entries;
   for (const std::string& entry : preload_entries(present)) {
-    if (base_name(entry) != base_name(library) && base_name(entry) != kLibraryName) {
+    if (util::base_name(entry) != util::base_name(library) &&
+        util::base_name(entry) != kLibraryName) {
       entries.push_back(entry);
     }
   }
@@ -106,7 +103,8 @@ std::string preload_value(const std::string& library, const std::string& present
 std::vector<std::string> other_preloads(const std::string& present) {
   std::vector<std::string> others;
   for (const std::string& entry : preload_entries(present)) {
-    if (base_name(entry) != kLibraryName && !is_sanitizer_runtime(entry)) others.push_back(entry);
+    if (util::base_name(entry) != kLibraryName && !is_sanitizer_runtime(entry))
+      others.push_back(entry);
   }
   return others;
 }

@@ -7,16 +7,14 @@
 #include <iterator>
 #include <sstream>
 
+#include "util/text.h"
+
 namespace cupool::cli {
 
 namespace {
 
 constexpr std::size_t kFirstLine = 256;  // of the kernel: BINPRM_BUF_SIZE
 constexpr std::size_t kMostScripts = 5;  // of the kernel: deeper nesting is ELOOP
-
-std::string base_name(const std::string& path) {
-  return path.substr(path.rfind('/') + 1);
-}
 
 std::string first_bytes_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -45,7 +43,7 @@ std::string program_of_env(const std::string& argument, bool* empties) {
 }  // namespace
 
 bool ProgramFile::is_python() const {
-  return base_name(executable()).compare(0, 6, "python") == 0;
+  return util::base_name(executable()).compare(0, 6, "python") == 0;
 }
 
 std::vector<std::string> interpreter_of(const std::string& first_bytes) {
@@ -77,7 +75,7 @@ ProgramFile find_program_file(const std::string& name, const Environment& enviro
     if (words.empty()) return file;
     file.script = true;
     next = words[0];
-    if (base_name(next) != "env" || words.size() < 2) continue;
+    if (util::base_name(next) != "env" || words.size() < 2) continue;
     next = program_of_env(words[1], &file.empties_environment);
     if (next.empty()) next = words[0];
   }

@@ -12,16 +12,11 @@ namespace cupool::cli {
 
 namespace {
 
-std::string base_name(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  return slash == std::string::npos || slash + 1 == path.size() ? path : path.substr(slash + 1);
-}
-
 // The program of all reports, or the first and how many more there are.
 std::string program_of(const std::vector<Report>& reports) {
   std::vector<std::string> names;
   for (const Report& report : reports) {
-    const std::string name = base_name(report.program);
+    const std::string name = util::base_name(report.program);
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
   std::string text = names.front().empty() ? "a program" : names.front();

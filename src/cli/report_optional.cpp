@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "util/text.h"
+
 namespace cupool::cli {
 
 namespace {
@@ -67,7 +69,7 @@ std::string frame_text(const JsonReader& frame) {
   char offset[32];
   std::snprintf(offset, sizeof offset, "+0x%llx",
                 static_cast<unsigned long long>(frame.number("offset")));
-  const std::string place = module.substr(module.rfind('/') + 1) + offset;
+  const std::string place = util::base_name(module) + offset;
   return symbol.empty() ? place : symbol + " (" + place + ")";
 }
 

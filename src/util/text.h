@@ -33,6 +33,11 @@ inline bool starts_with(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;
 }
 
+/// What follows the last '/' of `path`, or all of it; "" if it ends in '/'.
+inline std::string base_name(const std::string& path) {
+  return path.substr(path.rfind('/') + 1);
+}
+
 /// ASCII lower case.
 std::string to_lower(std::string_view text);
 

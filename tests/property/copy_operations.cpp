@@ -5,11 +5,6 @@
 #include "machine.h"
 
 namespace cupool::property {
-namespace {
-
-constexpr std::uint64_t kBufferBytes = 4096;
-
-}  // namespace
 
 void Machine::copy_blocks(const Operation& op) {
   Slots& slots = slots_of(op);
@@ -132,7 +127,7 @@ void Machine::batch_copy(const Operation& op) {
     return slots.blocks[slot].address + slots.blocks[slot].offset;
   };
   const auto bytes_of = [&](unsigned slot) {
-    return std::min<std::size_t>(slots.blocks[slot].words * 4, kBufferBytes / 2);
+    return std::min<std::size_t>(slots.blocks[slot].words * 4, Buffer::kBytes / 2);
   };
   const auto host = reinterpret_cast<CUdeviceptr>(buffer.host);
   const unsigned slot[] = {op.a % kBlocks, (op.a + 1) % kBlocks, (op.a + 2) % kBlocks,
@@ -149,7 +144,7 @@ void Machine::batch_copy(const Operation& op) {
     slots.blocks[slot[2]].known = false;
   }
   if (usable(slot[3])) {
-    add(host + kBufferBytes / 2, at(slot[3]), bytes_of(slot[3]), rests[1]);
+    add(host + Buffer::kBytes / 2, at(slot[3]), bytes_of(slot[3]), rests[1]);
     buffer_used = true;
   }
   if (targets.empty()) return;

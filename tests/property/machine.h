@@ -53,6 +53,7 @@ struct Block {
 };
 
 struct Buffer {
+  static constexpr std::uint64_t kBytes = 4096;
   enum Type { pinned, mapped, managed };
   void* host = nullptr;
   CUdeviceptr device = 0;  ///< 0: kernels may not

@@ -10,7 +10,6 @@
 namespace cupool::property {
 namespace {
 
-constexpr std::uint64_t kBufferBytes = 4096;
 constexpr std::uint64_t kMostWords = 64;
 constexpr std::uint64_t kLargeBlock = 2u << 20;
 
@@ -189,13 +188,13 @@ void Machine::buffer_create(const Operation& op) {
   buffer = Buffer{};
   buffer.type = static_cast<Buffer::Type>(op.c % 3);
   if (buffer.type == Buffer::managed) {
-    const CUresult result = cuMemAllocManaged(&buffer.device, kBufferBytes, CU_MEM_ATTACH_GLOBAL);
+    const CUresult result = cuMemAllocManaged(&buffer.device, Buffer::kBytes, CU_MEM_ATTACH_GLOBAL);
     const bool none = result == CUDA_ERROR_OUT_OF_MEMORY;
     if (!expect(none ? CUDA_SUCCESS : result, "cuMemAllocManaged") || none) buffer.device = 0;
     buffer.host = pointer(buffer.device);
     return;
   }
-  if (!expect(cuMemHostAlloc(&buffer.host, kBufferBytes, 0), "cuMemHostAlloc")) return;
+  if (!expect(cuMemHostAlloc(&buffer.host, Buffer::kBytes, 0), "cuMemHostAlloc")) return;
   if (buffer.type == Buffer::mapped) {
     expect(cuMemHostGetDevicePointer(&buffer.device, buffer.host, 0), "cuMemHostGetDevicePointer");
   }
@@ -224,7 +223,7 @@ void Machine::buffer_destroy(const Operation& op) {
 void Machine::host_touch(const Operation& op) {
   Buffer& buffer = slots_of(op).buffers[op.a % kBuffers];
   if (buffer.host == nullptr || !buffer.pending.empty()) return;
-  cupoolSimHostAccess(buffer.host, kBufferBytes, op.c == 1 ? 1 : 0);
+  cupoolSimHostAccess(buffer.host, Buffer::kBytes, op.c == 1 ? 1 : 0);
 }
 
 }  // namespace cupool::property

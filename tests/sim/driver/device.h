@@ -15,6 +15,11 @@ struct ForeignUse;
 class Pool;
 
 constexpr size_t kChunkBytes = size_t{2} << 20;
+constexpr size_t kAlignment = 512;  ///< of every address
+
+constexpr size_t round_up(size_t bytes, size_t step) {
+  return (bytes + step - 1) / step * step;
+}
 
 /// Addresses backed by one shared anonymous file: unmapped memory faults, mapped memory starts as
 /// zero, and another process can map the same bytes (IPC) through this process's descriptor.

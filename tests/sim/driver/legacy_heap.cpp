@@ -6,16 +6,6 @@
 
 namespace cupool::sim {
 
-namespace {
-
-constexpr size_t kAlignment = 512;
-
-size_t round_up(size_t bytes, size_t step) {
-  return (bytes + step - 1) / step * step;
-}
-
-}  // namespace
-
 uintptr_t LegacyHeap::take_hole(uintptr_t base, size_t bytes) {
   Chunk& chunk = chunks_.at(base);
   for (auto hole = chunk.holes.begin(); hole != chunk.holes.end(); ++hole) {

@@ -13,12 +13,7 @@ namespace cupool::sim {
 
 namespace {
 
-constexpr size_t kAlignment = 512;
 constexpr size_t kGrowth = size_t{32} << 20;  // facts.md, Times: "grows by 32 MiB"
-
-size_t round_up(size_t bytes, size_t step) {
-  return (bytes + step - 1) / step * step;
-}
 
 }  // namespace
 

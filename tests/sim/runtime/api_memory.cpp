@@ -7,13 +7,6 @@ namespace cupool::sim::runtime {
 
 namespace {
 
-CUdeviceptr device_pointer(const void* p) {
-  return reinterpret_cast<CUdeviceptr>(const_cast<void*>(p));
-}
-CUdeviceptr* out_pointer(void** p) {
-  return reinterpret_cast<CUdeviceptr*>(p);
-}
-
 // facts.md, Semantics: cudaMalloc(0) succeeds and gives null, where the driver refuses.
 cudaError_t allocate(void** p, size_t bytes) {
   const cudaError_t state = ready();

@@ -5,13 +5,6 @@ namespace cupool::sim::runtime {
 
 namespace {
 
-CUdeviceptr* out_pointer(void** p) {
-  return reinterpret_cast<CUdeviceptr*>(p);
-}
-CUdeviceptr address(void* p) {
-  return reinterpret_cast<CUdeviceptr>(p);
-}
-
 template <bool pt>
 cudaError_t allocate(void** p, size_t bytes, cudaStream_t s) {
   return call(RT_PICK(cuMemAllocAsync, cuMemAllocAsync_ptsz), out_pointer(p), bytes, s);
@@ -38,7 +31,7 @@ RT_TWINS(cudaMallocFromPoolAsync, cudaMallocFromPoolAsync_ptsz,
          (void** p, size_t bytes, cudaMemPool_t pool, cudaStream_t s),
          allocate_from<pt>(p, bytes, pool, s))
 RT_TWINS(cudaFreeAsync, cudaFreeAsync_ptsz, (void* p, cudaStream_t s),
-         call(RT_PICK(cuMemFreeAsync, cuMemFreeAsync_ptsz), address(p), s))
+         call(RT_PICK(cuMemFreeAsync, cuMemFreeAsync_ptsz), device_pointer(p), s))
 RT_DEFINE(cudaDeviceGetDefaultMemPool, (cudaMemPool_t * pool, int device),
           call(driver().cuDeviceGetDefaultMemPool, pool, device))
 RT_DEFINE(cudaDeviceGetMemPool, (cudaMemPool_t * pool, int device),
@@ -72,7 +65,7 @@ RT_DEFINE(cudaMemPoolImportFromShareableHandle,
                static_cast<CUmemAllocationHandleType>(type), flags))
 RT_DEFINE(cudaMemPoolExportPointer, (cudaMemPoolPtrExportData * data, void* p),
           call(driver().cuMemPoolExportPointer, reinterpret_cast<CUmemPoolPtrExportData*>(data),
-               address(p)))
+               device_pointer(p)))
 RT_DEFINE(cudaMemPoolImportPointer, (void** p, cudaMemPool_t pool, cudaMemPoolPtrExportData* data),
           call(driver().cuMemPoolImportPointer, out_pointer(p), pool,
                reinterpret_cast<CUmemPoolPtrExportData*>(data)))

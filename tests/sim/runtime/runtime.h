@@ -36,6 +36,13 @@ inline cudaError_t translate(CUresult result) {
   return static_cast<cudaError_t>(result);
 }
 
+inline CUdeviceptr device_pointer(const void* p) {
+  return reinterpret_cast<CUdeviceptr>(const_cast<void*>(p));
+}
+inline CUdeviceptr* out_pointer(void** p) {
+  return reinterpret_cast<CUdeviceptr*>(p);
+}
+
 /// Makes sure that the driver works and that the thread has a context: the current one, or the
 /// primary context of the thread's device.
 cudaError_t ready();
