@@ -71,16 +71,16 @@ std::uint64_t snapshots = 0;
 // Runs before the exit handlers that were registered earlier, the driver's own among them.
 void driver_may_go_soon() {
   if (owner.load(std::memory_order_relaxed) != getpid()) return;
+  core::Allocator* const live = engine();
   {
-    // Waits for a snapshot that is being taken; the next ones do without the driver.
+    // Waits for a snapshot that is being taken. The next ones do without the driver, by figures
+    // that are not older than what they are held against.
     const std::lock_guard<std::mutex> lock(report_mutex);
+    if (live != nullptr) live->refresh_figures();
     driver_leaves = true;
   }
   end_context_visits();
-  if (core::Allocator* live = engine()) {
-    live->refresh_figures();
-    live->registry().distrust_hooks();
-  }
+  if (live != nullptr) live->registry().distrust_hooks();
 }
 
 void report_at_quick_exit() {
