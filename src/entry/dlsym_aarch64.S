@@ -1,10 +1,12 @@
 /* The exported dlsym, aarch64. glibc finds RTLD_NEXT by the return address, so a name that is not
- * ours has to reach the real function by a branch, with the caller's address still in x30. */
+ * ours has to reach the real function by a branch, with the caller's address still in x30: through
+ * x16, from which one may branch to the beginning of a function (bti c) whichever pages are guarded. */
         .text
         .type   cupool_dlsym, %function
         .p2align 4
 cupool_dlsym:
         .cfi_startproc
+        hint    #34                     /* bti c, nothing on older processors */
         cbz     x1, 1f
         ldrb    w9, [x1]
         cmp     w9, #'c'
@@ -30,10 +32,10 @@ cupool_dlsym:
         mov     x0, x10
         cbz     x11, 1f
         ret
-1:      adrp    x9, cupool_next_dlsym
-        ldr     x9, [x9, #:lo12:cupool_next_dlsym]
-        cbz     x9, 2f
-        br      x9
+1:      adrp    x16, cupool_next_dlsym
+        ldr     x16, [x16, #:lo12:cupool_next_dlsym]
+        cbz     x16, 2f
+        br      x16
 2:      stp     x29, x30, [sp, #-32]!
         .cfi_adjust_cfa_offset 32
         .cfi_rel_offset x29, 0
@@ -41,13 +43,13 @@ cupool_dlsym:
         stp     x0, x1, [sp, #16]
         mov     x29, sp
         bl      cupool_resolve_dlsym
-        mov     x9, x0
+        mov     x16, x0
         ldp     x0, x1, [sp, #16]
         ldp     x29, x30, [sp], #32
         .cfi_adjust_cfa_offset -32
         .cfi_restore x29
         .cfi_restore x30
-        br      x9
+        br      x16
         .cfi_endproc
         .size   cupool_dlsym, .-cupool_dlsym
         /* Under libc's versions: another preload looks for the next dlsym by dlvsym, which finds
