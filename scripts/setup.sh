@@ -55,12 +55,12 @@ setup_toolkit() {
 # build_preset NAME [TARGET...]: quiet unless it fails. What is shipped is compiled file by file; of
 # what is only tested a few files together are one unit, which halves the time.
 build_preset() {
-  local preset=$1 unity=ON log
+  local preset=$1 unity=(-D CMAKE_UNITY_BUILD=ON) log
   shift
-  [ "$preset" != release ] || unity=OFF
+  [ "$preset" != release ] || unity=(-U CMAKE_UNITY_BUILD)
   log=$(mktemp)
-  if ! { cmake --preset "$preset" -D CUPOOL_BUILD_TESTS=ON -D CMAKE_UNITY_BUILD=$unity && cmake --build --preset "$preset" -j "$job_count" \
-    ${1+--target "$@"}; } >"$log" 2>&1; then
+  if ! { cmake --preset "$preset" -D CUPOOL_BUILD_TESTS=ON "${unity[@]}" &&
+    cmake --build --preset "$preset" -j "$job_count" ${1+--target "$@"}; } >"$log" 2>&1; then
     cat "$log"
     rm -f "$log"
     return 1

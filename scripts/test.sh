@@ -81,8 +81,11 @@ test_release_library() {
     run_tests dev build/release/ctest.log -L preload
 }
 
+# By the commands of each file, as if nothing were compiled together.
 tidy() {
-  sources 'src/*.cpp' | xargs -r clang-tidy -p build/dev --quiet 2>/dev/null
+  cmake --preset dev -B build/tidy -D CMAKE_UNITY_BUILD=OFF >/dev/null &&
+    cmake --build build/tidy --target cupool_commit >/dev/null || return 1
+  sources 'src/*.cpp' | xargs -r -n 1 -P "$job_count" clang-tidy -p build/tidy --quiet 2>/dev/null
 }
 
 setup_packages clang-format-14=clang-format-14 || setup_packages clang-format=clang-format || exit 1

@@ -30,7 +30,7 @@ enum {
 
 /* The figures of one device; docs/statistics.md explains each. Later versions may add fields at the
  * end: `size` says how many there are on both sides. */
-typedef struct cupool_figures {
+typedef struct cupool_figures { /* NOLINT(modernize-use-using): a header for C */
   uint64_t
       size; /* set to sizeof(cupool_figures) before the call; after it: bytes that were filled */
   uint64_t application_bytes;   /* what the program asked for and has not freed */

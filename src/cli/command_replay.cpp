@@ -134,6 +134,7 @@ int act(const ReplayArguments& arguments) {
   }
   print_trace(trace);
   std::vector<Figures> figures;
+  figures.reserve(trials.size());
   for (const std::vector<Trial>& of_way : trials) figures.push_back(figures_of(of_way));
   print_table({"legacy (cuMemAlloc)", "async (cuMemAllocAsync)", "cupool"}, figures);
   std::printf(

@@ -23,7 +23,7 @@ struct TuneArguments {
 };
 
 std::vector<Report> read_pooled(const std::vector<std::string>& files) {
-  const std::vector<Report> reports = read_reports(files);
+  std::vector<Report> reports = read_reports(files);
   for (const Report& report : reports) {
     if (report.observe) {
       throw UsageError(report.file + ": of an observed run, in which cupool served nothing");

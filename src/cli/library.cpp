@@ -118,7 +118,7 @@ std::string find_profile(const std::string& text) {
   if (is_file(text)) return absolute(text);
   std::vector<std::string> names;
   for (const std::string& folder : profile_folders()) {
-    const std::string path = folder + "/" + text + ".env";
+    const std::string path = (fs::path(folder) / (text + ".env")).string();
     if (text.find('/') == std::string::npos && is_file(path)) return absolute(path);
     std::error_code ignored;
     for (const auto& entry : fs::directory_iterator(folder, ignored)) {
@@ -127,7 +127,10 @@ std::string find_profile(const std::string& text) {
   }
   std::sort(names.begin(), names.end());
   std::string known;
-  for (const std::string& name : names) known += (known.empty() ? "" : ", ") + name;
+  for (const std::string& name : names) {
+    if (!known.empty()) known += ", ";
+    known += name;
+  }
   throw UsageError("there is no profile or file " + text + did_you_mean(text, names) +
                    (known.empty() ? "" : "\nProfiles: " + known));
 }

@@ -27,6 +27,7 @@ class Relaxed {
  public:
   Relaxed() = default;
   explicit Relaxed(T value) : value_(value) {}
+  // As std::atomic does it. NOLINTNEXTLINE(misc-unconventional-assign-operator)
   T operator=(T value) {
     value_.store(value, std::memory_order_relaxed);
     return value;

@@ -9,6 +9,18 @@
 
 namespace cupool::core {
 
+namespace {
+
+template <typename Step>
+bool works_at_once_or_again(const Step& step) {
+  for (int tries = 0; tries < 2; ++tries) {
+    if (step() == CUDA_SUCCESS) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 bool PoolBackend::handles_supported() const {
   if (!device_.limits().ipc || driver_.cuMemPoolExportToShareableHandle == nullptr ||
       driver_.cuMemPoolExportPointer == nullptr || driver_.cuMemPoolDestroy == nullptr) {
@@ -20,8 +32,7 @@ bool PoolBackend::handles_supported() const {
                                         device_.ordinal());
   };
   // A second attempt: the answer holds for all of this device's memory.
-  return (ask() == CUDA_SUCCESS || ask() == CUDA_SUCCESS) &&
-         (types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
+  return works_at_once_or_again(ask) && (types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
 }
 
 // Older drivers are documented to keep the memory of such pools for ever, which contract 4 cannot
@@ -31,14 +42,12 @@ bool PoolBackend::gives_back(CUmemoryPool pool, CUstream stream) const {
   CUdeviceptr address = 0;
   cuuint64_t reserved = 0;
   // Each step twice if need be: a failure that says nothing of the pool is not taken for proof.
-  const auto done = [](const auto& step) {
-    return step() == CUDA_SUCCESS || step() == CUDA_SUCCESS;
-  };
-  return done(
+  return works_at_once_or_again(
              [&] { return driver_.cuMemAllocFromPoolAsync(&address, kAlignment, pool, stream); }) &&
-         done([&] { return driver_.cuMemFreeAsync(address, stream); }) &&
-         done([&] { return driver_.cuStreamSynchronize(stream); }) &&
-         done([&] { return driver_.cuMemPoolTrimTo(pool, 0); }) && done([&] {
+         works_at_once_or_again([&] { return driver_.cuMemFreeAsync(address, stream); }) &&
+         works_at_once_or_again([&] { return driver_.cuStreamSynchronize(stream); }) &&
+         works_at_once_or_again([&] { return driver_.cuMemPoolTrimTo(pool, 0); }) &&
+         works_at_once_or_again([&] {
            return driver_.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
                                                 &reserved);
          }) &&
