@@ -243,7 +243,8 @@ std::vector<Bucket> joined(const std::vector<Bucket>& buckets) {
   for (const Bucket& bucket : buckets) {
     if (bucket.count == 0) continue;
     // Half powers of two: two bars to a doubling.
-    const double power = std::ceil(std::log2(std::max<double>(1, bucket.upper)) * 2) / 2;
+    const double power =
+        std::ceil(std::log2(std::max(1.0, static_cast<double>(bucket.upper))) * 2) / 2;
     const auto upper = whole_number(std::round(std::exp2(power)));
     if (bars.empty() || bars.back().upper != upper) bars.push_back({upper, 0});
     bars.back().count += bucket.count;

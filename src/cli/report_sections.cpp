@@ -311,7 +311,8 @@ Section settings_section(const Report& report, const std::string& prefix) {
   Section section{prefix + "settings", "Settings", ""};
   if (!report.suggested.empty()) {
     std::string lines;
-    for (const auto& [name, value] : report.suggested) lines += name + "=" + value + " ";
+    for (const auto& [name, value] : report.suggested)
+      lines.append(name).append("=").append(value).append(" ");
     lines.pop_back();
     section.html += paragraph("From this run's peak, for the next one:") + "<pre tabindex=\"0\">" +
                     escape_html(lines) + "</pre>\n";

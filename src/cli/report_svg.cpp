@@ -65,8 +65,10 @@ namespace {
 
 std::vector<Tick> even_ticks(double highest, double step, std::string (*format)(std::uint64_t)) {
   std::vector<Tick> ticks;
-  for (double value = 0; value <= highest * 1.0001; value += step) {
+  double value = 0;
+  while (value <= highest * 1.0001) {
     ticks.push_back({value, format(whole_number(value))});
+    value += step;
   }
   return ticks;
 }
@@ -102,8 +104,9 @@ std::vector<Tick> log_duration_ticks(double lowest, double highest) {
 std::vector<Tick> log_count_ticks(double highest) {
   std::vector<Tick> ticks;
   double value = 1;
-  for (; value <= highest * 1.0001; value *= 10) {
+  while (value <= highest * 1.0001) {
     ticks.push_back({value, util::format_count(whole_number(value))});
+    value *= 10;
   }
   return ticks;
 }

@@ -21,7 +21,7 @@ void add_suggestions(const std::vector<Report>& reports, std::string* text) {
   if (reports.size() != 1 || reports[0].suggested.empty()) return;
   *text += "Suggested from this run's peak:";
   for (const auto& [name, value] : reports[0].suggested) {
-    *text += " " + printable_text(name + "=" + value);
+    text->append(" ").append(printable_text(name)).append("=").append(printable_text(value));
   }
   *text += "\n";
 }

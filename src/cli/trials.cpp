@@ -205,6 +205,7 @@ Spread spread_of(std::vector<double> values) {
 
 Spread wall_time(const std::vector<Trial>& trials) {
   std::vector<double> times;
+  times.reserve(trials.size());
   for (const Trial& trial : trials) times.push_back(static_cast<double>(trial.end.wall_ns));
   return spread_of(times);
 }
