@@ -52,8 +52,8 @@ setup_toolkit() {
   export CUDAToolkit_ROOT=$toolkit
 }
 
-# build_preset NAME [TARGET...]: quiet unless it fails. What is shipped is compiled file by file; of
-# what is only tested a few files together are one unit, which halves the time.
+# build_preset NAME [TARGET...]: quiet unless it fails. The library that is shipped is compiled file by
+# file; where things are only tested, a few files together are one unit, which is quicker.
 build_preset() {
   local preset=$1 unity=(-D CMAKE_UNITY_BUILD=ON) log
   shift

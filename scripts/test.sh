@@ -50,7 +50,8 @@ check_scripts() {
 run_tests() {
   local preset=$1 log=$2 status
   shift 2
-  ctest --preset "$preset" -j $((job_count + job_count / 2)) --timeout 300 --no-tests=error "$@" >"$log" 2>&1
+  ctest --preset "$preset" -j $((job_count + job_count / 2)) --timeout 300 --no-tests=error "$@" \
+    >"$log" 2>&1
   status=$?
   if [ $status -ne 0 ]; then
     grep -vE '^ +Start +[0-9]+:| Passed +[0-9.]+ sec$' "$log" | head -n 300

@@ -48,6 +48,20 @@ class OrderingCaptureTest : public OrderingTest {
   }
 
   OrderingCaptureTest() { race.decided = race.capturing = race.invalidated = false; }
+
+  // Another thread waits for the epoch of a free of `block`; once it has decided to synchronise, a
+  // capture begins.
+  void begin_capture_during_a_wait(Ordering& ordering, Block& block) {
+    const EpochNumber epoch = retire(ordering, block);
+    auto waits = std::async(std::launch::async, [&] { return ordering.wait(epoch); });
+    ASSERT_TRUE(await([] { return race.decided.load(); }, std::chrono::seconds(20)));
+    const auto begin = [] {
+      race.capturing = true;
+      return CUDA_SUCCESS;
+    };
+    EXPECT_EQ(ordering.begin_capture(reinterpret_cast<CUstream>(0x20), begin), CUDA_SUCCESS);
+    EXPECT_EQ(waits.get(), CUDA_SUCCESS);
+  }
 };
 
 TEST_F(OrderingCaptureTest, NoFenceIsRecordedDuringACapture) {  // I3
@@ -148,15 +162,7 @@ TEST_F(OrderingCaptureTest, NoCaptureBeginsBetweenTheDecisionToSynchroniseAndThe
   driver_.cuCtxSynchronize = synchronize_unless_capturing;
   Ordering ordering(driver_, kContext, stats_);
   Block block;
-  const EpochNumber epoch = retire(ordering, block);
-  auto waits = std::async(std::launch::async, [&] { return ordering.wait(epoch); });
-  ASSERT_TRUE(await([] { return race.decided.load(); }, std::chrono::seconds(20)));
-  const auto begin = [] {
-    race.capturing = true;
-    return CUDA_SUCCESS;
-  };
-  EXPECT_EQ(ordering.begin_capture(reinterpret_cast<CUstream>(0x20), begin), CUDA_SUCCESS);
-  EXPECT_EQ(waits.get(), CUDA_SUCCESS);
+  ASSERT_NO_FATAL_FAILURE(begin_capture_during_a_wait(ordering, block));
   EXPECT_FALSE(race.invalidated);
   EXPECT_EQ(quiet_count(ordering), 1u);
 }
@@ -166,15 +172,7 @@ TEST_F(OrderingCaptureTest, ASynchronisationThatLastsDoesNotHoldACaptureUp) {
   driver_.cuCtxSynchronize = synchronize_until_capturing;
   Ordering ordering(driver_, kContext, stats_);
   Block block;
-  const EpochNumber epoch = retire(ordering, block);
-  auto waits = std::async(std::launch::async, [&] { return ordering.wait(epoch); });
-  ASSERT_TRUE(await([] { return race.decided.load(); }, std::chrono::seconds(20)));
-  const auto begin = [] {
-    race.capturing = true;
-    return CUDA_SUCCESS;
-  };
-  EXPECT_EQ(ordering.begin_capture(reinterpret_cast<CUstream>(0x20), begin), CUDA_SUCCESS);
-  EXPECT_EQ(waits.get(), CUDA_SUCCESS);
+  ASSERT_NO_FATAL_FAILURE(begin_capture_during_a_wait(ordering, block));
 }
 
 TEST_F(OrderingCaptureTest, ABarrierThatWasNotFreedIsKept) {

@@ -24,8 +24,8 @@ namespace cupool::sim {
 namespace {
 
 // What a kernel or a copy reads and writes is the device's doing, on whatever thread it runs here:
-// the judge watches it. To the thread sanitizer it would be that thread's, and every byte of device
-// memory would cost it four of its own.
+// the judge watches it. To the thread sanitizer it would be that thread's, and all of the device's
+// memory would have its shadow.
 class DeviceAccesses {
  public:
 #if defined(__SANITIZE_THREAD__)
