@@ -74,6 +74,17 @@ build_and_test() {
   run_tests "$preset" "build/$preset/ctest.log" "$@"
 }
 
+# sanitized PRESET PATTERN: the unit tests, and of those that only start programs all whose names the
+# pattern does not match. Those are the dev preset's, with this preset's programs.
+sanitized() {
+  local preset=$1 pattern=$2 status=0
+  build_and_test "$preset" --targets tests/sim/all tests/unit/all tested_programs -- \
+    -L unit || status=1
+  PRELOAD_TEST_BUILD=$root/build/$preset run_tests dev "build/$preset/ctest_preload.log" \
+    -L preload -E "$pattern" || status=1
+  return $status
+}
+
 # The optimised library, with the programs that the dev tests have built already. (By the name of its
 # file: `cupool` alone would be the command.)
 test_release_library() {
@@ -99,24 +110,27 @@ stage "source checks" check_scripts
 # What runs under the preload is left to the optimised library and the sanitized ones.
 [ "$mode" = default ] && dev=(-LE preload) || dev=()
 stage "dev tests" build_and_test dev ${dev[@]+"${dev[@]}"}
-if [ "$mode" != quick ]; then
-  stage "release tests" test_release_library
-  # A sanitizer sees most in the engine, the routes, the threads and the ends of processes. Without
-  # threads of the program the thread sanitizer has little to see.
-  left_out='FaultIn|/Bad\.|/Setting\.|RealtimeProfile'
-  unthreaded='IpcFault|/Row7|OddSystem.*/(Driver1|Pool|Attrib|Trim)|report_schema|Observe'
-  unthreaded+='|Trace\.(Comes|IsBounded|OnAFull|ForChrome)|Decay\.(W|Plain|TheD)'
-  parts=(--targets tests/sim/all tests/unit/all tests/preload/all -- -L 'unit|preload')
-  address=("${parts[@]}" -E "$left_out")
-  thread=("${parts[@]}" -E "$left_out|$unthreaded")
-  [ "$mode" = full ] && address=() && thread=()
-  stage "address sanitizer" build_and_test asan "${address[@]}"
-  stage "thread sanitizer" build_and_test tsan "${thread[@]}"
-fi
-if [ "$mode" = full ]; then
-  stage "undefined-behaviour sanitizer" build_and_test ubsan
-fi
-[ "$mode" != full ] || stage "clang-tidy" tidy
+case $mode in
+  default)
+    stage "release tests" test_release_library
+    # A sanitizer sees most in the engine, the routes, the threads and the ends of processes.
+    left_out='FaultIn|/Bad\.|/Setting\.|RealtimeProfile'
+    # Programs that are not ours cannot load a sanitized library.
+    left_out+='|Foreign|StartUp|Elf\.|Audit|AnotherPreload|Multiprocessing|report_schema'
+    # Without threads of the program the thread sanitizer has little to see.
+    unthreaded='IpcFault|/Row7|OddSystem.*/(Driver1|Pool|Attrib|Trim)|Observe'
+    unthreaded+='|Trace\.(Comes|IsBounded|OnAFull|ForChrome)|Decay\.(W|Plain|TheD)'
+    stage "address sanitizer" sanitized asan "$left_out"
+    stage "thread sanitizer" sanitized tsan "$left_out|$unthreaded"
+    ;;
+  full)
+    stage "release tests" test_release_library
+    stage "address sanitizer" build_and_test asan
+    stage "thread sanitizer" build_and_test tsan
+    stage "undefined-behaviour sanitizer" build_and_test ubsan
+    stage "clang-tidy" tidy
+    ;;
+esac
 
 step "done in $((SECONDS - began)) s"
 if [ ${#failed[@]} -ne 0 ]; then

@@ -31,7 +31,7 @@ std::set<std::string> exported_symbols() {
 }
 
 std::set<std::string> hook_table() {
-  std::istringstream lines(read_file(CUPOOL_TEST_EXPORTS));
+  std::istringstream lines(read_file(tested_build().folder + "/src/exports.txt"));
   std::set<std::string> symbols;
   for (std::string name; lines >> name;) symbols.insert(name);
   return symbols;

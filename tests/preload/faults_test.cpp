@@ -75,11 +75,6 @@ struct Driver {
   bool has_resolver;  // cuGetProcAddress came with 11.3
 };
 
-Environment driver_folder(const char* folder) {
-  return {{"LD_LIBRARY_PATH",
-           std::string(CUPOOL_TEST_SIM_ROOT) + "/" + folder + ":" + CUPOOL_TEST_SIM_FOLDER}};
-}
-
 class OldDriver : public testing::TestWithParam<Driver> {};
 
 TEST_P(OldDriver, ServesEveryRoute) {
@@ -107,8 +102,8 @@ TEST_P(OldDriver, ServesEveryRoute) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, OldDriver,
-    testing::Values(Driver{"WithoutContextEvents", driver_folder("lib-no-ctx-event"), true},
-                    Driver{"WithoutPools", driver_folder("lib-no-pools"), false},
+    testing::Values(Driver{"WithoutContextEvents", old_driver("lib-no-ctx-event"), true},
+                    Driver{"WithoutPools", old_driver("lib-no-pools"), false},
                     Driver{"DeviceWithoutPools", {{"CUPOOL_SIM_POOLS", "0"}}, true}),
     [](const auto& row) { return std::string(row.param.name); });
 
@@ -133,7 +128,8 @@ TEST(OldDriver, PoolAskedForInVainWarnsOnce) {
 
 // Contract 13: no driver, no device: the same errors, no word, no report.
 TEST(NoDriver, GivesTheSameErrors) {
-  expect_same("probe_no_driver", 0, 0, {{"LD_LIBRARY_PATH", CUPOOL_TEST_NO_DRIVER_FOLDER}});
+  expect_same("probe_no_driver", 0, 0,
+              {{"LD_LIBRARY_PATH", tested_build().folder + "/tests/preload/lib-no-driver"}});
 }
 
 TEST(NoDevice, GivesTheSameErrors) {

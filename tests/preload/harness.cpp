@@ -70,9 +70,9 @@ uint64_t PreloadedRun::counter(const std::string& key) const {
 }
 
 Environment old_driver(const char* folder, const Environment& more) {
+  const TestedBuild& build = tested_build();
   Environment extra = more;
-  extra["LD_LIBRARY_PATH"] =
-      std::string(CUPOOL_TEST_SIM_ROOT) + "/" + folder + ":" + CUPOOL_TEST_SIM_FOLDER;
+  extra["LD_LIBRARY_PATH"] = build.simulator() + "/" + folder + ":" + build.simulated_driver();
   return extra;
 }
 
@@ -84,7 +84,7 @@ Environment base_environment() {
   Environment environment = {{"PATH", "/usr/local/bin:/usr/bin:/bin"},
                              {"HOME", "/tmp"},
                              {"LC_ALL", "C"},
-                             {"LD_LIBRARY_PATH", CUPOOL_TEST_SIM_FOLDER},
+                             {"LD_LIBRARY_PATH", tested_build().simulated_driver()},
                              {"CUPOOL_SIM_JUDGE", "1"}};
   // Sanitizer options of the caller stay in force, and a fault must end the probe with an error.
   for (const char* name : {"ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS"}) {
@@ -93,18 +93,54 @@ Environment base_environment() {
   return environment;
 }
 
+const TestedBuild& tested_build() {
+  static const TestedBuild build = [] {
+    const char* other = std::getenv("PRELOAD_TEST_BUILD");
+    TestedBuild found;
+    found.folder = other == nullptr ? CUPOOL_TEST_BINARY_FOLDER : other;
+    std::ifstream file(found.folder + "/tests/sanitizer.txt");
+    if (!file) throw std::runtime_error("no build with tests: " + found.folder);
+    std::getline(file, found.sanitizer);
+    std::getline(file, found.sanitizer_runtime);
+    return found;
+  }();
+  return build;
+}
+
+int often(int times) {
+  return tested_build().has_thread_sanitizer() ? times / 4 : times;
+}
+
+// Seen in the stacks of children, and of those of programs without cupool. (The heap's lock in
+// children of probe_life_fork alone; those of probe_fork need it too, more rarely: none hung in 65
+// runs.)
+const char* reason_to_skip(std::string_view probe) {
+  const bool forks_while_busy =
+      probe == "probe_fork mode=busy" || probe == "probe_life_fork mode=busy";
+  if (forks_while_busy && tested_build().has_thread_sanitizer()) {
+    return "children of busy threads hang at a lock of the thread sanitizer's allocator";
+  }
+  if (forks_while_busy && tested_build().has_memory_sanitizer()) {
+    return "children of busy threads hang at a lock of the address sanitizer's heap";
+  }
+  if (probe == "probe_life_fork mode=start_race" && tested_build().has_thread_sanitizer()) {
+    return "a thread held the lock of the thread sanitizer's dlopen at the fork";
+  }
+  return nullptr;
+}
+
 std::string library_path() {
   const char* other = std::getenv("PRELOAD_TEST_LIBRARY");
-  return other == nullptr ? CUPOOL_TEST_LIBRARY : other;
+  return other == nullptr ? tested_build().folder + "/libcupool.so" : other;
 }
 
 void add_preload(Environment* environment) {
-  const std::string runtime = CUPOOL_TEST_SANITIZER_RUNTIME;
+  const std::string& runtime = tested_build().sanitizer_runtime;
   (*environment)["LD_PRELOAD"] = runtime.empty() ? library_path() : runtime + ":" + library_path();
 }
 
 std::string probe_path(const std::string& name) {
-  return std::string(CUPOOL_TEST_PROBE_FOLDER) + "/" + name;
+  return tested_build().folder + "/tests/preload/probes/" + name;
 }
 
 ProcessResult run_plain(const std::string& probe, const Environment& extra) {

@@ -63,18 +63,30 @@ bool contains(const std::string& text, const std::string& part);
 /// The variables that every run gets: path, simulated driver, nothing of CUPOOL_*.
 Environment base_environment();
 
-/// What the programs and the library were built with; this program itself was not.
-inline constexpr bool kThreadSanitizer = std::string_view(CUPOOL_TEST_SANITIZE) == "thread";
-inline constexpr bool kSanitizer =
-    kThreadSanitizer || std::string_view(CUPOOL_TEST_SANITIZE) == "address";
+/// Whose library, probes and simulated driver are run: this build, or the one whose folder
+/// PRELOAD_TEST_BUILD names. These tests only start processes, so that one build of them does for
+/// all.
+struct TestedBuild {
+  std::string folder;
+  std::string sanitizer;          ///< "address", "thread", "undefined" or nothing
+  std::string sanitizer_runtime;  ///< what must be loaded before the library, or nothing
+
+  bool has_thread_sanitizer() const { return sanitizer == "thread"; }
+  /// One that watches memory, and so has a heap and locks of its own.
+  bool has_memory_sanitizer() const { return has_thread_sanitizer() || sanitizer == "address"; }
+  std::string simulator() const { return folder + "/tests/sim"; }
+  std::string simulated_driver() const { return simulator() + "/lib"; }
+};
+const TestedBuild& tested_build();
 
 /// How often something is done that does not change its nature: a sanitized program takes ten times
 /// as long for it.
-inline constexpr int often(int times) {
-  return kThreadSanitizer ? times / 4 : times;
-}
+int often(int times);
 
-/// The library that is tested: this build's, or the one that PRELOAD_TEST_LIBRARY names.
+/// Why `probe` cannot be run with the tested build, or nothing.
+const char* reason_to_skip(std::string_view probe);
+
+/// The library that is tested: the tested build's, or the one that PRELOAD_TEST_LIBRARY names.
 std::string library_path();
 
 /// Adds the library (and the sanitizer runtime that must precede it) to LD_PRELOAD.

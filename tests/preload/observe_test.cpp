@@ -86,10 +86,8 @@ TEST(ObserveCounts, StallsBlocksAndBytesAreTheKnownOnes) {
 
 // A driver without context events cannot be asked: that is said, and nothing is guessed.
 TEST(ObserveCounts, AnOldDriverLeavesStallsUnknown) {
-  Environment extra = kObserve;
-  extra["LD_LIBRARY_PATH"] =
-      std::string(CUPOOL_TEST_SIM_ROOT) + "/lib-no-ctx-event:" + CUPOOL_TEST_SIM_FOLDER;
-  const PreloadedRun run = expect_same("probe_observe rounds=3", 0, 1, extra);
+  const PreloadedRun run =
+      expect_same("probe_observe rounds=3", 0, 1, old_driver("lib-no-ctx-event", kObserve));
   const nlohmann::json& seen = run.reports.at(0).at("observe");
   EXPECT_EQ(seen.at("free_unknown_calls_total"), 15u);
   EXPECT_EQ(seen.at("free_busy_calls_total"), 0u);

@@ -57,7 +57,7 @@ INSTANTIATE_TEST_SUITE_P(All, Dying,
 // their exit code.
 TEST(LeavingInAHandler, EndsAlways) {
   Environment extra;
-  if (kThreadSanitizer) {
+  if (tested_build().has_thread_sanitizer()) {
     // A report that is written in a handler allocates, and takes locks in whatever order: that is
     // what the two seconds are for.
     const char* options = std::getenv("TSAN_OPTIONS");
@@ -89,16 +89,9 @@ struct Children {
 class Multiplying : public testing::TestWithParam<Children> {};
 
 TEST_P(Multiplying, IsRightAndReportsComeFromUsersOfTheGpuAlone) {
-  const std::string mode = GetParam().mode;
-  // Seen in the stacks of the children; with busy threads, of a program without cupool as well.
-  if (kSanitizer && mode == "busy") {
-    GTEST_SKIP() << "children of busy threads hang at a lock of the address sanitizer's heap, and "
-                    "crash in the thread sanitizer when they end";
-  }
-  if (kThreadSanitizer && mode == "start_race") {
-    GTEST_SKIP() << "a thread held the lock of the thread sanitizer's dlopen at the fork";
-  }
-  expect_same("probe_life_fork mode=" + mode, 0, GetParam().reports);
+  const std::string probe = std::string("probe_life_fork mode=") + GetParam().mode;
+  if (const char* reason = reason_to_skip(probe)) GTEST_SKIP() << reason;
+  expect_same(probe, 0, GetParam().reports);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Multiplying,
@@ -112,8 +105,8 @@ INSTANTIATE_TEST_SUITE_P(All, Multiplying,
 
 TEST(Threads, TenThousandGrowNothing) {
   // A sanitizer's own memory grows.
-  const std::string allowed = kSanitizer ? " allowed_kib=1000000" : "";
-  const uint64_t threads = kThreadSanitizer ? 2'000 : 10'000;
+  const std::string allowed = tested_build().has_memory_sanitizer() ? " allowed_kib=1000000" : "";
+  const uint64_t threads = tested_build().has_thread_sanitizer() ? 2'000 : 10'000;
   const PreloadedRun result =
       expect_same("probe_life_threads threads=" + std::to_string(threads) + allowed);
   EXPECT_NE(result.process.out.find("streams grown no"), std::string::npos) << result.describe();
@@ -167,7 +160,7 @@ TEST(ReportOnSignal, GoesToStandardErrorWithoutAFile) {
 class SignalIsHarmless : public testing::TestWithParam<const char*> {};
 
 TEST_P(SignalIsHarmless, WhateverTheProgramDoes) {
-  if (kThreadSanitizer && std::string(GetParam()) == "restart") {
+  if (tested_build().has_thread_sanitizer() && std::string(GetParam()) == "restart") {
     GTEST_SKIP() << "the sanitizer holds the signal back until the read has returned";
   }
   const PreloadedRun result =
@@ -267,7 +260,8 @@ TEST_P(Crossing, ServesBothSidesRight) {
 std::vector<std::string> pairs_of_plugins() {
   std::vector<std::string> pairs;
   for (const char* deep : {"0", "1"}) {
-    if (kSanitizer && *deep == '1') continue;  // the sanitizers refuse RTLD_DEEPBIND
+    if (tested_build().has_memory_sanitizer() && *deep == '1')
+      continue;  // the sanitizers refuse RTLD_DEEPBIND
     for (const char* first : {"static", "shared", "driver"}) {
       for (const char* second : {"static", "shared", "driver"}) {
         if (std::string(first) == second) continue;  // one library, one way

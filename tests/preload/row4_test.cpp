@@ -73,7 +73,8 @@ TEST(Row4Limit, WalkDownEndsNearByWithLiveBlocks) {
 
 TEST(Row4Limit, ThreadsAreRefusedOnlyWhereNothingIsLeft) {
   for (const char* memory : {"400M", "160M"}) {
-    if (kThreadSanitizer && memory[0] == '4') continue;  // the same with more of it
+    if (tested_build().has_thread_sanitizer() && memory[0] == '4')
+      continue;  // the same with more of it
     for (const char* mode : {"late", "timed"}) {
       const Environment extra = {{"CUPOOL_SIM_MEMORY", memory}, {"CUPOOL_SIM_MODE", mode}};
       const PreloadedRun ours = run_preloaded("probe_row4_limit mode=threads", extra);

@@ -128,7 +128,7 @@ TEST_F(Trace, ForChromeHasEveryCallWithItsTime) {
 }
 
 TEST_F(Trace, IsBoundedAndSaysWhatItLacks) {
-  const int iterations = often(1200);
+  const int iterations = 400;
   const std::string probe = "probe_runtime_shared iterations=" + std::to_string(iterations);
   for (const char* name : {"trace.csv", "trace.json"}) {
     const PreloadedRun result =
@@ -168,7 +168,7 @@ TEST_F(Trace, OnAFullDiskWarnsOnceAndLeavesTheProgramAlone) {
 
 // RLIMIT_FSIZE stands for any disk that fills up within a row.
 TEST_F(Trace, ThatFindsNoRoomEndsWithAWholeRowAndItsFiguresAgree) {
-  const int iterations = often(1200);
+  const int iterations = 400;
   const std::string probe =
       "probe_runtime_shared file_limit=50000 iterations=" + std::to_string(iterations);
   for (const char* name : {"trace.csv", "trace.json"}) {
