@@ -46,11 +46,11 @@ check_scripts() {
 }
 
 # run_tests PRESET LOG [CTEST ARGUMENT...]; of a failed run only what failed is shown, the rest is in
-# the log. Half as many tests again as compilers: a third of their time they wait for something.
+# the log. Twice as many tests as compilers: much of their time they wait for something.
 run_tests() {
   local preset=$1 log=$2 status
   shift 2
-  ctest --preset "$preset" -j $((job_count + job_count / 2)) --timeout 300 --no-tests=error "$@" \
+  ctest --preset "$preset" -j $((2 * job_count)) --timeout 300 --no-tests=error "$@" \
     >"$log" 2>&1
   status=$?
   if [ $status -ne 0 ]; then

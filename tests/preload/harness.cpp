@@ -20,11 +20,6 @@ std::vector<std::string> words(const std::string& text) {
   return {std::istream_iterator<std::string>(stream), std::istream_iterator<std::string>()};
 }
 
-Environment merged(Environment environment, const Environment& extra) {
-  for (const auto& entry : extra) environment[entry.first] = entry.second;
-  return environment;
-}
-
 Command probe_command(const std::string& probe, const Environment& environment) {
   Command command;
   command.argv = words(probe);
@@ -69,15 +64,26 @@ uint64_t PreloadedRun::counter(const std::string& key) const {
   return sum;
 }
 
+Environment with(Environment environment, const Environment& more) {
+  for (const auto& entry : more) environment[entry.first] = entry.second;
+  return environment;
+}
+
 Environment old_driver(const char* folder, const Environment& more) {
   const TestedBuild& build = tested_build();
-  Environment extra = more;
-  extra["LD_LIBRARY_PATH"] = build.simulator() + "/" + folder + ":" + build.simulated_driver();
-  return extra;
+  return with(more, {{"LD_LIBRARY_PATH",
+                      build.simulator() + "/" + folder + ":" + build.simulated_driver()}});
 }
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
 }
 
 Environment base_environment() {
@@ -144,7 +150,7 @@ std::string probe_path(const std::string& name) {
 }
 
 ProcessResult run_plain(const std::string& probe, const Environment& extra) {
-  return run(probe_command(probe, merged(base_environment(), extra)));
+  return run(probe_command(probe, with(base_environment(), extra)));
 }
 
 PreloadedRun run_preloaded(const std::string& probe, const Environment& extra) {
@@ -154,7 +160,7 @@ PreloadedRun run_preloaded(const std::string& probe, const Environment& extra) {
   environment["CUPOOL_STATS_FILE"] = folder.path() + "/report-%p.json";
   add_preload(&environment);
   PreloadedRun result;
-  result.process = run(probe_command(probe, merged(environment, extra)));
+  result.process = run(probe_command(probe, with(environment, extra)));
   for (const std::string& file : folder.files()) {
     const std::string text = read_file(file);
     nlohmann::json report = nlohmann::json::parse(text, nullptr, false);

@@ -55,10 +55,15 @@ inline void PrintTo(const NamedEnvironment& row, std::ostream* out) {
   *out << row.name;
 }
 
+/// `environment`, with the variables of `more` added or replaced.
+Environment with(Environment environment, const Environment& more);
+
 /// `more`, with the simulated driver of a folder of tests/sim that lacks what its name says.
 Environment old_driver(const char* folder, const Environment& more = {});
 
 bool contains(const std::string& text, const std::string& part);
+
+std::vector<std::string> lines_of(const std::string& text);
 
 /// The variables that every run gets: path, simulated driver, nothing of CUPOOL_*.
 Environment base_environment();

@@ -1,7 +1,6 @@
 // Contract 4: out of memory is reported only after idle memory was given back and the real call has
 // failed, for every allocator of the process, and at the device's limit exactly as without us.
 #include <algorithm>
-#include <sstream>
 
 #include "harness.h"
 
@@ -10,21 +9,9 @@ namespace {
 
 const Environment kSmallDevice = {{"CUPOOL_SIM_MEMORY", "512M"}};
 
-Environment with(Environment environment, const Environment& more) {
-  for (const auto& entry : more) environment[entry.first] = entry.second;
-  return environment;
-}
-
 long total_of(const std::string& out) {
   const size_t at = out.find("total_mib=");
   return at == std::string::npos ? -1 : std::strtol(out.c_str() + at + 10, nullptr, 10);
-}
-
-std::vector<std::string> lines_of(const std::string& out) {
-  std::vector<std::string> lines;
-  std::istringstream stream(out);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
 }
 
 // The driver's errors name the call; a line of the probe is "name: code, last error code".

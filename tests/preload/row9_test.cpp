@@ -1,19 +1,10 @@
 // Contract 9: a capture that is valid without us is valid with us, and right. Where the driver
 // refuses an allocation and gives the capture up, it may be served instead: then all of it has to
 // be right.
-#include <sstream>
-
 #include "harness.h"
 
 namespace preload {
 namespace {
-
-std::vector<std::string> lines_of(const std::string& out) {
-  std::vector<std::string> lines;
-  std::istringstream stream(out);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
 
 class Row9 : public testing::TestWithParam<NamedEnvironment> {};
 
