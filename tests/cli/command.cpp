@@ -10,6 +10,13 @@ preload::Environment environment(const preload::Environment& extra) {
   return all;
 }
 
+// Seen without cupool: LD_PRELOAD=libtsan.so /bin/sh dies of signal 11.
+const char* reason_without_shell() {
+  return preload::tested_build().has_thread_sanitizer()
+             ? "a shell dies of the thread sanitizer's runtime in LD_PRELOAD"
+             : nullptr;
+}
+
 preload::ProcessResult cupool(const std::vector<std::string>& arguments,
                               const preload::Environment& extra) {
   preload::Command command;

@@ -15,6 +15,9 @@ preload::Environment environment(const preload::Environment& extra = {});
 preload::ProcessResult cupool(const std::vector<std::string>& arguments,
                               const preload::Environment& extra = {});
 
+/// Why no shell can be started with environment(), or null.
+const char* reason_without_shell();
+
 /// A program of tests/cli by its name.
 std::string program(const std::string& name);
 

@@ -49,6 +49,7 @@ TEST(Compare, ShowsProgressOnATerminal) {
 }
 
 TEST(Compare, FindsEachKindOfDifference) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
   const ScratchFolder folder;
   const std::string file = folder.path() + "/result";
   const struct {
@@ -69,6 +70,7 @@ TEST(Compare, FindsEachKindOfDifference) {
 }
 
 TEST(Compare, TellsAProgramThatIsUnsteadyByItself) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
   const ScratchFolder folder;
   const std::string script = shell_script(folder, "echo time=$$; echo steady");
   const ProcessResult result = cupool({"compare", "-n", "2", "--", script});
@@ -82,6 +84,7 @@ TEST(Compare, TellsAProgramThatIsUnsteadyByItself) {
 }
 
 TEST(Compare, GivesTheProgramNoInputAndItsOwnArguments) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
   const ScratchFolder folder;
   const std::string script =
       shell_script(folder, "[ \"$1\" = -n ] && [ -z \"$(cat)\" ] && echo right");
@@ -91,6 +94,7 @@ TEST(Compare, GivesTheProgramNoInputAndItsOwnArguments) {
 }
 
 TEST(Compare, TakesAnotherCupoolOutOfTheRunWithout) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
   const ScratchFolder folder;
   const std::string script = shell_script(folder, std::string(kWithCupool) + "exit $with");
   preload::Environment preloaded;

@@ -5,7 +5,8 @@
 
 #include <dlfcn.h>
 
-#include <mutex>
+#include <algorithm>
+#include <iterator>
 
 namespace cupool::sim::runtime {
 
@@ -20,6 +21,35 @@ void* ask(GetProcAddress get, const char* base, int version, bool per_thread) {
       per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_DEFAULT;
   const CUresult result = get(base, &function, version, flags, &status);
   return result == CUDA_SUCCESS ? function : nullptr;
+}
+
+// What the runtime calls without a look; of all else, call() says that it is not supported.
+bool has_what_all_drivers_have(const Driver& d) {
+  const bool found[] = {
+      d.cuInit != nullptr,
+      d.cuDriverGetVersion != nullptr,
+      d.cuDeviceGetCount != nullptr,
+      d.cuDeviceGetName != nullptr,
+      d.cuDeviceGetAttribute != nullptr,
+      d.cuDeviceTotalMem_v2 != nullptr,
+      d.cuDeviceCanAccessPeer != nullptr,
+      d.cuDevicePrimaryCtxRetain != nullptr,
+      d.cuDevicePrimaryCtxRelease != nullptr,
+      d.cuDevicePrimaryCtxReset != nullptr,
+      d.cuCtxGetCurrent != nullptr,
+      d.cuCtxSetCurrent != nullptr,
+      d.cuCtxGetDevice != nullptr,
+      d.cuCtxEnablePeerAccess != nullptr,
+      d.cuCtxDisablePeerAccess != nullptr,
+      d.cuMemAlloc_v2 != nullptr,
+      d.cuMemAllocPitch_v2 != nullptr,
+      d.cuMemAllocManaged != nullptr,
+      d.cuMemHostAlloc != nullptr,
+      d.cuMemFree_v2 != nullptr,
+      d.cuMemFreeHost != nullptr,
+      d.cuPointerGetAttributes != nullptr,
+  };
+  return std::all_of(std::begin(found), std::end(found), [](bool is) { return is; });
 }
 
 void load(Driver& d) {
@@ -48,8 +78,8 @@ void load(Driver& d) {
 #include "runtime/driver_functions.def"
 #undef DRIVER_FUNCTION
   }
-  d.state =
-      d.cuInit == nullptr ? cudaErrorInsufficientDriver : static_cast<cudaError_t>(d.cuInit(0));
+  d.state = has_what_all_drivers_have(d) ? static_cast<cudaError_t>(d.cuInit(0))
+                                         : cudaErrorInsufficientDriver;
 }
 
 }  // namespace

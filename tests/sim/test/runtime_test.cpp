@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -42,6 +43,15 @@ TEST_F(Runtime, OneNameIsLookedUp) {
   EXPECT_EQ(cuda_names_looked_up, 1);
   EXPECT_STREQ(last_cuda_name, "cuGetProcAddress_v2");
   EXPECT_GT(calls("cuGetProcAddress_v2"), 100u);
+}
+
+// A driver that does not say where its functions are is an error and no crash.
+TEST_F(Runtime, ADriverThatLacksWhatAllHaveIsInsufficient) {
+  setenv("CUPOOL_SIM_FAIL", "cuGetProcAddress_v2:10+=500", 1);
+  void* p = nullptr;
+  EXPECT_EQ(cudaMalloc(&p, 4), cudaErrorInsufficientDriver);
+  int devices = -1;
+  EXPECT_EQ(cudaGetDeviceCount(&devices), cudaErrorInsufficientDriver);
 }
 
 TEST_F(Runtime, InitialisationIsLazy) {
