@@ -28,6 +28,7 @@ thread_local std::size_t next_victim;
 std::atomic<bool> kept_for_good{false};
 
 void give_back(Entry& entry) {
+  if (entry.context == nullptr) return;  // an unused one
   if (entry.stream != nullptr && entry.context->incarnation() == entry.incarnation) {
     entry.context->streams().put_idle(entry.stream);
   }

@@ -12,7 +12,6 @@ using stats::Observation;
 using util::format_bytes;
 using util::format_count;
 using util::format_duration_ns;
-using util::format_percent;
 
 namespace {
 

@@ -65,7 +65,7 @@ bool ends_with(std::string_view text, std::string_view end) {
 // free_wait_ns_total: cupool_free_wait_seconds_total.
 std::string counter_name(std::string_view key) {
   constexpr std::string_view ns = "_ns_total";
-  const std::string name = "cupool_" + std::string(key);
+  std::string name = "cupool_" + std::string(key);
   if (!ends_with(key, ns)) return name;
   return name.substr(0, name.size() - ns.size()) + "_seconds_total";
 }

@@ -37,14 +37,14 @@ std::string launcher_rank() {
   // The nearest launcher counts. torchrun stands between a batch system and the program: inside a
   // Slurm job or under mpirun all of its workers inherit one and the same outer rank.
   if (!variable("TORCHELASTIC_RUN_ID").empty() || !variable("LOCAL_RANK").empty()) {
-    const std::string rank = variable("RANK");
+    std::string rank = variable("RANK");
     if (!rank.empty()) return rank;
   }
   // Open MPI; PMIx launchers (PRRTE, Flux); MPICH's Hydra and its family (Intel MPI); Cray PALS;
   // MVAPICH; Slurm, after the launchers that run inside its jobs; any other that sets RANK.
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID",
                            "MV2_COMM_WORLD_RANK", "SLURM_PROCID", "RANK"}) {
-    const std::string rank = variable(name);
+    std::string rank = variable(name);
     if (!rank.empty()) return rank;
   }
   return {};
