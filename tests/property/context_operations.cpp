@@ -165,15 +165,17 @@ void Machine::primary_reset(const Operation& op) {
 void Machine::peer_access(const Operation& op) {
   const int context = static_cast<int>(op.c);
   const int other = context == 2 ? 0 : 2;
-  if (!alive(other) || !enter(context) || contexts_[context].peer) return;
+  const std::uint64_t generation = contexts_[context].generation;
+  if (!alive(other) || !enter(context) || reaching_[context] == generation) return;
   const CUresult result = cuCtxEnablePeerAccess(contexts_[other].handle, 0);
   if (result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED || expect(result, "cuCtxEnablePeerAccess")) {
-    contexts_[context].peer = true;
+    reaching_[context] = generation;
   }
 }
 
 bool Machine::reaches(int context, const Block& block) const {
-  return device_of(context) == device_of(block.context) || contexts_[context].peer;
+  return device_of(context) == device_of(block.context) ||
+         (alive(context) && reaching_[context] == contexts_[context].generation);
 }
 
 // The context's calls answer an error from the moment that this has run.

@@ -123,7 +123,6 @@ class Machine {
     CUcontext handle = nullptr;
     CUfunction stamp = nullptr, check = nullptr, copy = nullptr, trap = nullptr;
     std::uint64_t* mismatches = nullptr;
-    bool peer = false;             ///< its kernels may touch memory of the other device
     std::uint64_t generation = 0;  ///< 0: there is none; never used twice
   };
   /// For expect(): the context that the thread is in; none, which cannot answer a sticky error.
@@ -245,6 +244,8 @@ class Machine {
   std::atomic<bool> failed_{false};
   /// The generation of a context whose error cupool has met, in a call that it hooks.
   std::atomic<std::uint64_t> told_[kContexts] = {};
+  /// The generation of a context whose kernels may touch memory of the other device.
+  std::atomic<std::uint64_t> reaching_[kContexts] = {};
   std::atomic<bool> refused_{false};  ///< a call of the program was, because of a capture
   std::mutex mutex_;                  ///< of the four below
   std::string failure_;

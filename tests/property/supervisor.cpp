@@ -96,13 +96,21 @@ std::string await(pid_t pid, const MayGoOn& may_go_on) {
   return "exit status " + std::to_string(WEXITSTATUS(status));
 }
 
-// The last line that names a seed: "at SEED"; and the reason, if the process had time to say it.
+bool has(const std::string& text, const std::string& words) {
+  return text.find(words) != std::string::npos;
+}
+
+// The last line that names a seed: "at SEED"; and the reason, if the process had time to say it. A
+// sanitizer that complains lets the process go on to its end: what counts is where it complained.
 Outcome read_output(const std::string& output, const std::string& how) {
   Outcome outcome;
   std::istringstream lines(contents(output));
   std::string rest;
+  bool complained = false;
   for (std::string line; std::getline(lines, line);) {
+    complained = complained || has(line, "WARNING: ThreadSanitizer");
     if (line.rfind("at ", 0) == 0) {
+      if (complained) continue;
       outcome.seed = std::strtoull(line.c_str() + 3, nullptr, 10);
       rest.clear();
     } else if (line.rfind("failed: ", 0) == 0) {
@@ -198,10 +206,6 @@ Machinery machinery_of(const Surroundings& surroundings) {
     if (variable == "CUPOOL_SIM_DEVICES=2") machinery.devices = 2;
   }
   return machinery;
-}
-
-bool has(const std::string& text, const std::string& words) {
-  return text.find(words) != std::string::npos;
 }
 
 }  // namespace
