@@ -72,8 +72,7 @@ Block* BlockCache::take(std::uint64_t capacity, std::size_t most, std::uint64_t 
     BlockList taken;
     {
       const std::lock_guard<SharedMutex> lock(mutex_);
-      small_[index].take(std::clamp<std::size_t>(room, 1, most + 1), &taken);
-      took_small(index, taken.bytes);
+      take_small(index, std::clamp<std::size_t>(room, 1, most + 1), &taken);
     }
     Block* block = taken.pop();
     more->splice(taken);
@@ -96,16 +95,18 @@ inline void BlockCache::note(std::size_t count, Fewest& fewest) const {
   fewest[decay_step_] = std::min(fewest[decay_step_], static_cast<std::uint32_t>(count));
 }
 
-void BlockCache::took_small(std::size_t index, std::uint64_t bytes) {
-  if (small_fewest_ != nullptr) note(small_[index].count(), (*small_fewest_)[index]);
-  small_bytes_ = small_bytes_ - bytes;
-  if (small_[index].empty()) has_small_[index].store(false, std::memory_order_relaxed);
+void BlockCache::take_small(std::size_t index, std::size_t most, BlockList* taken) {
+  if (small_ == nullptr) return;
+  ChainList& small = (*small_)[index];
+  small.take(most, taken);
+  if (small_fewest_ != nullptr) note(small.count(), (*small_fewest_)[index]);
+  small_bytes_ = small_bytes_ - taken->bytes;
+  if (small.empty()) has_small_[index].store(false, std::memory_order_relaxed);
 }
 
 Block* BlockCache::pop_small(std::size_t index) {
   BlockList one;
-  small_[index].take(1, &one);
-  took_small(index, one.bytes);
+  take_small(index, 1, &one);
   return one.pop();
 }
 
@@ -134,11 +135,14 @@ void BlockCache::put(BlockList& quiet) {
     chains.push(chain);
   }
   const std::lock_guard<SharedMutex> lock(mutex_);
+  if (!chains.empty() && small_ == nullptr) {
+    small_ = std::make_unique<std::array<ChainList, kSmallClasses>>();
+  }
   while (!chains.empty()) {
     BlockList chain = chains.pop();
     const std::size_t index = small_class(chain.head->capacity);
     small_bytes_ = small_bytes_ + chain.bytes;
-    small_[index].push(chain);
+    (*small_)[index].push(chain);
     has_small_[index].store(true, std::memory_order_relaxed);
   }
   large_bytes_ = large_bytes_ + large.bytes;
@@ -173,6 +177,16 @@ BlockList BlockCache::evict_to(std::uint64_t keep_bytes) {
   return evicted;
 }
 
+void BlockCache::abandon() {
+  const std::lock_guard<SharedMutex> lock(mutex_);
+  for (std::atomic<bool>& has : has_small_) has.store(false, std::memory_order_relaxed);
+  small_.reset();
+  small_fewest_.reset();
+  large_.clear();
+  small_bytes_ = 0;
+  large_bytes_ = 0;
+}
+
 void BlockCache::evict_half_of_small(BlockList* evicted) {
   if (small_bytes_ > kSmallIdleAllowance) evict_small(small_bytes_ / 2, evicted);
 }
@@ -197,7 +211,7 @@ void BlockCache::end_decay_step() {
     fewest[decay_step_] = static_cast<std::uint32_t>(count);
   };
   for (std::size_t index = 0; small_fewest_ != nullptr && index < kSmallClasses; ++index) {
-    begin(small_[index].count(), (*small_fewest_)[index]);
+    begin(small_ == nullptr ? 0 : (*small_)[index].count(), (*small_fewest_)[index]);
   }
   for (auto& large : large_) begin(large.second.blocks.count, large.second.fewest);
 }

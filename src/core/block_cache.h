@@ -71,6 +71,9 @@ class BlockCache {
   /// Takes out blocks, largest first, until at most `keep_bytes` are left.
   BlockList evict_to(std::uint64_t keep_bytes);
 
+  /// Forgets everything: the context is gone.
+  void abandon();
+
   /// Ends a step of decay.
   void end_decay_step();
 
@@ -90,7 +93,7 @@ class BlockCache {
   };
   using LargeBlocks = std::map<std::uint64_t, Large>;  ///< by capacity; none is empty
   void note(std::size_t count, Fewest& fewest) const;
-  void took_small(std::size_t index, std::uint64_t bytes);
+  void take_small(std::size_t index, std::size_t most, BlockList* taken);
   Block* pop_small(std::size_t index);
   Block* pop_large(LargeBlocks::iterator which);
   void evict_largest(BlockList* evicted) { evicted->push(pop_large(std::prev(large_.end()))); }
@@ -101,8 +104,9 @@ class BlockCache {
 
   mutable SharedMutex mutex_;
   std::size_t decay_step_ = 0;
-  std::array<ChainList, kSmallClasses> small_;
-  // Made by the first step of decay: contexts that come and go leave their caches behind.
+  // Contexts that come and go leave their caches behind: these are made by the first small block
+  // and the first step of decay, and end with the context.
+  std::unique_ptr<std::array<ChainList, kSmallClasses>> small_;
   std::unique_ptr<std::array<Fewest, kSmallClasses>> small_fewest_;
   LargeBlocks large_;
   // Written under the lock.

@@ -93,7 +93,7 @@ class Context {
     });
     ordering_.abandon();
     host_work_.abandon();
-    cache_.evict_to(0);
+    cache_.abandon();
     streams_.clear();
   }
   void revive() { state_.store(State::usable, std::memory_order_release); }

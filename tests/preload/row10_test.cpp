@@ -50,9 +50,9 @@ TEST_P(Row10, ContextsComeAndGoWithoutGrowth) {
     EXPECT_EQ(without_growth(run.process.out), without_growth(plain.out));
     if (!tested_build().has_memory_sanitizer()) {
       // A context that was created and destroyed leaves an empty object behind, with the caches of
-      // two threads: 15 to 16 KiB were seen. One that comes back under its handle leaves nothing.
+      // two threads. One that comes back under its handle leaves nothing.
       const bool created = std::string(mode) == "contexts";
-      EXPECT_LT(grown_kib(run.process.out), grown_kib(plain.out) + (created ? 2 * 67 * 20 : 512))
+      EXPECT_LT(grown_kib(run.process.out), grown_kib(plain.out) + (created ? 2 * 67 * 16 : 512))
           << run.describe();
     }
     auto ours = calls_in(folder.path() + "/ours");
