@@ -115,12 +115,14 @@ case $mode in
     stage "release tests" test_release_library
     # A sanitizer sees most in the engine, the routes, the threads and the ends of processes.
     left_out='FaultIn|/Bad\.|/Setting\.|RealtimeProfile'
-    # Programs that are not ours cannot load a sanitized library.
+    # Programs that are not ours cannot load a sanitized library. The schema test is no preload_test,
+    # and so a build's own.
     left_out+='|Foreign|StartUp|Elf\.|Audit|AnotherPreload|Multiprocessing|report_schema'
     # Without threads of the program the thread sanitizer has little to see.
     unthreaded='IpcFault|/Row7|OddSystem.*/(Driver1|Pool|Attrib|Trim)|Observe'
     unthreaded+='|Trace\.(Comes|IsBounded|OnAFull|ForChrome)|Decay\.(W|Plain|TheD)'
     stage "address sanitizer" sanitized asan "$left_out"
+    stage "report schema" run_tests asan build/asan/ctest_schema.log -R '^report_schema$'
     stage "thread sanitizer" sanitized tsan "$left_out|$unthreaded"
     ;;
   full)

@@ -94,7 +94,6 @@ TEST(Compare, GivesTheProgramNoInputAndItsOwnArguments) {
 }
 
 TEST(Compare, TakesAnotherCupoolOutOfTheRunWithout) {
-  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
   const ScratchFolder folder;
   const std::string script = shell_script(folder, std::string(kWithCupool) + "exit $with");
   preload::Environment preloaded;

@@ -121,12 +121,12 @@ int often(int times) {
 // heap's lock in children of probe_life_fork alone; those of probe_fork need it too, more rarely:
 // none hung in 65 runs.)
 const char* reason_to_skip(std::string_view probe) {
-  const bool forks_while_busy =
-      probe == "probe_fork mode=busy" || probe == "probe_life_fork mode=busy";
-  if (forks_while_busy && tested_build().has_thread_sanitizer()) {
+  const bool forks_from_library = probe == "probe_life_fork mode=busy";
+  if ((forks_from_library || probe == "probe_fork mode=busy") &&
+      tested_build().has_thread_sanitizer()) {
     return "children of busy threads hang at a lock of the thread sanitizer's allocator";
   }
-  if (forks_while_busy && tested_build().has_memory_sanitizer()) {
+  if (forks_from_library && tested_build().has_memory_sanitizer()) {
     return "children of busy threads hang at a lock of the address sanitizer's heap";
   }
   if (probe.find("deep=1") != std::string_view::npos && tested_build().has_memory_sanitizer()) {
