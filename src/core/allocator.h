@@ -19,6 +19,7 @@
 namespace cupool::core {
 
 /// Thread-safe. `std::nullopt` from a try_ function means: not ours, make the real call.
+// What is written apart from what is read. NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding)
 class Allocator {
  public:
   Allocator(const cuda::Driver& driver, const config::Settings& settings);

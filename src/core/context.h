@@ -17,6 +17,7 @@ namespace cupool::core {
 /// Never destroyed: a thread may still look at it when the program destroys the context. A handle
 /// that comes back (a primary context after a reset) is served by the same object, as a new
 /// incarnation. Thread-safe.
+// What is written apart from what is read. NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding)
 class Context {
  public:
   Context(const cuda::Driver& driver, CUcontext handle, Device& device)

@@ -29,6 +29,7 @@ namespace cupool::core {
 /// Thread-safe. Its lock is held while an event is recorded or queried and while a capture begins
 /// or ends (I3), never while the host waits (I4). Lock order: this lock is taken before any other;
 /// that of the open epoch's blocks after all others, and nothing is called under it.
+// What is written apart from what is read. NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding)
 class Ordering {
  public:
   Ordering(const cuda::Driver& driver, CUcontext context, stats::DeviceStats& stats);
