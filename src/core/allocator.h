@@ -305,9 +305,12 @@ class Allocator {
                                            const Block* found);
   EpochNumber retire(Block& block);
   CUresult free_claimed(Block& block);
-  CUresult free_singly(Block& block);
+  static bool add_to_batch(Context& context, ThreadCache& cache, Block& block);
+  CUresult free_waiting(Block& block);
+  CUresult free_singly(Block& block, std::uint64_t start_ns);
   CUresult end_batch(Context& context, ThreadCache& cache);
   CUresult end_batch(Context& context, ThreadCache& cache, std::uint64_t start_ns);
+  bool waits_for_context(Context& context) const;
   bool may_wait(Context& context) const;
   CUresult finish_free(Context& context, EpochNumber epoch, std::uint64_t bytes_freed);
   CUresult wait_for_context(Context& context, EpochNumber epoch, stats::Counter reason);

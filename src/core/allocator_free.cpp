@@ -26,14 +26,29 @@ constexpr std::uint64_t kBatchShare = 16;
 
 }  // namespace
 
-// Whether a free in this context may have to wait for more than the pending bound.
-inline bool Allocator::may_wait(Context& context) const {
+// Whether a free in this context may have to wait for more than host work that has events, and the
+// pending bound.
+inline bool Allocator::waits_for_context(Context& context) const {
   const config::FreeMode mode = free_mode();
   if (mode == config::FreeMode::ordered) return false;
   return mode == config::FreeMode::sync || host_reachable_.any(HostReachable::Kind::managed) ||
          host_reachable_.any(HostReachable::Kind::zero_copy) ||
-         context.host_work().needs_context() || context.host_work().maybe_pending() ||
-         !serving_.load(std::memory_order_relaxed);
+         context.host_work().needs_context() || !serving_.load(std::memory_order_relaxed);
+}
+
+inline bool Allocator::may_wait(Context& context) const {
+  return waits_for_context(context) ||
+         (context.host_work().maybe_pending() && free_mode() != config::FreeMode::ordered);
+}
+
+// Adds a block to the thread's batch. True: the batch is due.
+[[gnu::always_inline]] inline bool Allocator::add_to_batch(Context& context, ThreadCache& cache,
+                                                           Block& block) {
+  const ThreadCache::Guard guard(cache);
+  Tally& tally = cache.tally;
+  tally.count_free(block.requested, block.capacity);
+  if (tally.is_due(cache.limits.tally)) tally.fold(context.stats());
+  return cache.retire(&block);
 }
 
 // Nothing but to keep the block with the thread, unless the mode or the program's host memory asks
@@ -41,22 +56,12 @@ inline bool Allocator::may_wait(Context& context) const {
 [[gnu::always_inline]] inline CUresult Allocator::free_claimed(Block& block) {
   Context& context = *block.context;
   ThreadCache* cache = may_wait(context) ? nullptr : thread_cache(context);
-  if (cache == nullptr) return free_singly(block);
+  if (cache == nullptr) return free_waiting(block);
   const bool timed = is_timed();
   const std::uint64_t start = timed ? util::now_ns() : 0;
-  bool due = false;
-  {
-    const ThreadCache::Guard guard(*cache);
-    Tally& tally = cache->tally;
-    tally.count_free(block.requested, block.capacity);
-    if (tally.is_due(cache->limits.tally)) tally.fold(context.stats());
-    due = cache->retire(&block);
-  }
-  if (!due) {
-    if (timed) context.stats().free_time().record(util::now_ns() - start, kTimedShare);
-    return CUDA_SUCCESS;
-  }
-  return end_batch(context, *cache, start);
+  if (add_to_batch(context, *cache, block)) return end_batch(context, *cache, start);
+  if (timed) context.stats().free_time().record(util::now_ns() - start, kTimedShare);
+  return CUDA_SUCCESS;
 }
 
 std::optional<CUresult> Allocator::try_free(CUdeviceptr address) {
@@ -82,16 +87,31 @@ bool Allocator::try_free_live(CUdeviceptr address) {
   return result;
 }
 
-[[gnu::noinline]] CUresult Allocator::free_singly(Block& block) {
+// The free waits for copies and callbacks first, so that the block can go to the thread's batch
+// like any other: a program that copies between its kernels frees mostly so.
+[[gnu::noinline]] CUresult Allocator::free_waiting(Block& block) {
+  Context& context = *block.context;
+  const std::uint64_t start = util::now_ns();
+  if (waits_for_context(context)) return free_singly(block, start);
+  ThreadCache* cache = thread_cache(context);
+  // A failure is met, and answered, once more behind the block's retirement.
+  if (cache == nullptr || wait_for_host_work(context) != CUDA_SUCCESS) {
+    return free_singly(block, start);
+  }
+  if (add_to_batch(context, *cache, block)) return end_batch(context, *cache, start);
+  context.stats().free_time().record(util::now_ns() - start);
+  return CUDA_SUCCESS;
+}
+
+CUresult Allocator::free_singly(Block& block, std::uint64_t start_ns) {
   Context& context = *block.context;
   DeviceStats& stats = context.stats();
-  const std::uint64_t start = util::now_ns();
   stats.add(Counter::free_calls_total);
   stats.add(Counter::free_bytes_total, block.requested);
   stats::this_thread().add_frees(1);
   const std::uint64_t capacity = block.capacity;
   const CUresult result = finish_free(context, retire(block), capacity);
-  stats.free_time().record(util::now_ns() - start);
+  stats.free_time().record(util::now_ns() - start_ns);
   return result;
 }
 
@@ -174,7 +194,7 @@ CUresult Allocator::finish_free(Context& context, EpochNumber epoch, std::uint64
         result = wait_for_context(context, epoch, Counter::free_waits_zero_copy_total);
       } else if (context.host_work().needs_context()) {
         result = wait_for_context(context, epoch, Counter::free_waits_host_copy_total);
-      } else if (context.host_work().maybe_pending() && !CUPOOL_MUTATED("no-host-wait")) {
+      } else if (context.host_work().maybe_pending()) {
         result = wait_for_host_work(context);
         // The program may lean on the wait: all of the context's work covers the copies too.
         if (cuda::is_refusal(result)) {
@@ -204,6 +224,7 @@ CUresult Allocator::wait_for_context(Context& context, EpochNumber epoch, Counte
 }
 
 CUresult Allocator::wait_for_host_work(Context& context) {
+  if (CUPOOL_MUTATED("no-host-wait")) return CUDA_SUCCESS;
   const std::uint64_t start = util::now_ns();
   bool waited = false;
   const CUresult result = context.host_work().wait(&waited);

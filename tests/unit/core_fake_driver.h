@@ -83,6 +83,9 @@ inline CUresult record(CUcontext, CUevent event) {
   recorded->number.store(gpu.recorded.fetch_add(1) + 1);
   return CUDA_SUCCESS;
 }
+inline CUresult record_on_stream(CUevent event, CUstream) {
+  return record(nullptr, event);
+}
 inline CUresult query(CUevent event) {
   spend();
   gpu.queries.fetch_add(1, std::memory_order_relaxed);
@@ -141,6 +144,7 @@ inline cuda::Driver fake_driver() {
   driver.cuDeviceTotalMem_v2 = fake::total_memory;
   driver.cuEventCreate = fake::create_event;
   driver.cuCtxRecordEvent = fake::record;
+  driver.cuEventRecord = fake::record_on_stream;
   driver.cuEventQuery = fake::query;
   driver.cuEventSynchronize = fake::wait;
   driver.cuCtxSynchronize = fake::synchronize;

@@ -204,6 +204,36 @@ TEST_F(FastPathTest, WhereMuchMayBePendingHardlyAnyCallEndsABatch) {
   expect_identity();
 }
 
+// A program that copies, waits for the copy and frees: the free finds it done, or waits, and the
+// block then goes the way of all others.
+class AfterCopiesTest : public FastPathTest, public testing::WithParamInterface<Work> {};
+
+TEST_P(AfterCopiesTest, FreesShareFences) {  // I5
+  start({{"CUPOOL_FREE_MODE", "auto"}});
+  gpu.work.store(GetParam());
+  const auto copy_and_free = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      const CUdeviceptr block = allocate(4096);
+      context_->host_work().submitted(CU_STREAM_LEGACY);
+      ASSERT_TRUE(context_->host_work().maybe_pending());
+      free(block);
+      ASSERT_FALSE(context_->host_work().maybe_pending());
+    }
+  };
+  copy_and_free(2000);
+  const std::uint64_t fences = count(Counter::fences_total);
+  const std::uint64_t waits = count(Counter::free_waits_total);
+  copy_and_free(6400);
+  EXPECT_LE(count(Counter::fences_total) - fences, 6400u / 64);
+  EXPECT_EQ(count(Counter::free_waits_total) - waits, GetParam() == Work::none ? 0u : 6400u);
+  EXPECT_EQ(count(Counter::free_calls_total), 8400u);
+  expect_identity();
+}
+INSTANTIATE_TEST_SUITE_P(Gpu, AfterCopiesTest, testing::Values(Work::none, Work::held),
+                         [](const auto& tested) {
+                           return tested.param == Work::none ? "Idle" : "Busy";
+                         });
+
 TEST_F(FastPathTest, WhatAThreadOnlyFreesIsAllForOthers) {
   constexpr int kBlocks = 4096;
   const auto passed = allocate_several(kBlocks, 4096);
