@@ -116,6 +116,14 @@ inline bool Allocator::can_serve(Context& context, std::uint64_t bytes) const {
   return block;
 }
 
+// Whether the driver serves because the pools are still to be started. While a stream captures, it
+// could refuse; what a pool gives does no harm.
+bool Allocator::pools_are_awaited(Device& device) {
+  if (device.pools_are_started() || Ordering::any_capture()) return false;
+  if (device.wants_pools_started()) wake_starter_.load(std::memory_order_relaxed)();
+  return true;
+}
+
 std::optional<CUresult> Allocator::try_allocate(std::uint64_t bytes, CUdeviceptr* address) {
   if (bytes == 0 || address == nullptr) return std::nullopt;
   Context* context = registry_.current();
@@ -129,6 +137,7 @@ std::optional<CUresult> Allocator::try_allocate(std::uint64_t bytes, CUdeviceptr
   const std::uint64_t start = util::now_ns();
   context = registry_.ask_for_current(context);
   if (context == nullptr || !can_serve(*context, bytes)) return std::nullopt;
+  if (pools_are_awaited(context->device())) return std::nullopt;
   const std::uint64_t capacity = capacity_for(bytes);
   Counter served_by = Counter::served_shared_cache_total;
   Block* block = take_quiet_block(*context, capacity, &served_by);

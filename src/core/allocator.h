@@ -207,6 +207,18 @@ class Allocator {
 
   /// From now on CUPOOL_PREALLOC is left to preallocate_some(), and `wake` says that there is work.
   void preallocate_elsewhere(void (*wake)()) { wake_preallocator_.store(wake); }
+  /// From now on pools are started by start_some_pools(), and `wake` says that there is one to
+  /// start.
+  void start_pools_elsewhere(void (*wake)()) {
+    wake_starter_.store(wake);
+    registry_.start_pools_later(true);
+  }
+  /// Starts the pools of the devices that await it. False: some are still to be started, where no
+  /// context could be used.
+  bool start_some_pools();
+  /// There is nobody to do so: the program's own calls do.
+  void start_pools_at_first() { registry_.start_pools_later(false); }
+
   /// Reserves a slice of it on some device. True: and there is more that could be, at once.
   bool preallocate_some();
   /// Whether there is more to reserve on any device.
@@ -274,6 +286,7 @@ class Allocator {
   bool more_given_back(Context& context, std::uint64_t* tried_ns);
   bool give_back_cached(Context& context);
   bool can_serve(Context& context, std::uint64_t bytes) const;
+  bool pools_are_awaited(Device& device);
   Block* take_own(Context& context, std::uint64_t bytes);
   static Block* take_counted(Context& context, ThreadCache& cache, std::uint64_t bytes);
   Block* collect_and_take(Context& context, ThreadCache& cache, std::uint64_t bytes);
@@ -332,6 +345,7 @@ class Allocator {
   IpcImports imports_;
   HostReachable host_reachable_;
   std::atomic<void (*)()> wake_preallocator_{nullptr};
+  std::atomic<void (*)()> wake_starter_{nullptr};
   std::atomic<bool> agents_found_{false};
   std::atomic<int> giving_back_{0};             ///< threads that are
   std::atomic<std::uint64_t> gave_back_ns_{0};  ///< when one was done with it last; 0: never

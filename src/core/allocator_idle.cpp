@@ -210,6 +210,17 @@ bool Allocator::trim_unneeded(Context& context, std::uint64_t most_bytes, bool* 
   return true;
 }
 
+bool Allocator::start_some_pools() {
+  bool all = true;
+  for (Device* device : registry_.devices()) {
+    for (Context* context : registry_.contexts_of(device->ordinal())) {
+      if (device->awaits_pools() && context->usable()) device->start_pools(*context);
+    }
+    all = all && !device->awaits_pools();
+  }
+  return all;
+}
+
 bool Allocator::preallocate_some() {
   GivingBack part(*this);
   part.gave_back = true;  // if it was told to end meanwhile

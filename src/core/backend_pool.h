@@ -50,6 +50,10 @@ class PoolBackend final : public Backend {
   bool can_share(std::uint64_t capacity) const;
   CUresult share(std::uint64_t capacity, CUdeviceptr address, SharedMemory* memory);
 
+  /// Makes the pools, has a block of each and gives it back to the device: what takes long the
+  /// first time only. For a thread of ours; where it fails, the program's own call makes them.
+  void start(Context& context);
+
   /// Reserves CUPOOL_PREALLOC bytes in the pool of large blocks. `context` is current.
   void preallocate(Context& context);
 

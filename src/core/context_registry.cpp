@@ -105,6 +105,12 @@ void ContextRegistry::use_plain_memory() {
   for (Device* device : devices()) device->use_plain_memory();
 }
 
+void ContextRegistry::start_pools_later(bool later) {
+  start_pools_later_.store(later, std::memory_order_release);
+  if (later) return;
+  for (Device* device : devices()) device->start_pools_at_first();
+}
+
 void ContextRegistry::device_in_use(int ordinal) {
   if (!note_device_in_use(ordinal)) return;
   for (Device* device : devices()) device->admit(ordinal);
@@ -131,7 +137,10 @@ Context* ContextRegistry::find_or_create(CUcontext handle) {
     // Driver calls under this lock only read properties.
     const std::lock_guard<std::mutex> lock(mutex_);
     Device*& device = devices_[static_cast<std::size_t>(ordinal)];
-    if (device == nullptr) device = new Device(driver_, ordinal, settings_);
+    if (device == nullptr) {
+      device = new Device(driver_, ordinal, settings_);
+      if (start_pools_later_.load(std::memory_order_acquire)) device->start_pools_later();
+    }
     if (plain_memory_.load(std::memory_order_acquire)) device->use_plain_memory();
     Context*& context = contexts_[handle];
     if (context != nullptr && &context->device() != device) context = nullptr;  // used again

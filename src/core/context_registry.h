@@ -76,6 +76,10 @@ class ContextRegistry {
   /// New memory of every device, of those that come later too, is plain from now on.
   void use_plain_memory();
 
+  /// From now on devices that come into use leave the start of their pools to a thread of ours; or
+  /// no device does.
+  void start_pools_later(bool later);
+
   /// The process has made a context on device `ordinal`: other devices' memory is open to it from
   /// now on, as plain memory is.
   void device_in_use(int ordinal);
@@ -94,6 +98,7 @@ class ContextRegistry {
   std::array<Device*, stats::kMaxDevices> devices_{};
   std::atomic<std::uint64_t> generation_{1};
   std::atomic<bool> plain_memory_{false};
+  std::atomic<bool> start_pools_later_{false};
   std::atomic<bool> trusts_hooks_{true};
 };
 

@@ -34,6 +34,10 @@ Device::Device(const cuda::Driver& driver, int ordinal, const config::Settings& 
 
   find_peers();
   choose_backend(settings.backend);
+  // Who names the pools, or says how large they are to be, has them from the start.
+  may_start_later_ = settings.pool_start == config::PoolStart::background && pools_ != nullptr &&
+                     settings.backend != config::Backend::pool && limits_.prealloc == 0 &&
+                     limits_.max_size == 0;
 }
 
 void Device::find_peers() {
@@ -73,6 +77,18 @@ void Device::choose_backend(config::Backend wanted) {
   // Never destroyed: blocks and exit handlers may still need them.
   pools_ = new PoolBackend(driver_, *this);
   backend_.store(pools_, std::memory_order_release);
+}
+
+bool Device::wants_pools_started() {
+  constexpr unsigned kFew = 3;
+  if (before_pools_.fetch_add(1, std::memory_order_relaxed) != kFew) return false;
+  Start waits = Start::waits;
+  return pool_start_.compare_exchange_strong(waits, Start::awaited, std::memory_order_acq_rel);
+}
+
+void Device::start_pools(Context& context) {
+  pools_->start(context);
+  pool_start_.store(Start::done, std::memory_order_release);
 }
 
 CUresult Device::allocate_last(Context& context, std::uint64_t capacity, CUdeviceptr* address) {

@@ -51,6 +51,27 @@ class Device {
   CUresult allocate_last(Context& context, std::uint64_t capacity, CUdeviceptr* address);
   /// Where the memory of a block of `source` goes back to.
   Backend& backend_of(BlockSource source);
+  /// Whether anything is to be served now. The first block of any pool of a process takes the
+  /// driver some 10 ms (docs/measurements): a thread of ours makes it, by start_pools(), and until
+  /// then allocations are the driver's own.
+  bool pools_are_started() const {
+    return pool_start_.load(std::memory_order_acquire) == Start::done ||
+           backend_.load(std::memory_order_relaxed) == &plain_;
+  }
+  /// Counts such an allocation. True for one of them: the pools are to be started now. A program
+  /// that allocates less has no use for them.
+  bool wants_pools_started();
+  /// Whether they are, and nobody has.
+  bool awaits_pools() const {
+    return pool_start_.load(std::memory_order_acquire) == Start::awaited;
+  }
+  void start_pools(Context& context);
+  /// Before anything is allocated: leaves the start to start_pools(), if the settings do.
+  void start_pools_later() {
+    if (may_start_later_) pool_start_.store(Start::waits, std::memory_order_release);
+  }
+  /// The first block from a pool is its own start.
+  void start_pools_at_first() { pool_start_.store(Start::done, std::memory_order_release); }
   /// From now on new memory is plain; what the pools have given stays.
   void use_plain_memory() { backend_.store(&plain_, std::memory_order_release); }
   /// Whether a quiet block stays with us. Not a pool's, once plain memory is wanted; nor a small
@@ -116,6 +137,10 @@ class Device {
   MallocBackend plain_;
   PoolBackend* pools_ = nullptr;  ///< null: the device has none, or they are not wanted
   std::atomic<Backend*> backend_{&plain_};
+  enum class Start { waits, awaited, done };
+  bool may_start_later_ = false;
+  std::atomic<Start> pool_start_{Start::done};
+  std::atomic<unsigned> before_pools_{0};  ///< allocations
   std::mutex mutex_;
   bool preallocated_ = false;
   std::atomic<bool> preallocates_{false};

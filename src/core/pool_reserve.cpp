@@ -1,5 +1,6 @@
-// What the pools keep reserved: as much as CUPOOL_PREALLOC says from the start, and less after a
-// while where nobody needs it (CUPOOL_DECAY_MS).
+// What the pools have before and beyond what the program asks for: their first blocks, and what
+// they keep reserved: as much as CUPOOL_PREALLOC says from the start, and less after a while where
+// nobody needs it (CUPOOL_DECAY_MS).
 #include <algorithm>
 
 #include "core/backend_pool.h"
@@ -26,6 +27,18 @@ void warn_of_threshold(const Device::Limits& limits) {
 }
 
 }  // namespace
+
+void PoolBackend::start(Context& context) {
+  const cuda::ContextScope scope(driver_, context.handle());
+  if (!scope.ok()) return;
+  for (const std::uint64_t capacity : {capacity_for(1), kLargeUnit}) {
+    CUdeviceptr address = 0;
+    if (allocate(context, capacity, &address) != CUDA_SUCCESS) return;
+    if (!release(context, address) && !release(context, address)) device_.add_orphans({address});
+  }
+  // What lies idle in the default pool may be the program's.
+  if (!device_.limits().use_default_pool) trim(context);
+}
 
 void PoolBackend::preallocate(Context& context) {
   warn_of_threshold(device_.limits());

@@ -1,4 +1,4 @@
-// The thread visits contexts for a part of its work at a time and pauses between the parts.
+// The threads visit contexts for a part of their work at a time and pause between the parts.
 #include "process/housekeeping.h"
 
 #include <algorithm>
@@ -28,6 +28,8 @@ microseconds decay_step{0};  // 0: nothing decays
 std::mutex mutex;
 std::condition_variable* woken = nullptr;  // never destroyed: the thread waits to the end
 bool work_waits = false;
+bool starter_is_wanted = false;
+bool starter_runs = false;
 
 void wake() {
   {
@@ -68,12 +70,49 @@ void* run(void*) {
   }
 }
 
+bool starter_may_end() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  starter_runs = starter_is_wanted;
+  starter_is_wanted = false;
+  return !starter_runs;
+}
+
+// Lives as long as there are pools to start.
+void* start_pools(void*) {
+  for (bool all_started = false;;) {
+    if (all_started && starter_may_end()) return nullptr;
+    {
+      const ContextVisit visit;
+      all_started = visit.allowed() && (cuda::shut_down() || served->start_some_pools());
+    }
+    if (!all_started) std::this_thread::sleep_for(kPatience);
+  }
+}
+
+void wake_starter() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (starter_runs) {
+      starter_is_wanted = true;
+      return;
+    }
+    starter_runs = true;
+  }
+  if (start_background("cupool-start", start_pools)) return;
+  CUPOOL_LOG(info, "no thread to start the pools; the next allocation waits for them");
+  served->start_pools_at_first();
+}
+
 }  // namespace
 
 void start_housekeeping(core::Allocator& allocator, const config::Settings& settings) {
   const bool preallocates = settings.prealloc_background && settings.prealloc.value != 0;
-  if (settings.decay.count() == 0 && !preallocates) return;
   served = &allocator;
+  if (settings.pool_start == config::PoolStart::background) {
+    expect_context_visits();
+    allocator.start_pools_elsewhere(wake_starter);
+  }
+  if (settings.decay.count() == 0 && !preallocates) return;
   woken = new std::condition_variable;
   decay_step = std::chrono::duration_cast<microseconds>(settings.decay) /
                static_cast<int>(core::BlockCache::kDecaySteps);

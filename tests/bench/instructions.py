@@ -47,7 +47,8 @@ def self_cost(profile, library):
 def run(options, pairs, folder):
     profile = os.path.join(folder, str(pairs))
     environment = dict(os.environ, LD_PRELOAD=options.library, LD_LIBRARY_PATH=options.driver,
-                       CUPOOL_STATS="off", CUPOOL_MAX_PENDING="1G", CUPOOL_SIM_MODE="early",
+                       CUPOOL_STATS="off", CUPOOL_MAX_PENDING="1G", CUPOOL_POOL_START="first",
+                       CUPOOL_SIM_MODE="early",
                        CUPOOL_SIM_MEMORY="512M")  # more is beyond valgrind's address space
     done = subprocess.run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={profile}",
                            options.program, str(pairs), str(options.bytes)],

@@ -34,6 +34,7 @@ PROGRAMS = [
     ("pressure", "faults/programs/pressure", {"CUPOOL_SIM_MEMORY": "128M"}),
     ("pressure_prealloc", "faults/programs/pressure",
      {"CUPOOL_SIM_MEMORY": "256M", "CUPOOL_PREALLOC": "48M"}),
+    ("crowd_start", "faults/programs/crowd", {"CUPOOL_POOL_START": "background"}),
     ("crowd_default_pool", "faults/programs/crowd", {"CUPOOL_POOL": "default"}),
     ("contexts", "faults/programs/contexts", {"CUPOOL_SIM_DEVICES": "2"}),
     ("runtime", "preload/probes/probe_runtime_shared threads=1", {}),
@@ -103,7 +104,7 @@ class Sweep:
         sim = self.build / "tests/sim"
         own = dict(next(row[2] for row in PROGRAMS if row[0] == name))
         values = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/", "LC_ALL": "C",
-                  "CUPOOL_SIM_JUDGE": "1"}
+                  "CUPOOL_SIM_JUDGE": "1", "CUPOOL_POOL_START": "first"}
         folders = [str(sim / folder) for folder in (own.pop("LD_LIBRARY_PATH", None), "lib")
                    if folder]
         values["LD_LIBRARY_PATH"] = ":".join(folders)

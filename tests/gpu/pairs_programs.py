@@ -117,35 +117,41 @@ def programs(session):
                   ["program", "variant", "runs", "median (min–max)", "to the peer's"], rows)
 
 
-def process_ms(environment):
+def process_ms(arguments, environment):
     """Time of a whole process. A wait without a time limit: subprocess polls coarsely with one."""
     begin = time.perf_counter()
-    done = subprocess.run([built("start_up")], env=environment, stdin=subprocess.DEVNULL,
+    done = subprocess.run([built("start_up"), *arguments], env=environment, stdin=subprocess.DEVNULL,
                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     milliseconds = (time.perf_counter() - begin) * 1e3
     if done.returncode != 0:
-        raise RuntimeError(f"start_up: exit {done.returncode}")
+        raise RuntimeError(f"start_up {arguments}: exit {done.returncode}")
     return milliseconds
 
 
-def startup(session):
-    """Time that cupool adds to the shortest program: differences of neighbouring runs."""
+def added_to(session, shape, arguments):
+    """Time that cupool adds to a short program: differences of neighbouring runs."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("CUPOOL_") and k != "LD_PRELOAD"}
     preloaded = {**clean, **VARIANTS["cupool"], "LD_PRELOAD": session.options.library,
                  **dict(kv.split("=", 1) for kv in session.options.env)}
     environments = {"legacy": clean, "cupool": preloaded}
     found = {name: [] for name in environments}
     for name in environments:  # files and the driver's cache are read once
-        process_ms(environments[name])
+        process_ms(arguments, environments[name])
     for i, name in in_turn(session, list(environments), STARTS):
-        found[name].append(process_ms(environments[name]))
-        session.rows.append([session.section, "start_up", name, i, "process_ms", f"{found[name][-1]:.4f}"])
+        found[name].append(process_ms(arguments, environments[name]))
+        session.rows.append([session.section, f"start_up, {shape}", name, i, "process_ms",
+                             f"{found[name][-1]:.4f}"])
     added = [mine - legacy for mine, legacy in zip(found["cupool"], found["legacy"])]
     low, median, high = quartiles(added)
-    session.require("start-up: time added to one cudaMalloc", median <= STARTUP_MS,
+    session.require(f"start-up: time added to {shape}", median <= STARTUP_MS,
                     f"{median:.2f} ms (quartiles {low:.2f}–{high:.2f}, {STARTS} runs each)",
                     f"<= {STARTUP_MS:g} ms")
-    session.table(f"A program with one cudaMalloc, whole process, {STARTS} alternating runs (ms)",
-                  ["without", "with cupool", "added: median (quartiles)"],
-                  [[spread(found["legacy"]), spread(found["cupool"]),
-                    f"{median:.2f} ({low:.2f}–{high:.2f})"]])
+    return [shape, spread(found["legacy"]), spread(found["cupool"]), f"{median:.2f} ({low:.2f}–{high:.2f})"]
+
+
+def startup(session):
+    shapes = {"one cudaMalloc": [], "8 blocks, once": ["blocks=8"],
+              "8 blocks, 30 times": ["blocks=8", "rounds=30"]}
+    session.table(f"Short programs, whole process, {STARTS} alternating runs (ms)",
+                  ["program", "without", "with cupool", "added: median (quartiles)"],
+                  [added_to(session, shape, arguments) for shape, arguments in shapes.items()])

@@ -1,15 +1,58 @@
-// The shortest program that uses CUDA: one cudaMalloc and its cudaFree. What a preload adds to it
-// is what it adds to the start and the end of any; pairs.py takes the time of the whole process.
+// Short programs that use CUDA: what a preload adds to their start and end. pairs.py takes the time
+// of the whole process. Arguments: blocks=N (default 1: one cudaMalloc and its cudaFree, the
+// shortest of all), rounds=N (default 1): so many times, N blocks are allocated, filled by a
+// kernel, copied back and freed.
 #include <cuda_runtime.h>
+
+#include <algorithm>
+#include <vector>
 
 #include "gpu_test.h"
 
-int main() {
+namespace {
+
+constexpr size_t kBytes = 1 << 20;
+
+__global__ void fill(unsigned char* bytes, unsigned char value) {
+  bytes[blockIdx.x * blockDim.x + threadIdx.x] = value;
+}
+
+double longest_ms = 0;
+
+unsigned char* allocate() {
+  void* block = nullptr;
   const auto begin = gpu_test::Clock::now();
-  void* pointer = nullptr;
-  MUST(cudaMalloc(&pointer, 1 << 20));
-  const double first = gpu_test::seconds_since(begin) * 1e3;
-  MUST(cudaFree(pointer));
-  std::printf("time first_malloc_ms=%.3f\n", first);
+  MUST(cudaMalloc(&block, kBytes));
+  longest_ms = std::max(longest_ms, gpu_test::seconds_since(begin) * 1e3);
+  return static_cast<unsigned char*>(block);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto blocks = static_cast<size_t>(gpu_test::number(argc, argv, "blocks", 1));
+  const auto rounds = gpu_test::number(argc, argv, "rounds", 1);
+  const auto begin = gpu_test::Clock::now();
+  unsigned char* first = allocate();
+  const double first_ms = gpu_test::seconds_since(begin) * 1e3;
+  longest_ms = 0;
+  std::vector<unsigned char> copy(kBytes);
+  for (long round = 0; blocks > 1 && round < rounds; ++round) {
+    std::vector<unsigned char*> all;
+    for (size_t i = 0; i < blocks; ++i) {
+      const auto value = static_cast<unsigned char>(round + static_cast<long>(i));
+      all.push_back(allocate());
+      fill<<<kBytes / 256, 256>>>(all.back(), value);
+      MUST(cudaGetLastError());
+      MUST(cudaMemcpy(copy.data(), all.back(), kBytes, cudaMemcpyDeviceToHost));
+      if (copy.front() != value || copy.back() != value) {
+        std::printf("WRONG bytes\n");
+        return 3;
+      }
+    }
+    for (unsigned char* block : all) MUST(cudaFree(block));
+  }
+  MUST(cudaFree(first));
+  std::printf("time first_malloc_ms=%.3f longest_malloc_ms=%.3f\n", first_ms, longest_ms);
   return 0;
 }

@@ -10,6 +10,7 @@ namespace {
 
 const NamedEnvironment kSeries = {"Series", {{"CUPOOL_STATS_INTERVAL", "1"}}};
 const NamedEnvironment kDecay = {"Decay", {{"CUPOOL_DECAY_MS", "4"}}};
+const NamedEnvironment kStart = {"Start", {{"CUPOOL_POOL_START", "background"}}};
 const NamedEnvironment kAll = {"All",
                                {{"CUPOOL_STATS_INTERVAL", "1"},
                                 {"CUPOOL_DECAY_MS", "4"},
@@ -32,7 +33,7 @@ TEST_P(BackgroundIsHarmless, WhateverTheProgramDoes) {
 
 INSTANTIATE_TEST_SUITE_P(
     Each, BackgroundIsHarmless,
-    testing::Combine(testing::Values(kSeries, kAll),
+    testing::Combine(testing::Values(kSeries, kStart, kAll),
                      testing::Values("probe_series mode=contexts", "probe_series mode=reset",
                                      "probe_fork mode=busy", "probe_contexts",
                                      "probe_runtime_shared threads=3 iterations=60")),
@@ -41,6 +42,14 @@ INSTANTIATE_TEST_SUITE_P(
       for (char& c : name) c = std::isalnum(c) != 0 ? c : '_';
       return name;
     });
+
+TEST(BackgroundStart, EndsWithTheProcessHoweverItLeaves) {
+  for (const char* mode : {"return", "exit", "_exit", "quick_exit", "thread"}) {
+    SCOPED_TRACE(mode);
+    expect_same(std::string("probe_exit mode=") + mode, 7, 1,
+                with(kStart.extra, {{"CUPOOL_SIM_FIRST_POOL_MS", "20"}}));
+  }
+}
 
 class Background : public testing::TestWithParam<NamedEnvironment> {};
 

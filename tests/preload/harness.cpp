@@ -91,7 +91,9 @@ Environment base_environment() {
                              {"HOME", "/tmp"},
                              {"LC_ALL", "C"},
                              {"LD_LIBRARY_PATH", tested_build().simulated_driver()},
-                             {"CUPOOL_SIM_JUDGE", "1"}};
+                             {"CUPOOL_SIM_JUDGE", "1"},
+                             // What a program allocates first is looked at as well.
+                             {"CUPOOL_POOL_START", "first"}};
   // Sanitizer options of the caller stay in force, and a fault must end the probe with an error.
   for (const char* name : {"ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS"}) {
     if (const char* value = std::getenv(name)) environment[name] = value;

@@ -78,7 +78,7 @@ def run(arguments, probe, settings):
     with tempfile.TemporaryDirectory() as folder:
         preload = f"{arguments.runtime}:{arguments.library}" if arguments.runtime else arguments.library
         environment = {"PATH": os.environ["PATH"], "LC_ALL": "C", "LD_LIBRARY_PATH": arguments.driver,
-                       "LD_PRELOAD": preload, "CUPOOL_STATS": "json",
+                       "LD_PRELOAD": preload, "CUPOOL_STATS": "json", "CUPOOL_POOL_START": "first",
                        "CUPOOL_STATS_FILE": f"{folder}/%p.json", **{key: value.replace("%FOLDER%", folder) for key, value in settings.items()}}
         environment.update({key: os.environ[key] for key in os.environ if key.endswith("SAN_OPTIONS")})
         words = probe.split()

@@ -243,7 +243,11 @@ Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
   if (options.mutation.empty() && options.forgets.empty()) {
     if (refused) set("CUPOOL_SIM_FAIL", refusal);
     set("CUPOOL_DECAY_MS", pick({"", "", "1", "4"}));
-  } else if (options.mutation == "synchronises-into-capture") {
+    set("CUPOOL_POOL_START", pick({"first", "first", "first", "background"}));
+  } else {
+    set("CUPOOL_POOL_START", "first");  // what is wrong is to be seen soon
+  }
+  if (options.mutation == "synchronises-into-capture") {
     set("CUPOOL_SIM_FAIL", refusal);
   }
   set("CUPOOL_TEST_MUTATION", options.mutation);

@@ -178,6 +178,9 @@ CUresult allocate(Entry& in, CUdeviceptr* out, size_t bytes, Pool* pool, CUstrea
   enter(*pool, placement.address, bytes);
   w.judge.pool_allocated(placement.address, bytes, op->at);
   *out = placement.address;
+  static bool any_before = false;  // under the world's lock
+  if (!any_before) in.takes(w.settings.first_pool_ms);
+  any_before = true;
   return stream->context->sticky;
 }
 

@@ -37,10 +37,9 @@ Entry::Entry(Call call, bool per_thread, Needs needs) : per_thread_(per_thread) 
 }
 
 Entry::~Entry() {
-  if (returns_late_ && world().settings.return_ms != 0) {
-    const auto pause = std::chrono::milliseconds(world().settings.return_ms);
+  if (pause_ms_ != 0) {
     lock_.unlock();
-    std::this_thread::sleep_for(pause);
+    std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms_));
     return;
   }
   if (cost_ns_ == 0 || began_ns_ == 0) return;
@@ -48,6 +47,10 @@ Entry::~Entry() {
   // (facts.md, Times: "collapses under threads").
   while (now_ns() - began_ns_ < cost_ns_) {
   }
+}
+
+void Entry::returns_late() {
+  pause_ms_ += world().settings.return_ms;
 }
 
 CUresult usable(const Context& context) {

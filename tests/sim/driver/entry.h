@@ -52,7 +52,9 @@ class Entry {
   /// Timed mode: the call costs the host this long in all (facts.md, Times).
   void costs(uint64_t ns) { cost_ns_ += ns; }
   /// The call may return some time after other threads have seen what it did (return_ms).
-  void returns_late() { returns_late_ = true; }
+  void returns_late();
+  /// The call returns that much later, and nobody waits for it meanwhile.
+  void takes(uint64_t ms) { pause_ms_ += ms; }
 
  private:
   bool per_thread_;
@@ -60,7 +62,7 @@ class Entry {
   Lock lock_;
   uint64_t began_ns_ = 0;
   uint64_t cost_ns_ = 0;
-  bool returns_late_ = false;
+  uint64_t pause_ms_ = 0;
 };
 
 /// A context that may be used: alive and without a sticky error.

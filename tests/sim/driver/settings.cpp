@@ -137,6 +137,8 @@ Settings read_settings() {
     return true;
   });
   read("CUPOOL_SIM_RETURN_MS", [&](const char* v) { return parse_milliseconds(v, &s.return_ms); });
+  read("CUPOOL_SIM_FIRST_POOL_MS",
+       [&](const char* v) { return parse_milliseconds(v, &s.first_pool_ms); });
   read("CUPOOL_SIM_PATIENCE_MS",
        [&](const char* v) { return parse_milliseconds(v, &s.patience_ms); });
   read("CUPOOL_SIM_DEADLOCK_MS",

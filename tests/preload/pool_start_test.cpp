@@ -1,0 +1,94 @@
+// The pools' start (CUPOOL_POOL_START): no call of the program waits for it, and until then the
+// driver serves (docs/design.md, Engine). The background threads' tests have it beside all else.
+#include <string>
+#include <vector>
+
+#include "harness.h"
+
+namespace preload {
+namespace {
+
+const Environment kStartsInBackground = {{"CUPOOL_POOL_START", "background"}};
+
+PreloadedRun expect_same_in_background(const std::string& mode, const Environment& more = {}) {
+  return expect_same("probe_pool_start mode=" + mode, 0, 1, with(kStartsInBackground, more));
+}
+
+TEST(PoolStart, AFewAllocationsNeedNoPool) {
+  const PreloadedRun run = expect_same_in_background("few");
+  EXPECT_EQ(run.counter("served_passthrough_total"), 3u) << run.describe();
+  EXPECT_EQ(run.reports.at(0).at("devices").at(0).at("pool"), nullptr) << run.describe();
+}
+
+// The first block of a pool takes the simulated driver a second.
+TEST(PoolStart, NoAllocationWaitsForIt) {
+  const PreloadedRun run =
+      expect_same_in_background("later", {{"CUPOOL_SIM_FIRST_POOL_MS", "1000"}});
+  EXPECT_GE(run.counter("served_passthrough_total"), 20u);
+  EXPECT_GT(run.counter("served_fresh_total"), 0u);
+}
+
+TEST(PoolStart, TheDefaultPoolIsStartedToo) {
+  expect_same_in_background("later",
+                            {{"CUPOOL_SIM_FIRST_POOL_MS", "1000"}, {"CUPOOL_POOL", "default"}});
+}
+
+TEST(PoolStart, EachDeviceHasItsOwn) {
+  expect_same_in_background("devices",
+                            {{"CUPOOL_SIM_FIRST_POOL_MS", "300"}, {"CUPOOL_SIM_DEVICES", "2"}});
+}
+
+TEST(PoolStart, TheProgramMayEndMeanwhile) {
+  expect_same_in_background("leave", {{"CUPOOL_SIM_FIRST_POOL_MS", "300"}});
+}
+
+TEST(PoolStart, WithoutAThreadTheProgramsCallsStartThem) {
+  expect_same_in_background("no_thread");
+}
+
+// The lines of each capture of probe_capture.
+std::vector<std::string> captures_in(const std::string& out) {
+  std::vector<std::string> captures;
+  for (size_t at = out.find("capture "); at != std::string::npos;) {
+    const size_t next = out.find("\ncapture ", at);
+    captures.push_back(out.substr(at, next == std::string::npos ? next : next + 1 - at));
+    at = next == std::string::npos ? next : next + 1;
+  }
+  return captures;
+}
+
+// I3. What the driver itself serves inside a capture, it may refuse: with us no more than without.
+TEST(PoolStart, BreaksNoCaptureThatIsValidWithoutIt) {
+  const std::vector<std::string> without = captures_in(run_plain("probe_capture").out);
+  ASSERT_GT(without.size(), 4u);
+  for (const char* first_pool_ms : {"0", "5", "1000"}) {
+    const PreloadedRun run = run_preloaded(
+        "probe_capture", with(kStartsInBackground, {{"CUPOOL_SIM_FIRST_POOL_MS", first_pool_ms}}));
+    EXPECT_EQ(run.process.exit_code, 0) << run.describe();
+    const std::vector<std::string> ours = captures_in(run.process.out);
+    ASSERT_EQ(ours.size(), without.size()) << run.describe();
+    for (size_t i = 0; i < ours.size(); ++i) {
+      if (!contains(without[i], "graph made")) continue;
+      EXPECT_TRUE(contains(ours[i], "graph made")) << ours[i];
+      EXPECT_TRUE(contains(ours[i], "wrong bytes after launch 0")) << ours[i];
+    }
+  }
+}
+
+class PoolStartAtFirst : public testing::TestWithParam<NamedEnvironment> {};
+
+TEST_P(PoolStartAtFirst, ServesTheFirstAllocation) {
+  expect_same("probe_pool_start mode=at_once", 0, 1, with(kStartsInBackground, GetParam().extra));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, PoolStartAtFirst,
+    testing::Values(NamedEnvironment{"First", {{"CUPOOL_POOL_START", "first"}}},
+                    NamedEnvironment{"Pool", {{"CUPOOL_BACKEND", "pool"}}},
+                    NamedEnvironment{"Plain", {{"CUPOOL_BACKEND", "malloc"}}},
+                    NamedEnvironment{"Preallocated", {{"CUPOOL_PREALLOC", "8M"}}},
+                    NamedEnvironment{"Bounded", {{"CUPOOL_MAX_SIZE", "64M"}}}),
+    [](const auto& row) { return std::string(row.param.name); });
+
+}  // namespace
+}  // namespace preload

@@ -1,0 +1,114 @@
+// A program that looks who serves its first allocations (CUPOOL_POOL_START), by cupool's C
+// interface where it is there. mode= few (three blocks), leave (more, and ends soon), at_once
+// (the first is cupool's), later (the first twenty are not; waits until some are), no_thread (as
+// later, but no thread can be had, and nothing is waited for), devices (as later, on each of two
+// devices).
+#include <cuda_runtime_api.h>
+#include <cupool/cupool.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "probe.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kPatience = std::chrono::seconds(60);
+constexpr size_t kBytes = 100'000;
+
+bool has_cupool() {
+  return cupool_snapshot != nullptr;
+}
+
+// Bytes that cupool has of the device, idle ones included.
+uint64_t held(int device) {
+  cupool_figures now{};
+  now.size = sizeof now;
+  CHECK(cupool_snapshot(device, &now) == CUPOOL_OK);
+  return now.held_bytes;
+}
+
+void* allocate() {
+  void* block = nullptr;
+  MUST(cudaMalloc(&block, kBytes));
+  MUST(cudaMemset(block, 7, kBytes));
+  return block;
+}
+
+std::vector<void*> allocate(int count) {
+  std::vector<void*> blocks;
+  for (int i = 0; i < count; ++i) blocks.push_back(allocate());
+  return blocks;
+}
+
+void free_all(const std::vector<void*>& blocks) {
+  for (void* block : blocks) MUST(cudaFree(block));
+}
+
+size_t free_memory() {
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  MUST(cudaMemGetInfo(&free_bytes, &total_bytes));
+  return free_bytes;
+}
+
+void later(int device) {
+  MUST(cudaSetDevice(device));
+  const size_t before = free_memory();
+  const std::vector<void*> blocks = allocate(20);
+  // The first pool of all takes long, and no other.
+  if (has_cupool() && device == 0) CHECK(held(device) == 0);
+  const auto end = Clock::now() + kPatience;
+  while (has_cupool() && held(device) == 0) {
+    CHECK(Clock::now() < end);
+    usleep(2'000);
+    MUST(cudaFree(allocate()));
+  }
+  free_all(blocks);
+  free_all(allocate(20));
+  MUST(cudaDeviceSynchronize());
+  CHECK(free_memory() == before);
+}
+
+// No stack of that size can be had.
+void no_thread() {
+  pthread_attr_t attributes;
+  CHECK(pthread_attr_init(&attributes) == 0);
+  CHECK(pthread_attr_setstacksize(&attributes, size_t{1} << 50) == 0);
+  MUST(cudaFree(nullptr));
+  CHECK(pthread_setattr_default_np(&attributes) == 0);
+  const std::vector<void*> blocks = allocate(5);
+  if (has_cupool()) CHECK(held(0) != 0);
+  free_all(blocks);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string mode = probe::argument(argc, argv, "mode", "few");
+  if (mode == "few") {
+    free_all(allocate(3));
+    if (has_cupool()) CHECK(held(0) == 0);
+  } else if (mode == "leave") {
+    free_all(allocate(5));
+    usleep(50'000);  // the thread has begun by then
+  } else if (mode == "at_once") {
+    void* block = allocate();
+    if (has_cupool()) CHECK(held(0) != 0);
+    MUST(cudaFree(block));
+  } else if (mode == "later") {
+    later(0);
+  } else if (mode == "devices") {
+    later(0);
+    later(1);
+  } else if (mode == "no_thread") {
+    no_thread();
+  }
+  std::printf("done\n");
+  return 0;
+}
