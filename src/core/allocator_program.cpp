@@ -68,6 +68,7 @@ void Allocator::note_passed_free(Block* passed, CUresult result, std::uint64_t s
   stats.add(Counter::free_bytes_total, passed->requested);
   stats::this_thread().add_frees(1);
   count_passed(stats, *passed, -1);
+  context->device().count_free_by_driver();
   delete_block(passed);
 }
 

@@ -81,7 +81,7 @@ void Device::choose_backend(config::Backend wanted) {
 
 bool Device::wants_pools_started() {
   constexpr unsigned kFew = 3;
-  if (before_pools_.fetch_add(1, std::memory_order_relaxed) != kFew) return false;
+  if (freed_by_driver_.load(std::memory_order_relaxed) < kFew) return false;
   Start waits = Start::waits;
   return pool_start_.compare_exchange_strong(waits, Start::awaited, std::memory_order_acq_rel);
 }

@@ -58,9 +58,12 @@ class Device {
     return pool_start_.load(std::memory_order_acquire) == Start::done ||
            backend_.load(std::memory_order_relaxed) == &plain_;
   }
-  /// Counts such an allocation. True for one of them: the pools are to be started now. A program
-  /// that allocates less has no use for them.
+  /// Asked at such an allocation. True for one of them: the pools are to be started now. A program
+  /// that does not allocate what it has freed before has no use for them.
   bool wants_pools_started();
+  void count_free_by_driver() {
+    if (!pools_are_started()) freed_by_driver_.fetch_add(1, std::memory_order_relaxed);
+  }
   /// Whether they are, and nobody has.
   bool awaits_pools() const {
     return pool_start_.load(std::memory_order_acquire) == Start::awaited;
@@ -140,7 +143,7 @@ class Device {
   enum class Start { waits, awaited, done };
   bool may_start_later_ = false;
   std::atomic<Start> pool_start_{Start::done};
-  std::atomic<unsigned> before_pools_{0};  ///< allocations
+  std::atomic<unsigned> freed_by_driver_{0};  ///< blocks, before the pools
   std::mutex mutex_;
   bool preallocated_ = false;
   std::atomic<bool> preallocates_{false};

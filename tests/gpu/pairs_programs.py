@@ -11,7 +11,7 @@ from ordered import alternating, torch_runs
 from ordered_session import VARIANTS, spread
 from pairs_session import check_time, in_turn, plain_values, quartiles, ratio_goal
 
-STARTS = 20
+STARTS = 40
 STARTUP_MS = 3.0
 
 

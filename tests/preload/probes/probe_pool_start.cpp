@@ -60,6 +60,7 @@ size_t free_memory() {
 void later(int device) {
   MUST(cudaSetDevice(device));
   const size_t before = free_memory();
+  free_all(allocate(5));
   const std::vector<void*> blocks = allocate(20);
   // The first pool of all takes long, and no other.
   if (has_cupool() && device == 0) CHECK(held(device) == 0);
@@ -82,9 +83,8 @@ void no_thread() {
   CHECK(pthread_attr_setstacksize(&attributes, size_t{1} << 50) == 0);
   MUST(cudaFree(nullptr));
   CHECK(pthread_setattr_default_np(&attributes) == 0);
-  const std::vector<void*> blocks = allocate(5);
+  for (int i = 0; i < 3; ++i) free_all(allocate(5));
   if (has_cupool()) CHECK(held(0) != 0);
-  free_all(blocks);
 }
 
 }  // namespace
@@ -92,10 +92,10 @@ void no_thread() {
 int main(int argc, char** argv) {
   const std::string mode = probe::argument(argc, argv, "mode", "few");
   if (mode == "few") {
-    free_all(allocate(3));
+    free_all(allocate(30));
     if (has_cupool()) CHECK(held(0) == 0);
   } else if (mode == "leave") {
-    free_all(allocate(5));
+    for (int i = 0; i < 2; ++i) free_all(allocate(5));
     usleep(50'000);  // the thread has begun by then
   } else if (mode == "at_once") {
     void* block = allocate();
