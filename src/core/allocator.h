@@ -127,7 +127,7 @@ class Allocator {
     const std::uint64_t start = util::now_ns();
     context->drain_threads(Context::Drain::join);
     const EpochNumber before = context->ordering().begin_synchronize();
-    const std::uint64_t host_work = context->host_work().begin_context_wait();
+    const HostWork::Mark host_work = context->host_work().begin_wait();
     const CUresult result = real();
     if (result == CUDA_SUCCESS || count_failure) {
       context->stats().add(stats::Counter::synchronize_calls_total);

@@ -214,7 +214,7 @@ CUresult Allocator::finish_free(Context& context, EpochNumber epoch, std::uint64
 
 CUresult Allocator::wait_for_context(Context& context, EpochNumber epoch, Counter reason) {
   const std::uint64_t start = util::now_ns();
-  const std::uint64_t host_work = context.host_work().begin_context_wait();
+  const HostWork::Mark host_work = context.host_work().begin_wait();
   bool waited = false;
   const CUresult result = context.ordering().wait(epoch, &waited);
   if (waited) count_wait(context.stats(), reason, start);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "cuda/scopes.h"
+#include "util/mutation.h"
 
 namespace cupool::core {
 namespace {
@@ -20,8 +21,12 @@ std::uint64_t this_thread() {
 
 }  // namespace
 
+std::uint64_t HostWork::thread_of(CUstream stream) {
+  return stream == CU_STREAM_PER_THREAD ? this_thread() : 0;
+}
+
 void HostWork::submitted(CUstream stream) {
-  const std::uint64_t thread = stream == CU_STREAM_PER_THREAD ? this_thread() : 0;
+  const std::uint64_t thread = thread_of(stream);
   const std::lock_guard<std::mutex> lock(mutex_);
   Entry* entry = entry_for_locked(stream, thread);
   if (entry->event == nullptr && create_event(&entry->event) != CUDA_SUCCESS) {
@@ -48,10 +53,39 @@ void HostWork::stream_destroyed(CUstream stream) {
   }
 }
 
-void HostWork::end_context_wait(std::uint64_t seen) {
+HostWork::Mark HostWork::begin_wait() {
+  Mark mark;
+  mark.unseen = unseen_.load(std::memory_order_acquire);
+  if (!maybe_pending()) return mark;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  mark.sequence = next_sequence_;
+  return mark;
+}
+
+// Records numbered before `before` are complete.
+void HostWork::done_locked(Entry& entry, std::uint64_t before) {
+  if (!entry.pending || entry.sequence >= before) return;
+  entry.pending = false;
+  pending_.fetch_sub(1, std::memory_order_acq_rel);
+}
+
+void HostWork::end_context_wait(const Mark& before) {
   std::uint64_t covered = covered_.load(std::memory_order_relaxed);
-  while (covered < seen &&
-         !covered_.compare_exchange_weak(covered, seen, std::memory_order_acq_rel)) {
+  while (covered < before.unseen &&
+         !covered_.compare_exchange_weak(covered, before.unseen, std::memory_order_acq_rel)) {
+  }
+  if (before.sequence == 0) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (Entry& entry : entries_) done_locked(entry, before.sequence);
+}
+
+void HostWork::end_stream_wait(CUstream stream, const Mark& before) {
+  if (before.sequence == 0) return;
+  const std::uint64_t thread = thread_of(stream);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (Entry& entry : entries_) {
+    const bool same = entry.stream == stream && entry.thread == thread;
+    if (same || CUPOOL_MUTATED("stream-wait-covers-all")) done_locked(entry, before.sequence);
   }
 }
 
@@ -73,11 +107,7 @@ CUresult HostWork::wait(bool* waited) {
       lock.lock();
     }
     if (result != CUDA_SUCCESS) return result;
-    Entry& entry = entries_[index];
-    if (entry.pending && entry.sequence == sequence) {
-      entry.pending = false;
-      pending_.fetch_sub(1, std::memory_order_acq_rel);
-    }
+    done_locked(entries_[index], sequence + 1);
   }
   return CUDA_SUCCESS;
 }
@@ -86,7 +116,7 @@ void HostWork::abandon() {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (Entry& entry : entries_) entry = Entry{};
   pending_.store(0, std::memory_order_release);
-  end_context_wait(begin_context_wait());
+  covered_.store(unseen_.load(std::memory_order_acquire), std::memory_order_release);
 }
 
 HostWork::Entry* HostWork::entry_for_locked(CUstream stream, std::uint64_t thread) {

@@ -40,9 +40,17 @@ class HostWork {
     return unseen_.load(std::memory_order_acquire) > covered_.load(std::memory_order_acquire);
   }
 
-  /// Marks around a wait for the whole context that covers all work submitted before it.
-  std::uint64_t begin_context_wait() const { return unseen_.load(std::memory_order_acquire); }
-  void end_context_wait(std::uint64_t seen);
+  /// What had been submitted when a wait began.
+  struct Mark {
+    std::uint64_t unseen = 0;
+    std::uint64_t sequence = 0;  ///< 0: nothing pending had an event
+  };
+  /// Before a wait that is not for our events: the program's own, or one for the whole context.
+  Mark begin_wait();
+  /// The wait was for the whole context and has succeeded: it covers all that `before` says.
+  void end_context_wait(const Mark& before);
+  /// The same for a wait for one stream, named as in submitted().
+  void end_stream_wait(CUstream stream, const Mark& before);
 
   /// Waits until all copies and callbacks submitted so far are done. `*waited` says whether the GPU
   /// was still at it. A code that is no success is the driver's.
@@ -61,7 +69,9 @@ class HostWork {
     bool pending = false;
   };
 
+  static std::uint64_t thread_of(CUstream stream);
   Entry* entry_for_locked(CUstream stream, std::uint64_t thread);
+  void done_locked(Entry& entry, std::uint64_t before);
   CUresult create_event(CUevent* event);
 
   const cuda::Driver& driver_;

@@ -10,6 +10,7 @@
 using cupool::core::Allocator;
 using cupool::core::Context;
 using cupool::core::HostReachable;
+using cupool::core::HostWork;
 using cupool::core::StreamUse;
 using cupool::process::engine;
 using cupool::process::started_engine;
@@ -18,16 +19,18 @@ namespace {
 
 enum class DefaultStream { legacy, per_thread };
 
+CUstream meant_by(CUstream stream, DefaultStream default_stream) {
+  if (stream != nullptr) return stream;
+  return default_stream == DefaultStream::legacy ? CU_STREAM_LEGACY : CU_STREAM_PER_THREAD;
+}
+
 void note(const cupool::cuda::Driver& real, CUstream stream, DefaultStream default_stream,
           bool touches_host, CUresult result) {
   if (!touches_host || result != CUDA_SUCCESS) return;
   // Started here, too: a copy may be the program's first use of the GPU, its free the second.
   Allocator* allocator = started_engine();
   if (allocator == nullptr || allocator->free_mode() != cupool::config::FreeMode::automatic) return;
-  CUstream meant = stream;
-  if (stream == nullptr) {
-    meant = default_stream == DefaultStream::legacy ? CU_STREAM_LEGACY : CU_STREAM_PER_THREAD;
-  }
+  const CUstream meant = meant_by(stream, default_stream);
   Context* context = allocator->registry().context_of(meant);
   if (context == nullptr) return;
   if (cupool::core::Ordering::any_capture() && real.cuStreamIsCapturing != nullptr) {
@@ -39,6 +42,24 @@ void note(const cupool::cuda::Driver& real, CUstream stream, DefaultStream defau
     if (status != CU_STREAM_CAPTURE_STATUS_NONE) return;  // in a graph, not on the GPU
   }
   context->host_work().submitted(meant);
+}
+
+// The program's own wait for a stream: no free has to look whether its copies are done. The stream
+// is only a name here; one of another context than the current one is not known by it.
+template <typename Call>
+CUresult synchronize(CUstream stream, DefaultStream default_stream, const Call& call) {
+  Allocator* allocator = engine();
+  if (allocator == nullptr || allocator->free_mode() != cupool::config::FreeMode::automatic) {
+    return call();
+  }
+  Context* context = allocator->registry().current();
+  if (context == nullptr || !context->host_work().maybe_pending()) return call();
+  const HostWork::Mark before = context->host_work().begin_wait();
+  const CUresult result = call();
+  if (result == CUDA_SUCCESS) {
+    context->host_work().end_stream_wait(meant_by(stream, default_stream), before);
+  }
+  return result;
 }
 
 bool is_host(CUmemorytype type) {
@@ -137,6 +158,18 @@ CUresult cupool_hook_cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) {
   const CUresult result = launch_graph([&] { return real.cuGraphLaunch_ptsz(graph, stream); });
   note(real, stream, DefaultStream::per_thread, true, result);
   return result;
+}
+
+CUresult cupool_hook_cuStreamSynchronize(CUstream stream) {
+  CUPOOL_REAL_OR_RETURN(cuStreamSynchronize);
+  return synchronize(stream, DefaultStream::legacy,
+                     [&] { return real.cuStreamSynchronize(stream); });
+}
+
+CUresult cupool_hook_cuStreamSynchronize_ptsz(CUstream stream) {
+  CUPOOL_REAL_OR_RETURN(cuStreamSynchronize_ptsz);
+  return synchronize(stream, DefaultStream::per_thread,
+                     [&] { return real.cuStreamSynchronize_ptsz(stream); });
 }
 
 CUresult cupool_hook_cuMemHostGetDevicePointer_v2(CUdeviceptr* address, void* host,

@@ -16,6 +16,23 @@ TEST(Contract, ThreadsAreRightInRealTime) {
   expect_counts(expect_same("probe_threads", 0, 1, {{"CUPOOL_SIM_MODE", "timed"}}));
 }
 
+// Contract 2: the program has waited for its copies itself, so no free asks for them, and each
+// shares its fence with others.
+TEST(Contract, FreesAfterTheProgramsOwnWaitAskTheDriverNothing) {
+  for (const char* kind : {"shared", "static"}) {
+    SCOPED_TRACE(kind);
+    const ScratchFolder folder;
+    const std::string calls = folder.path() + "/calls";
+    expect_same(std::string("probe_runtime_") + kind + " copies=400", 0, 1,
+                {{"CUPOOL_SIM_CALLS", calls}});
+    std::map<std::string, uint64_t> count = calls_in(calls);
+    EXPECT_EQ(count["cuMemcpyDtoHAsync_v2"] + count["cuMemcpyAsync"], 400u);
+    EXPECT_EQ(count["cuEventRecord"], 400u);
+    EXPECT_LT(count["cuCtxRecordEvent"], 40u);
+    EXPECT_LT(count["cuEventQuery"], 80u);
+  }
+}
+
 // Contract 3: the same codes as without us, the last-error state included.
 TEST(Contract, RuntimeErrorsAreTheSame) {
   expect_same("probe_errors route=runtime");

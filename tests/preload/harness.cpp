@@ -54,6 +54,15 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
+std::map<std::string, uint64_t> calls_in(const std::string& file) {
+  std::map<std::string, uint64_t> calls;
+  std::istringstream lines(read_file(file));
+  std::string symbol;
+  uint64_t count = 0;
+  while (lines >> symbol >> count) calls[symbol] = count;
+  return calls;
+}
+
 uint64_t PreloadedRun::counter(const std::string& key) const {
   uint64_t sum = 0;
   for (const nlohmann::json& report : reports) {

@@ -35,6 +35,9 @@ class ScratchFolder {
 
 std::string read_file(const std::string& path);
 
+// How often each function of the driver was called, from the file that CUPOOL_SIM_CALLS names.
+std::map<std::string, uint64_t> calls_in(const std::string& file);
+
 /// One run of a probe under the preload, with its reports.
 struct PreloadedRun {
   ProcessResult process;

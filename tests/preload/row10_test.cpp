@@ -21,15 +21,6 @@ std::string without_growth(const std::string& out) {
   return kept;
 }
 
-std::map<std::string, uint64_t> calls_in(const std::string& file) {
-  std::map<std::string, uint64_t> calls;
-  std::istringstream lines(read_file(file));
-  std::string symbol;
-  uint64_t count = 0;
-  while (lines >> symbol >> count) calls[symbol] = count;
-  return calls;
-}
-
 class Row10 : public testing::TestWithParam<NamedEnvironment> {};
 
 TEST_P(Row10, ContextsComeAndGoWithoutGrowth) {

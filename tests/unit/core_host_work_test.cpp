@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <thread>
 #include <vector>
 
 namespace cupool::core {
@@ -125,12 +126,54 @@ TEST_F(HostWorkTest, WorkWithoutAnEventIsCoveredByTheContextAlone) {
   streams.record_result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   work.submitted(kFirst);
   EXPECT_TRUE(work.needs_context());
-  const std::uint64_t seen = work.begin_context_wait();
+  const HostWork::Mark before = work.begin_wait();
   work.submitted_unseen();  // while the wait is on
-  work.end_context_wait(seen);
+  work.end_context_wait(before);
   EXPECT_TRUE(work.needs_context()) << "what came during the wait is not covered";
-  work.end_context_wait(work.begin_context_wait());
+  work.end_context_wait(work.begin_wait());
   EXPECT_FALSE(work.needs_context());
+}
+
+TEST_F(HostWorkTest, TheProgramsWaitForAStreamCoversItsCopiesAlone) {
+  HostWork work(driver_, kWorkContext);
+  work.submitted(kFirst);
+  work.submitted(kSecond);
+  work.end_stream_wait(kFirst, work.begin_wait());
+  EXPECT_TRUE(waits(work));
+  EXPECT_EQ(streams.waited.size(), 1u) << "for the other stream";
+  work.submitted(kFirst);
+  work.end_stream_wait(kFirst, work.begin_wait());
+  EXPECT_FALSE(work.maybe_pending());
+}
+
+TEST_F(HostWorkTest, WhatIsSubmittedDuringAWaitIsNotCovered) {
+  HostWork work(driver_, kWorkContext);
+  for (const bool whole_context : {false, true}) {
+    work.submitted(kFirst);
+    const HostWork::Mark before = work.begin_wait();
+    work.submitted(kFirst);
+    whole_context ? work.end_context_wait(before) : work.end_stream_wait(kFirst, before);
+    EXPECT_TRUE(waits(work));
+  }
+}
+
+TEST_F(HostWorkTest, AnotherStreamOfTheSameHandleIsNotCovered) {
+  HostWork work(driver_, kWorkContext);
+  work.submitted(kFirst);
+  const HostWork::Mark before = work.begin_wait();
+  work.stream_destroyed(kFirst);
+  work.submitted(kFirst);
+  work.end_stream_wait(kFirst, before);
+  EXPECT_TRUE(waits(work));
+}
+
+TEST_F(HostWorkTest, AnotherThreadsDefaultStreamIsNotCovered) {
+  HostWork work(driver_, kWorkContext);
+  std::thread([&] { work.submitted(CU_STREAM_PER_THREAD); }).join();
+  work.end_stream_wait(CU_STREAM_PER_THREAD, work.begin_wait());
+  EXPECT_TRUE(work.maybe_pending());
+  work.end_context_wait(work.begin_wait());
+  EXPECT_FALSE(work.maybe_pending());
 }
 
 TEST_F(HostWorkTest, AContextThatIsGoneHasNothingPending) {

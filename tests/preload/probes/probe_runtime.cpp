@@ -1,5 +1,6 @@
 // A plain runtime-interface program, linked once with the shared and once with the static libcudart
 // (design.md section 3, routes 3 and 4). Arguments: iterations=N threads=N devices=N,
+// copies=N (so often a block is copied to the host, waited for and freed; nothing else is done),
 // file_limit=BYTES (RLIMIT_FSIZE, whose signal SIGXFSZ ends a program that does not know it).
 #include <cuda_runtime_api.h>
 #include <sys/resource.h>
@@ -11,6 +12,30 @@
 #include "probe.h"
 #include "runtime_work.h"
 
+namespace {
+
+void copy_and_free(long times) {
+  constexpr size_t kBytes = 4096;
+  cudaStream_t stream = nullptr;
+  MUST(cudaStreamCreate(&stream));
+  void* host = nullptr;
+  MUST(cudaMallocHost(&host, kBytes));
+  for (long i = 0; i < times; ++i) {
+    void* block = nullptr;
+    MUST(cudaMalloc(&block, kBytes));
+    MUST(cudaMemsetAsync(block, static_cast<int>(i % 256), kBytes, stream));
+    MUST(cudaMemcpyAsync(host, block, kBytes, cudaMemcpyDeviceToHost, stream));
+    MUST(cudaStreamSynchronize(stream));
+    CHECK(probe::count_other_bytes(static_cast<unsigned char*>(host), kBytes,
+                                   static_cast<int>(i % 256)) == 0);
+    MUST(cudaFree(block));
+  }
+  MUST(cudaFreeHost(host));
+  MUST(cudaStreamDestroy(stream));
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   const int iterations = static_cast<int>(probe::number(argc, argv, "iterations", 40));
   const int threads = static_cast<int>(probe::number(argc, argv, "threads", 1));
@@ -19,6 +44,10 @@ int main(int argc, char** argv) {
     MUST(cudaFree(nullptr));  // the simulated device's memory is a file, made at the first use
     const rlimit limit{static_cast<rlim_t>(bytes), static_cast<rlim_t>(bytes)};
     MUST(setrlimit(RLIMIT_FSIZE, &limit));
+  }
+  if (const long copies = probe::number(argc, argv, "copies", 0); copies != 0) {
+    copy_and_free(copies);
+    return 0;
   }
   WorkCounts total;
   if (threads == 1 && devices == 1) {
