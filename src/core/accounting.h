@@ -15,14 +15,20 @@ inline std::int64_t signed_bytes(std::uint64_t bytes) {
 /// The hot path's time is taken of one call in so many, which then stands for all of them.
 /// Odd, so that programs that allocate and free in turn have both timed.
 inline constexpr std::uint64_t kTimedShare = 63;
+inline thread_local std::uint64_t untimed_calls = 0;  ///< to come before the next one that is
+inline bool is_timed_next() {
+  return untimed_calls == 0;
+}
+inline void count_untimed() {
+  --untimed_calls;
+}
 inline bool is_timed() {
-  static thread_local std::uint64_t untimed = 0;  // calls to come before the next one that is
-  if (untimed != 0) {
-    --untimed;
-    return false;
+  if (is_timed_next()) {
+    untimed_calls = kTimedShare - 1;
+    return true;
   }
-  untimed = kTimedShare - 1;
-  return true;
+  count_untimed();
+  return false;
 }
 
 /// A block of ours becomes the program's (sign +1) or ceases to be (-1).

@@ -234,6 +234,14 @@ class Allocator {
   /// Brings the statistics up to date with what threads have counted.
   void fold_statistics();
 
+  // The hot path (core/allocator_hot.h).
+  /// A small block for the program that the calling thread has ready in `context`, its current one.
+  /// Null: nothing has happened.
+  Block* take_hot(Context& context, std::uint64_t bytes);
+  /// Frees a live block of ours that the calling thread's batch has room for. Nothing: nothing has
+  /// happened.
+  std::optional<CUresult> free_hot(CUdeviceptr address);
+
   ContextRegistry& registry() { return registry_; }
 
   /// Host memory of the program that kernels can reach.
@@ -318,6 +326,7 @@ class Allocator {
                                            const Block* found);
   EpochNumber retire(Block& block);
   CUresult free_claimed(Block& block);
+  CUresult free_claimed_otherwise(Block& block);
   static bool add_to_batch(Context& context, ThreadCache& cache, Block& block);
   CUresult free_waiting(Block& block);
   CUresult free_singly(Block& block, std::uint64_t start_ns);
@@ -354,5 +363,20 @@ class Allocator {
   std::atomic<bool> serving_{true};
   std::array<std::atomic<std::uint64_t>, stats::kMaxDevices> pitch_units_{};
 };
+
+// Whether a free in this context may have to wait for more than host work that has events, and the
+// pending bound.
+inline bool Allocator::waits_for_context(Context& context) const {
+  const config::FreeMode mode = free_mode();
+  if (mode == config::FreeMode::ordered) return false;
+  return mode == config::FreeMode::sync || host_reachable_.any(HostReachable::Kind::managed) ||
+         host_reachable_.any(HostReachable::Kind::zero_copy) ||
+         context.host_work().needs_context() || !serving_.load(std::memory_order_relaxed);
+}
+
+inline bool Allocator::may_wait(Context& context) const {
+  return waits_for_context(context) ||
+         (context.host_work().maybe_pending() && free_mode() != config::FreeMode::ordered);
+}
 
 }  // namespace cupool::core

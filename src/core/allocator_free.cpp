@@ -26,21 +26,6 @@ constexpr std::uint64_t kBatchShare = 16;
 
 }  // namespace
 
-// Whether a free in this context may have to wait for more than host work that has events, and the
-// pending bound.
-inline bool Allocator::waits_for_context(Context& context) const {
-  const config::FreeMode mode = free_mode();
-  if (mode == config::FreeMode::ordered) return false;
-  return mode == config::FreeMode::sync || host_reachable_.any(HostReachable::Kind::managed) ||
-         host_reachable_.any(HostReachable::Kind::zero_copy) ||
-         context.host_work().needs_context() || !serving_.load(std::memory_order_relaxed);
-}
-
-inline bool Allocator::may_wait(Context& context) const {
-  return waits_for_context(context) ||
-         (context.host_work().maybe_pending() && free_mode() != config::FreeMode::ordered);
-}
-
 // Adds a block to the thread's batch. True: the batch is due.
 [[gnu::always_inline]] inline bool Allocator::add_to_batch(Context& context, ThreadCache& cache,
                                                            Block& block) {
@@ -69,6 +54,10 @@ std::optional<CUresult> Allocator::try_free(CUdeviceptr address) {
   const PointerMap::Claim claim = blocks_.claim(address, &block);
   if (claim != PointerMap::Claim::claimed) return answer_unclaimed(address, claim, block);
   return free_claimed(*block);
+}
+
+[[gnu::noinline]] CUresult Allocator::free_claimed_otherwise(Block& block) {
+  return free_claimed(block);
 }
 
 bool Allocator::try_free_live(CUdeviceptr address) {

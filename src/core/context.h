@@ -24,6 +24,7 @@ class Context {
       : driver_(driver),
         handle_(handle),
         device_(device),
+        max_block_(device.limits().max_block),
         host_work_(driver, handle),
         ordering_(driver, handle, device.stats()) {}
 
@@ -35,6 +36,8 @@ class Context {
   StreamStock& streams() { return streams_; }
   ThreadCacheStock& thread_caches() { return thread_caches_; }
   stats::DeviceStats& stats() { return device_.stats(); }
+  /// Bytes of the largest request that is served: CUPOOL_MAX_BLOCK.
+  std::uint64_t max_block() const { return max_block_; }
   std::uint64_t incarnation() const { return incarnation_.load(std::memory_order_acquire); }
 
   CUresult thread_stream(CUstream* stream) { return core::thread_stream(driver_, *this, stream); }
@@ -111,6 +114,7 @@ class Context {
   const cuda::Driver& driver_;
   const CUcontext handle_;
   Device& device_;
+  const std::uint64_t max_block_;
   std::atomic<State> state_{State::usable};
   std::atomic<std::uint64_t> incarnation_{1};
   alignas(128) HostWork host_work_;

@@ -33,10 +33,16 @@ class ContextRegistry {
   /// The calling thread's current context; null if it has none, or if it cannot be served. Known
   /// without asking the driver as long as the hooks have seen nothing that may change it.
   Context* current() {
+    Context* const known = known_current();
+    return known != nullptr ? known : look_at_current();
+  }
+
+  /// The same where it is known; null: it has to be asked for, or there is none.
+  [[gnu::always_inline]] Context* known_current() const {
     const detail::LastFound& last = detail::last_found;
-    const std::uint64_t generation = generation_.load(std::memory_order_acquire);
-    if (last.is_current && last.generation == generation) return last.context;
-    return look_at_current();
+    const bool known =
+        last.is_current && last.generation == generation_.load(std::memory_order_acquire);
+    return known ? last.context : nullptr;
   }
 
   /// The same from the driver. `known` is what current() said: if the driver says otherwise, it has

@@ -42,6 +42,14 @@ class PointerMap {
     }
   }
 
+  /// The same if it takes one look; null may mean that it takes more.
+  [[gnu::always_inline]] Block* find_at_once(CUdeviceptr address) const {
+    const Table& table = *table_.load(std::memory_order_acquire);
+    const Slot& slot = table.slots[first_index(table, address)];
+    const bool there = slot.key.load(std::memory_order_acquire) == address && address != 0;
+    return there ? slot.block.load(std::memory_order_acquire) : nullptr;
+  }
+
   /// Takes out every block that `belongs` says yes to.
   std::vector<Block*> extract(const std::function<bool(const Block&)>& belongs);
 
@@ -92,11 +100,13 @@ class PointerMap {
     const std::unique_ptr<Slot[]> slots;
     std::size_t keys = 0;
   };
+  // Addresses are multiples of 512 and large ones of 2 MiB: multiplying mixes the upper bits in.
+  static std::size_t first_index(const Table& table, CUdeviceptr address) {
+    return static_cast<std::size_t>(((address >> 9) * 0x9e3779b97f4a7c15ull) >> table.shift);
+  }
   // The slot with this key, or the empty one where it would go. There always is an empty one.
   static Slot* slot_of(const Table& table, CUdeviceptr address) {
-    // Addresses are multiples of 512 and large ones of 2 MiB: multiplying mixes the upper bits in.
-    auto index = static_cast<std::size_t>(((address >> 9) * 0x9e3779b97f4a7c15ull) >> table.shift);
-    for (;; index = (index + 1) & table.mask) {
+    for (std::size_t index = first_index(table, address);; index = (index + 1) & table.mask) {
       Slot& slot = table.slots[index];
       const CUdeviceptr key = slot.key.load(std::memory_order_acquire);
       if (key == address || key == 0) return &slot;

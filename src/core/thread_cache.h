@@ -55,8 +55,10 @@ struct Tally : TallyFigures {
     free_capacity += capacity;
   }
   /// Whether the program's bytes have changed by more than `most_bytes`, either way.
-  bool is_due(std::int64_t most_bytes) const {
-    return static_cast<std::uint64_t>(application() + most_bytes) >
+  bool is_due(std::int64_t most_bytes) const { return is_due_after(0, most_bytes); }
+  /// The same if they change by `bytes` more.
+  bool is_due_after(std::int64_t bytes, std::int64_t most_bytes) const {
+    return static_cast<std::uint64_t>(application() + bytes + most_bytes) >
            static_cast<std::uint64_t>(2 * most_bytes);
   }
   /// Calls since the cache was made.
@@ -76,6 +78,7 @@ class alignas(128) ThreadCache {
 
   using Guard = std::lock_guard<ThreadCache>;
   void lock() { lock_.lock(); }
+  bool try_lock() { return lock_.try_lock(); }
   void unlock() { lock_.unlock(); }
 
   /// How much a thread may have, in bytes unless it says blocks; the same for all threads of a
@@ -102,6 +105,17 @@ class alignas(128) ThreadCache {
     const std::size_t index = small_class_of_request(bytes);
     return index < kLargeClass ? take_small(index) : take_large(capacity_for(bytes));
   }
+  /// The same of a small block, and counts it. Null as well where the statistics are to be told.
+  [[gnu::always_inline]] Block* take_hot(std::uint64_t bytes) {
+    const std::size_t index = small_class_of_request(bytes);
+    if (index >= kLargeClass || small_[index].head == nullptr ||
+        tally.is_due_after(static_cast<std::int64_t>(bytes), limits.tally)) {
+      return nullptr;
+    }
+    Block* const block = take_small(index);
+    tally.count_malloc(bytes, block->capacity);
+    return block;
+  }
   /// Keeps quiet blocks of one capacity, up to limits.quiet in all; what is beyond stays in
   /// `quiet`.
   void keep(BlockList& quiet);
@@ -116,6 +130,18 @@ class alignas(128) ThreadCache {
     if (kind != batch_kind_) batch_kind_ = batch_.empty() ? kind : Block::kNoKind;
     batch_.push(block);
     return batch_.count >= target_ || batch_.bytes >= limits.batch;
+  }
+  /// The same for a block that does not make the batch due, and counts it. False: it does, or the
+  /// statistics are to be told.
+  [[gnu::always_inline]] bool retire_hot(Block* block) {
+    const std::uint64_t bytes = block->requested;
+    if (batch_.count + 1 >= target_ || batch_.bytes + block->capacity >= limits.batch ||
+        tally.is_due_after(-static_cast<std::int64_t>(bytes), limits.tally)) {
+      return false;
+    }
+    tally.count_free(bytes, block->capacity);
+    retire(block);
+    return true;
   }
   /// How many blocks make the batch due, if it is so by their number; else the largest such number.
   /// Batches begin small, so that a program with few blocks gets them back soon, and double up to

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "core/allocator_hot.h"
 #include "entry/bypass.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
@@ -12,6 +13,7 @@
 
 using cupool::core::Allocator;
 using cupool::core::Block;
+using cupool::core::Context;
 using cupool::core::IpcImports;
 using cupool::entry::watched_allocation;
 using cupool::entry::watched_free;
@@ -94,26 +96,59 @@ void answer_as_legacy(const Found& found, CUpointer_attribute attribute, void* v
   }
 }
 
-}  // namespace
+// The engine, where a call may have the hot path; else null.
+[[gnu::always_inline]] inline Allocator* hot_engine() {
+  return cupool::trace::watching() ? nullptr : engine();
+}
 
-extern "C" {
-
-CUresult cupool_hook_cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
+// What the hot path leaves.
+[[gnu::noinline]] CUresult allocate_slowly(CUdeviceptr* address, size_t bytes, const void* caller) {
   CUPOOL_REAL_OR_RETURN(cuMemAlloc_v2);
   Allocator* allocator = started_engine();
   if (allocator == nullptr) {
     return cupool::entry::observed_allocation([&] { return bytes; }, address,
                                               [&] { return real.cuMemAlloc_v2(address, bytes); });
   }
-  const void* caller = __builtin_return_address(0);
-  return watched_allocation(
-      *allocator, bytes, address, [&]() __attribute__((always_inline)) {
-        if (!cupool::entry::is_bypassed(caller)) {
-          if (const auto served = allocator->try_allocate(bytes, address)) return *served;
-        }
-        return allocator->pass_allocation([&] { return bytes; }, address,
-                                          [&] { return real.cuMemAlloc_v2(address, bytes); });
-      });
+  return watched_allocation(*allocator, bytes, address, [&] {
+    if (!cupool::entry::is_bypassed(caller)) {
+      if (const auto served = allocator->try_allocate(bytes, address)) return *served;
+    }
+    return allocator->pass_allocation([&] { return bytes; }, address,
+                                      [&] { return real.cuMemAlloc_v2(address, bytes); });
+  });
+}
+
+[[gnu::noinline]] CUresult free_slowly(CUdeviceptr address) {
+  CUPOOL_REAL_OR_RETURN(cuMemFree_v2);
+  Allocator* allocator = engine();
+  if (allocator == nullptr) {
+    return cupool::entry::observed_free(address, [&] { return real.cuMemFree_v2(address); });
+  }
+  if (address == 0) {
+    allocator->count_null_free();
+    return real.cuMemFree_v2(address);
+  }
+  return watched_free(*allocator, address, [&] {
+    if (const auto served = allocator->try_free(address)) return *served;
+    return allocator->pass_free(address, [&] { return real.cuMemFree_v2(address); });
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cupool_hook_cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
+  const void* const caller = __builtin_return_address(0);
+  Allocator* const allocator = hot_engine();
+  Context* const context = allocator == nullptr ? nullptr : allocator->registry().known_current();
+  if (context == nullptr || address == nullptr || cupool::entry::is_bypassed(caller)) {
+    return allocate_slowly(address, bytes, caller);
+  }
+  const Block* const block = allocator->take_hot(*context, bytes);
+  if (block == nullptr) return allocate_slowly(address, bytes, caller);
+  *address = block->address;
+  return CUDA_SUCCESS;
 }
 
 CUresult cupool_hook_cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width,
@@ -132,19 +167,11 @@ CUresult cupool_hook_cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, siz
 }
 
 CUresult cupool_hook_cuMemFree_v2(CUdeviceptr address) {
-  CUPOOL_REAL_OR_RETURN(cuMemFree_v2);
-  Allocator* allocator = engine();
-  if (allocator == nullptr) {
-    return cupool::entry::observed_free(address, [&] { return real.cuMemFree_v2(address); });
+  Allocator* const allocator = hot_engine();
+  if (allocator != nullptr) {
+    if (const auto freed = allocator->free_hot(address)) return *freed;
   }
-  if (address == 0) {
-    allocator->count_null_free();
-    return real.cuMemFree_v2(address);
-  }
-  return watched_free(*allocator, address, [&] {
-    if (const auto served = allocator->try_free(address)) return *served;
-    return allocator->pass_free(address, [&] { return real.cuMemFree_v2(address); });
-  });
+  return free_slowly(address);
 }
 
 CUresult cupool_hook_cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {

@@ -7,13 +7,14 @@
 #include <atomic>
 #include <thread>
 
-#include "core/allocator.h"
+#include "core/allocator_hot.h"
 #include "core/shared_mutex.h"
 #include "unit/core_fake_driver.h"
 
 namespace {
 
 using cupool::core::Allocator;
+using cupool::core::Block;
 using cupool::core::Context;
 using cupool::test::gpu;
 using Work = cupool::test::FakeGpu::Work;
@@ -36,6 +37,7 @@ Allocator& engine() {
 CUdeviceptr allocate(Allocator& allocator, std::uint64_t bytes) {
   CUdeviceptr address = 0;
   Context* context = allocator.registry().current();
+  if (const Block* block = allocator.take_hot(*context, bytes)) return block->address;
   if (!allocator.try_allocate_cached(*context, bytes, &address)) {
     allocator.try_allocate(bytes, &address);
   }
@@ -43,7 +45,7 @@ CUdeviceptr allocate(Allocator& allocator, std::uint64_t bytes) {
 }
 
 void free_block(Allocator& allocator, CUdeviceptr address) {
-  if (!allocator.try_free_live(address)) allocator.try_free(address);
+  if (!allocator.free_hot(address)) allocator.try_free(address);
 }
 
 void prepare(const benchmark::State& state) {

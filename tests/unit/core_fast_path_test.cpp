@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/allocator.h"
+#include "core/allocator_hot.h"
 #include "core_fake_driver.h"
 
 namespace cupool::core {
@@ -50,14 +50,19 @@ class FastPathTest : public testing::Test {
     ASSERT_NE(context_, nullptr);
   }
 
+  // As the hooks do it.
   CUdeviceptr allocate(std::uint64_t bytes) {
+    if (const Block* block = allocator_->take_hot(*context_, bytes)) return block->address;
     CUdeviceptr address = 0;
     if (!allocator_->try_allocate_cached(*context_, bytes, &address)) {
       EXPECT_EQ(allocator_->try_allocate(bytes, &address), CUDA_SUCCESS);
     }
     return address;
   }
-  void free(CUdeviceptr address) { EXPECT_TRUE(allocator_->try_free_live(address)); }
+  void free(CUdeviceptr address) {
+    const auto freed = allocator_->free_hot(address);
+    EXPECT_EQ(freed ? *freed : *allocator_->try_free(address), CUDA_SUCCESS);
+  }
   void pairs(int count, std::uint64_t bytes) {
     for (int i = 0; i < count; ++i) free(allocate(bytes));
   }
@@ -422,6 +427,7 @@ TEST_F(FastPathTest, BlocksOfAContextThatIsGoneAreForgotten) {  // contract 10
   EXPECT_EQ(now(Gauge::held_bytes), 0);
   EXPECT_EQ(now(Gauge::retired_bytes), 0);
   EXPECT_EQ(now(Gauge::cached_bytes), 0);
+  EXPECT_FALSE(allocator_->free_hot(live).has_value());
   EXPECT_FALSE(allocator_->try_free_live(live));
   // The same handle again: a new life, with nothing of the old one.
   context_ = allocator_->registry().current();
