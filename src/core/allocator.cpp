@@ -121,7 +121,7 @@ inline bool Allocator::can_serve(Context& context, std::uint64_t bytes) const {
 bool Allocator::pools_are_awaited(Device& device) {
   if (device.pools_are_started() || Ordering::any_capture()) return false;
   if (device.wants_pools_started()) wake_starter_.load(std::memory_order_relaxed)();
-  return true;
+  return !device.wait_for_start();
 }
 
 std::optional<CUresult> Allocator::try_allocate(std::uint64_t bytes, CUdeviceptr* address) {

@@ -2,8 +2,11 @@
 #include "core/device.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "core/backend_pool.h"
+#include "util/clock.h"
 #include "util/log.h"
 
 namespace cupool::core {
@@ -83,7 +86,25 @@ bool Device::wants_pools_started() {
   constexpr unsigned kFew = 3;
   if (freed_by_driver_.load(std::memory_order_relaxed) < kFew) return false;
   Start waits = Start::waits;
-  return pool_start_.compare_exchange_strong(waits, Start::awaited, std::memory_order_acq_rel);
+  if (!pool_start_.compare_exchange_strong(waits, Start::awaited, std::memory_order_acq_rel)) {
+    return false;
+  }
+  awaited_since_ns_.store(util::now_ns(), std::memory_order_release);
+  return true;
+}
+
+bool Device::wait_for_start() const {
+  constexpr std::uint64_t kFirstNs = 15'000'000;
+  constexpr std::uint64_t kLongestNs = 100'000'000;
+  constexpr std::uint64_t kEachNs = 1'000'000'000;
+  const std::uint64_t since = awaited_since_ns_.load(std::memory_order_acquire);
+  const std::uint64_t now = util::now_ns();
+  if (since == 0 || now < since + kFirstNs) return pools_are_started();
+  const std::uint64_t end = now - (now - since - kFirstNs) % kEachNs + kLongestNs;
+  while (!pools_are_started() && util::now_ns() < end) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return pools_are_started();
 }
 
 void Device::start_pools(Context& context) {

@@ -64,6 +64,10 @@ class Device {
   void count_free_by_driver() {
     if (!pools_are_started()) freed_by_driver_.fetch_add(1, std::memory_order_relaxed);
   }
+  /// A program that allocates and frees without a pause can keep the driver from the thread that
+  /// starts the pools (docs/measurements). So its allocations wait for that, 15 ms after it was
+  /// asked for: 100 ms at most, and again each second. Whether the pools are started.
+  bool wait_for_start() const;
   /// Whether they are, and nobody has.
   bool awaits_pools() const {
     return pool_start_.load(std::memory_order_acquire) == Start::awaited;
@@ -144,6 +148,7 @@ class Device {
   bool may_start_later_ = false;
   std::atomic<Start> pool_start_{Start::done};
   std::atomic<unsigned> freed_by_driver_{0};  ///< blocks, before the pools
+  std::atomic<std::uint64_t> awaited_since_ns_{0};
   std::mutex mutex_;
   bool preallocated_ = false;
   std::atomic<bool> preallocates_{false};

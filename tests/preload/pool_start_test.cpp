@@ -28,6 +28,10 @@ TEST(PoolStart, NoAllocationWaitsForIt) {
   EXPECT_GT(run.counter("served_fresh_total"), 0u);
 }
 
+TEST(PoolStart, ALoopWithoutAPauseWaitsForIt) {
+  expect_same_in_background("loop", {{"CUPOOL_SIM_FIRST_POOL_MS", "95"}});
+}
+
 TEST(PoolStart, TheDefaultPoolIsStartedToo) {
   expect_same_in_background("later",
                             {{"CUPOOL_SIM_FIRST_POOL_MS", "1000"}, {"CUPOOL_POOL", "default"}});

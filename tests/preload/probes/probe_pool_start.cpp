@@ -1,13 +1,15 @@
 // A program that looks who serves its first allocations (CUPOOL_POOL_START), by cupool's C
-// interface where it is there. mode= few (three blocks), leave (more, and ends soon), at_once
-// (the first is cupool's), later (the first twenty are not; waits until some are), no_thread (as
-// later, but no thread can be had, and nothing is waited for), devices (as later, on each of two
-// devices).
+// interface where it is there. mode= few (frees only in the end), leave (allocates again, and ends
+// soon), at_once (the first is cupool's), later (the first twenty are not; waits until some are),
+// devices (as later, on each of two), no_thread (as later, but no thread can be had, and nothing is
+// waited for), loop (allocates and frees without a pause until cupool serves: one allocation has
+// waited).
 #include <cuda_runtime_api.h>
 #include <cupool/cupool.h>
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <vector>
@@ -76,6 +78,21 @@ void later(int device) {
   CHECK(free_memory() == before);
 }
 
+void loop() {
+  MUST(cudaFree(allocate()));
+  Clock::duration longest{};
+  const auto end = Clock::now() + kPatience;
+  for (int i = 0; has_cupool() ? held(0) == 0 : i < 10; ++i) {
+    const auto begin = Clock::now();
+    CHECK(begin < end);
+    void* block = nullptr;
+    MUST(cudaMalloc(&block, kBytes));
+    longest = std::max(longest, Clock::now() - begin);
+    MUST(cudaFree(block));
+  }
+  if (has_cupool()) CHECK(longest > std::chrono::milliseconds(5));
+}
+
 // No stack of that size can be had.
 void no_thread() {
   pthread_attr_t attributes;
@@ -106,6 +123,8 @@ int main(int argc, char** argv) {
   } else if (mode == "devices") {
     later(0);
     later(1);
+  } else if (mode == "loop") {
+    loop();
   } else if (mode == "no_thread") {
     no_thread();
   }
