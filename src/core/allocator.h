@@ -334,8 +334,10 @@ class Allocator {
   CUresult end_batch(Context& context, ThreadCache& cache, std::uint64_t start_ns);
   bool waits_for_context(Context& context) const;
   bool may_wait(Context& context) const;
-  CUresult finish_free(Context& context, EpochNumber epoch, std::uint64_t bytes_freed);
-  CUresult wait_for_context(Context& context, EpochNumber epoch, stats::Counter reason);
+  CUresult finish_free(Context& context, const HostWork::Mark& before, EpochNumber epoch,
+                       std::uint64_t bytes_freed);
+  CUresult wait_for_context(Context& context, const HostWork::Mark& before, EpochNumber epoch,
+                            stats::Counter reason);
   CUresult wait_for_host_work(Context& context);
   CUresult bound_pending(Context& context, std::uint64_t bytes_freed);
   void count_wait(stats::DeviceStats& stats, stats::Counter reason, std::uint64_t start_ns);

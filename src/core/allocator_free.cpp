@@ -99,7 +99,10 @@ CUresult Allocator::free_singly(Block& block, std::uint64_t start_ns) {
   stats.add(Counter::free_bytes_total, block.requested);
   stats::this_thread().add_frees(1);
   const std::uint64_t capacity = block.capacity;
-  const CUresult result = finish_free(context, retire(block), capacity);
+  // Before the block joins an epoch, whose fence another thread may record at once: what is
+  // submitted after that fence is not covered by a wait for it.
+  const HostWork::Mark before = context.host_work().begin_wait();
+  const CUresult result = finish_free(context, before, retire(block), capacity);
   stats.free_time().record(util::now_ns() - start_ns);
   return result;
 }
@@ -167,27 +170,28 @@ EpochNumber Allocator::retire(Block& block) {
 
 // What a free does after its block is retired: nothing, unless the mode or the program's host
 // memory asks for a wait, or too much is pending.
-CUresult Allocator::finish_free(Context& context, EpochNumber epoch, std::uint64_t bytes_freed) {
+CUresult Allocator::finish_free(Context& context, const HostWork::Mark& before, EpochNumber epoch,
+                                std::uint64_t bytes_freed) {
   if (!serving_.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
   if (CUPOOL_MUTATED("obvious-mapping")) keep_quiet(context);
   CUresult result = CUDA_SUCCESS;
   const config::FreeMode mode = free_mode();
   if (mode == config::FreeMode::sync) {
-    result = wait_for_context(context, epoch, Counter::free_waits_sync_total);
+    result = wait_for_context(context, before, epoch, Counter::free_waits_sync_total);
   } else {
     if (mode == config::FreeMode::automatic) {
       // Any kernel may touch such memory, so only the whole context's work will do.
       if (host_reachable_.any(HostReachable::Kind::managed)) {
-        result = wait_for_context(context, epoch, Counter::free_waits_managed_total);
+        result = wait_for_context(context, before, epoch, Counter::free_waits_managed_total);
       } else if (host_reachable_.any(HostReachable::Kind::zero_copy)) {
-        result = wait_for_context(context, epoch, Counter::free_waits_zero_copy_total);
+        result = wait_for_context(context, before, epoch, Counter::free_waits_zero_copy_total);
       } else if (context.host_work().needs_context()) {
-        result = wait_for_context(context, epoch, Counter::free_waits_host_copy_total);
+        result = wait_for_context(context, before, epoch, Counter::free_waits_host_copy_total);
       } else if (context.host_work().maybe_pending()) {
         result = wait_for_host_work(context);
         // The program may lean on the wait: all of the context's work covers the copies too.
         if (cuda::is_refusal(result)) {
-          result = wait_for_context(context, epoch, Counter::free_waits_host_copy_total);
+          result = wait_for_context(context, before, epoch, Counter::free_waits_host_copy_total);
         }
       }
     }
@@ -201,13 +205,13 @@ CUresult Allocator::finish_free(Context& context, EpochNumber epoch, std::uint64
   return answer_of_free(context, result);
 }
 
-CUresult Allocator::wait_for_context(Context& context, EpochNumber epoch, Counter reason) {
+CUresult Allocator::wait_for_context(Context& context, const HostWork::Mark& before,
+                                     EpochNumber epoch, Counter reason) {
   const std::uint64_t start = util::now_ns();
-  const HostWork::Mark host_work = context.host_work().begin_wait();
   bool waited = false;
   const CUresult result = context.ordering().wait(epoch, &waited);
   if (waited) count_wait(context.stats(), reason, start);
-  if (result == CUDA_SUCCESS) context.host_work().end_context_wait(host_work);
+  if (result == CUDA_SUCCESS) context.host_work().end_context_wait(before);
   keep_quiet(context);
   return result;
 }
