@@ -128,6 +128,9 @@ void Machine::forget_errands(int context) {
 void Machine::slow_synchronize(const Operation& op) {
   if (op.thread == 0 || syncing_thread_ >= 0 || !late_ || free_mode_ != FreeMode::ordered) return;
   if (captures_ || !alive(0)) return;
+  // Here and not on the other thread, which has no order with what comes next.
+  const StreamRef where = stream(op, op.b, 0);
+  if (where.none()) return;
   Gate& g = gate();
   {
     const std::lock_guard<std::mutex> lock(g.mutex);
@@ -135,10 +138,8 @@ void Machine::slow_synchronize(const Operation& op) {
     g.open = false;
   }
   syncing_thread_ = static_cast<int>(op.thread);
-  crew_.start(op.thread, [this, op] {
+  crew_.start(op.thread, [this, where] {
     if (!enter(0)) return;
-    const StreamRef where = stream(op, op.b, 0);
-    if (where.none()) return;
     expect(cuLaunchHostFunc(where.handle, stand_at_gate, nullptr), "cuLaunchHostFunc");
     expect(cuCtxSynchronize(), "cuCtxSynchronize");
   });
