@@ -192,8 +192,12 @@ void Machine::run_on_this_thread(const Operation& op) {
 
 void Machine::fail(const std::string& what) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (failure_.empty()) failure_ = what;
   failed_ = true;
+  if (!failure_.empty()) return;
+  // Memory that the driver has too early may answer a kernel's late access before anybody looks.
+  const bool judged = cupoolSimComplaints() != complaints_;
+  if (judged) failure_ = std::string("the judge (contract 2): ") + cupoolSimLastComplaint();
+  if (!what.empty()) failure_ += (judged ? "; then " : "") + what;
 }
 
 // A refusal because of a capture is the program's own fault where the real driver refuses as well.
@@ -248,10 +252,7 @@ bool Machine::enter(int context) {
 
 // Contract 2 and 9, I1 to I3.
 void Machine::look_for_harm() {
-  if (cupoolSimComplaints() != complaints_) {
-    complaints_ = cupoolSimComplaints();
-    fail(std::string("the judge (contract 2): ") + cupoolSimLastComplaint());
-  }
+  if (cupoolSimComplaints() != complaints_) fail("");
   // Whatever else was refused to the program: such a capture was whole without cupool.
   const unsigned long long by_others = cupoolSimCapturesInvalidatedByOthers();
   if (by_others != invalidated_by_others_) {

@@ -137,6 +137,7 @@ class Machine {
   void finish_slots(Slots& slots);
   void finish_context(int context);
   void look_for_harm();
+  /// The program is over: what the judge has seen, and `what` follows from that, or `what` alone.
   void fail(const std::string& what);
   bool expect(CUresult result, const char* call, int context = kEntered);
   bool is_sticky(CUresult result, const char* call, int context = kEntered);
@@ -254,8 +255,8 @@ class Machine {
   std::list<Errand> errands_;                  ///< of all programs: callbacks have their addresses
   unsigned long long invalidated_ = 0;
   unsigned long long invalidated_by_others_ = 0;
-  unsigned long long complaints_ = 0;
-  int syncing_thread_ = -1;  ///< in slow_synchronize()
+  unsigned long long complaints_ = 0;  ///< before the program
+  int syncing_thread_ = -1;            ///< in slow_synchronize()
 };
 
 }  // namespace cupool::property
