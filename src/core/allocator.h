@@ -284,6 +284,9 @@ class Allocator {
       if (!more_given_back(context, &tried_ns)) break;
       result = real();
     }
+    // An error that is there to stay may have kept memory back: then that is the answer (I7).
+    const bool answered = context.usable() && !cuda::shut_down();
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && !answered) result = real();
     if (result == CUDA_SUCCESS) {
       context.stats().add(stats::Counter::oom_rescues_total);
       stats::note_event(stats::EventKind::oom_rescue, context.stats(), 0);

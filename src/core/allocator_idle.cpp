@@ -6,6 +6,7 @@
 
 #include "core/accounting.h"
 #include "core/allocator.h"
+#include "cuda/errors.h"
 #include "stats/timeline.h"
 #include "util/log.h"
 #include "util/mutation.h"
@@ -107,11 +108,12 @@ bool Allocator::give_back_idle(Context& context) {
   for (Context* other : registry_.contexts_of(device.ordinal())) {
     if (!other->usable()) continue;
     other->drain_threads(Context::Drain::all);
-    const CUresult result = other->ordering().wait_for_all(nullptr, kLongestWaitInMallocNs);
-    if (result != CUDA_SUCCESS) {
-      note_failure(*other, result);
-      continue;
-    }
+    Ordering& ordering = other->ordering();
+    CUresult result = ordering.wait_for_all(nullptr, kLongestWaitInMallocNs);
+    // A refusal may pass; what is quiet already goes back in any case.
+    if (cuda::is_refusal(result)) result = ordering.wait_for_all(nullptr, kLongestWaitInMallocNs);
+    if (result != CUDA_SUCCESS) note_failure(*other, result);
+    if (!other->usable() || cuda::shut_down()) continue;
     keep_quiet(*other);
     any = give_back_cached(*other) || any;
   }
