@@ -49,6 +49,13 @@ class ContextRegistry {
   /// been reached by a way that the hooks do not see, and is always asked from then on.
   Context* ask_for_current(Context* known);
 
+  /// The current one by the hooks and by the driver: what a synchronisation makes quiet must be its
+  /// own context's.
+  Context* current_for_certain() {
+    Context* const known = current();
+    return known == nullptr ? nullptr : ask_for_current(known);
+  }
+
   /// The driver may shut down at any time from now on: it is asked each time.
   void distrust_hooks();
 

@@ -208,7 +208,7 @@ CUresult cupool_hook_cuCtxSynchronize() {
   CUPOOL_REAL_OR_RETURN(cuCtxSynchronize);
   Allocator* allocator = engine();
   if (allocator == nullptr) return real.cuCtxSynchronize();
-  return allocator->synchronize(allocator->registry().current(), true,
+  return allocator->synchronize(allocator->registry().current_for_certain(), true,
                                 [&] { return real.cuCtxSynchronize(); });
 }
 
@@ -217,8 +217,8 @@ CUresult cupool_hook_cuCtxSynchronize_v2(CUcontext handle) {
   Allocator* allocator = engine();
   if (allocator == nullptr) return real.cuCtxSynchronize_v2(handle);
   // A null context means the current one.
-  Context* context =
-      handle == nullptr ? allocator->registry().current() : allocator->registry().find(handle);
+  Context* context = handle == nullptr ? allocator->registry().current_for_certain()
+                                       : allocator->registry().find(handle);
   return allocator->synchronize(context, true, [&] { return real.cuCtxSynchronize_v2(handle); });
 }
 

@@ -255,7 +255,9 @@ cudaError_t cupool_hook_cudaDeviceSynchronize() {
   CUPOOL_REAL_RUNTIME(cudaDeviceSynchronize);
   const cupool::cuda::Driver* driver = cupool::cuda::driver();
   const ShortCut cut = short_cut(real);
-  if (cut && driver != nullptr && cut.allocator->synchronize(cut.context, false, [&] {
+  const bool certain = cut && driver != nullptr &&
+                       cut.allocator->registry().ask_for_current(cut.context) == cut.context;
+  if (certain && cut.allocator->synchronize(cut.context, false, [&] {
         return driver->cuCtxSynchronize();
       }) == CUDA_SUCCESS) {
     return cudaSuccess;
