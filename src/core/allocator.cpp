@@ -199,7 +199,7 @@ ThreadCache::Limits Allocator::limits_of_thread(Context& context) const {
   ThreadCache::Limits limits;
   const bool much = all.max_pending > context.device().total_bytes() / 8;
   if (much) limits.blocks = kManyBlocks;
-  limits.batch = std::min(all.max_pending / std::max<std::uint64_t>(64, 4 * threads),
+  limits.batch = std::min(all.max_pending / std::max<std::uint64_t>(16, 4 * threads),
                           much ? std::max(kLargestBatch, all.max_pending / 1024) : kLargestBatch);
   // What waits may all become quiet at once.
   limits.quiet = std::min({std::max(kMostQuiet, kBatchesWaiting * limits.batch),
@@ -273,6 +273,8 @@ Block* Allocator::take_quiet_block(Context& context, std::uint64_t capacity, Cou
       } else if (waiting != 0) {
         if (waiting + capacity <= enough) break;
         context.drain(*cache, Context::Drain::join);
+        const ThreadCache::Guard guard(*cache);
+        cache->expect_free();
         in_flight = true;
       }
     }

@@ -342,6 +342,7 @@ class Allocator {
   CUresult wait_for_context(Context& context, const HostWork::Mark& before, EpochNumber epoch,
                             stats::Counter reason);
   CUresult wait_for_host_work(Context& context);
+  std::uint64_t pending_limit(Context& context, std::uint64_t bytes_freed) const;
   CUresult bound_pending(Context& context, std::uint64_t bytes_freed);
   void count_wait(stats::DeviceStats& stats, stats::Counter reason, std::uint64_t start_ns);
   CUresult answer_of_free(Context& context, CUresult result);

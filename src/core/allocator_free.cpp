@@ -119,9 +119,14 @@ CUresult Allocator::end_batch(Context& context, ThreadCache& cache) {
   {
     const ThreadCache::Guard guard(cache);
     if (cache.tally.is_long()) cache.tally.fold(context.stats());
-    cache.limits = limits_of_thread(context);
-    full.blocks = std::min(full.blocks, cache.target());
+    const bool early = cache.expects_free();
+    cache.renew(limits_of_thread(context));
     bytes_freed = cache.batch_bytes();
+    if (early && !cache.is_due() &&
+        ordering.pending_bytes() <= pending_limit(context, bytes_freed)) {
+      return CUDA_SUCCESS;
+    }
+    full.blocks = std::min(full.blocks, cache.target());
     cache.join(ordering);
   }
   CUresult result = ordering.end_batch(full);
@@ -225,15 +230,20 @@ CUresult Allocator::wait_for_host_work(Context& context) {
   return result;
 }
 
-// Bounded run-ahead: this free waits for the oldest epochs, with which the GPU is done soonest.
-// What it frees itself comes on top if it is more than a batch of small blocks: to wait for that
-// would let the GPU run dry, and memory would not be less, since it was live until now.
-CUresult Allocator::bound_pending(Context& context, std::uint64_t bytes_freed) {
+// What may be pending at a free. What it frees itself comes on top if it is more than a batch of
+// small blocks: to wait for that would let the GPU run dry, and memory would not be less, since it
+// was live until now.
+std::uint64_t Allocator::pending_limit(Context& context, std::uint64_t bytes_freed) const {
   const std::uint64_t threads = context.thread_caches().in_use();
-  const std::uint64_t all = context.device().limits().max_pending;
-  const std::uint64_t batch = limits_of_thread(context).batch;
-  const std::uint64_t limit =
-      all - std::min(all / 4, threads * batch) + (bytes_freed > batch ? bytes_freed : 0);
+  const ThreadCache::Limits one = limits_of_thread(context);
+  const std::uint64_t untold = threads * static_cast<std::uint64_t>(one.tally);
+  const std::uint64_t all = context.device().pending_bound(untold + bytes_freed);
+  return all - std::min(all / 4, threads * one.batch) + (bytes_freed > one.batch ? bytes_freed : 0);
+}
+
+// Bounded run-ahead: this free waits for the oldest epochs, with which the GPU is done soonest.
+CUresult Allocator::bound_pending(Context& context, std::uint64_t bytes_freed) {
+  const std::uint64_t limit = pending_limit(context, bytes_freed);
   Ordering& ordering = context.ordering();
   if (ordering.pending_bytes() <= limit) return CUDA_SUCCESS;
   const std::uint64_t start = util::now_ns();

@@ -64,7 +64,10 @@ class Context {
     {
       const ThreadCache::Guard guard(cache);
       cache.join(ordering_);
-      if (what != Drain::join) in_flight = cache.drain_in_flight();
+      if (what != Drain::join) {
+        cache.expect_free();
+        in_flight = cache.drain_in_flight();
+      }
       if (what == Drain::all) quiet = cache.drain_quiet();
       cache.tally.fold(stats());
     }

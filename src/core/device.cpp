@@ -26,6 +26,8 @@ Device::Device(const cuda::Driver& driver, int ordinal, const config::Settings& 
   limits_.max_block = settings.max_block.resolve(total_bytes_);
   limits_.max_cached = settings.max_cached.resolve(total_bytes_);
   limits_.max_pending = settings.max_pending.resolve(total_bytes_);
+  const config::Settings defaults = config::parse(nullptr, nullptr, nullptr);
+  limits_.default_pending = defaults.max_pending.resolve(total_bytes_);
   limits_.release_threshold = settings.release_threshold.resolve(total_bytes_);
   limits_.max_size = settings.max_size.resolve(total_bytes_);
   limits_.prealloc = settings.prealloc.resolve(total_bytes_);
@@ -161,6 +163,15 @@ std::uint64_t Device::footprint_budget() const {
   constexpr std::uint64_t kStep = 32ull << 20;  // of a driver pool's growth (docs/measurements)
   const auto peak = static_cast<std::uint64_t>(stats_.value(stats::Gauge::application_bytes).peak);
   return peak + peak / 8 + kStep + limits_.max_pending;
+}
+
+std::uint64_t Device::pending_bound(std::uint64_t except) const {
+  const stats::GaugeValue application = stats_.value(stats::Gauge::application_bytes);
+  const auto unused =
+      static_cast<std::uint64_t>(std::max<std::int64_t>(application.peak - application.current, 0));
+  const std::uint64_t room = (unused - std::min(unused, except)) / 2;
+  return std::max(limits_.max_pending,
+                  std::min(limits_.max_pending + room, limits_.default_pending));
 }
 
 bool Device::begin_preallocation() {

@@ -24,6 +24,7 @@ class Device {
     std::uint64_t max_block = 0;
     std::uint64_t max_cached = 0;
     std::uint64_t max_pending = 0;
+    std::uint64_t default_pending = 0;  ///< max_pending where nobody says otherwise
     std::uint64_t release_threshold = 0;
     std::uint64_t max_size = 0;  ///< 0: no limit
     std::uint64_t prealloc = 0;
@@ -106,6 +107,14 @@ class Device {
   /// program itself has needed at most and a share of it, and what may be pending. Below it, a miss
   /// grows: giving back a block that is needed again next would only cost time.
   std::uint64_t footprint_budget() const;
+
+  /// Bytes that may be pending before a free waits: what CUPOOL_MAX_PENDING says and, up to the
+  /// default of that, half of what the program has had itself at its peak and has not now, but for
+  /// `except`: what it frees just now, and by how much the statistics may be behind. So much is
+  /// held anyway: what is pending takes the place of idle memory, and no more of the device. Half,
+  /// so that what lies idle need not go back to its pool for it only to be needed again
+  /// (docs/measurements).
+  std::uint64_t pending_bound(std::uint64_t except) const;
 
   /// Other devices that can be given access to this one's memory.
   const std::vector<int>& peers() const { return peers_; }

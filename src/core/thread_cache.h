@@ -129,13 +129,14 @@ class alignas(128) ThreadCache {
     const std::uint8_t kind = block->kind;
     if (kind != batch_kind_) batch_kind_ = batch_.empty() ? kind : Block::kNoKind;
     batch_.push(block);
-    return batch_.count >= target_ || batch_.bytes >= limits.batch;
+    return is_due();
   }
+  bool is_due() const { return batch_.count >= target_ || batch_.bytes >= due_bytes_; }
   /// The same for a block that does not make the batch due, and counts it. False: it does, or the
   /// statistics are to be told.
   [[gnu::always_inline]] bool retire_hot(Block* block) {
     const std::uint64_t bytes = block->requested;
-    if (batch_.count + 1 >= target_ || batch_.bytes + block->capacity >= limits.batch ||
+    if (batch_.count + 1 >= target_ || batch_.bytes + block->capacity >= due_bytes_ ||
         tally.is_due_after(-static_cast<std::int64_t>(bytes), limits.tally)) {
       return false;
     }
@@ -155,6 +156,15 @@ class alignas(128) ThreadCache {
   /// and what `unfit(block)` names, which answers the same for all of a kind.
   template <typename Unfit>
   void collect(EpochNumber quiet_up_to, BlockList* surplus, const Unfit& unfit);
+  /// The next free looks whether too much is pending, though its batch may not be due: an
+  /// allocation has had the last one join before it was.
+  void expect_free() { due_bytes_ = 0; }
+  bool expects_free() const { return due_bytes_ == 0; }
+  /// After a batch was due.
+  void renew(const Limits& now) {
+    limits = now;
+    due_bytes_ = now.batch;
+  }
   bool has_in_flight() const { return in_flight_count_ != 0; }
   /// The oldest batch in flight, if there is one.
   bool oldest_is_quiet(EpochNumber quiet_up_to) const { return oldest_in_flight() <= quiet_up_to; }
@@ -248,6 +258,7 @@ class alignas(128) ThreadCache {
   std::size_t refill_ = 1;
   BlockList batch_;
   std::uint8_t batch_kind_ = Block::kNoKind;
+  std::uint64_t due_bytes_ = 0;  ///< of a batch that is due
   std::uint64_t quiet_bytes_ = 0;
   std::uint64_t in_flight_bytes_ = 0;
   std::uint64_t calls_at_last_look_ = 0;

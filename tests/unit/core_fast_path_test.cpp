@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <future>
 #include <map>
@@ -11,93 +10,13 @@
 #include <thread>
 #include <vector>
 
-#include "core/allocator_hot.h"
-#include "core_fake_driver.h"
+#include "core_fast_path_fixture.h"
 
 namespace cupool::core {
 namespace {
 
-using stats::Counter;
-using stats::Gauge;
-using test::gpu;
-using Work = test::FakeGpu::Work;
-
 constexpr std::uint64_t kSmall = 64 << 10;
 constexpr std::uint64_t kLarge = 4 << 20;
-
-class FastPathTest : public testing::Test {
- protected:
-  void SetUp() override { start({}); }
-
-  // An engine of its own, never destroyed, as in a process.
-  void start(std::map<std::string, std::string> options) {
-    driver_ = new cuda::Driver(test::fake_driver());
-    gpu.capacity.store(std::uint64_t{64} << 30);
-    options.emplace("CUPOOL_FREE_MODE", "ordered");
-    std::vector<std::string> lines;
-    for (const auto& option : options) lines.push_back(option.first + "=" + option.second);
-    std::vector<const char*> environment;
-    for (const std::string& line : lines) environment.push_back(line.c_str());
-    environment.push_back(nullptr);
-    settings_ = new config::Settings(config::parse(environment.data(), nullptr, nullptr));
-    stats::reset_after_fork();
-    ContextRegistry::current_may_change();
-    allocator_ = new Allocator(*driver_, *settings_);
-    // Reachable for ever, so that a leak detector takes them for what they are.
-    static auto* const engines = new std::vector<std::array<const void*, 3>>;
-    engines->push_back({driver_, settings_, allocator_});
-    context_ = allocator_->registry().current();
-    ASSERT_NE(context_, nullptr);
-  }
-
-  // As the hooks do it.
-  CUdeviceptr allocate(std::uint64_t bytes) {
-    if (const Block* block = allocator_->take_hot(*context_, bytes)) return block->address;
-    CUdeviceptr address = 0;
-    if (!allocator_->try_allocate_cached(*context_, bytes, &address)) {
-      EXPECT_EQ(allocator_->try_allocate(bytes, &address), CUDA_SUCCESS);
-    }
-    return address;
-  }
-  void free(CUdeviceptr address) {
-    const auto freed = allocator_->free_hot(address);
-    EXPECT_EQ(freed ? *freed : *allocator_->try_free(address), CUDA_SUCCESS);
-  }
-  void pairs(int count, std::uint64_t bytes) {
-    for (int i = 0; i < count; ++i) free(allocate(bytes));
-  }
-  std::vector<CUdeviceptr> allocate_several(int count, std::uint64_t bytes) {
-    std::vector<CUdeviceptr> addresses;
-    for (int i = 0; i < count; ++i) addresses.push_back(allocate(bytes));
-    return addresses;
-  }
-  void free_all(const std::vector<CUdeviceptr>& addresses) {
-    for (const CUdeviceptr address : addresses) free(address);
-  }
-  template <typename Body>
-  void in_thread(const Body& body) {
-    std::thread(body).join();
-  }
-  std::uint64_t count(Counter counter) {
-    allocator_->fold_statistics();
-    return context_->stats().value(counter);
-  }
-  std::int64_t now(Gauge gauge) {
-    allocator_->fold_statistics();
-    return context_->stats().value(gauge).current;
-  }
-  // Application, retired and cached bytes are all that is held.
-  void expect_identity() {
-    EXPECT_EQ(now(Gauge::application_bytes) + now(Gauge::rounding_bytes) +
-                  now(Gauge::retired_bytes) + now(Gauge::cached_bytes),
-              now(Gauge::held_bytes));
-  }
-
-  cuda::Driver* driver_ = nullptr;
-  config::Settings* settings_ = nullptr;
-  Allocator* allocator_ = nullptr;
-  Context* context_ = nullptr;
-};
 
 TEST_F(FastPathTest, ABatchIsQuietOnlyAfterAFenceThatWasRecordedAfterIt) {  // I1
   gpu.work.store(Work::held);
@@ -364,58 +283,6 @@ TEST_F(FastPathTest, ASynchronisationOfTheProgramMakesBatchesOfAllThreadsQuiet) 
   EXPECT_EQ(context_->ordering().pending_bytes(), 0u);
   stage.store(2);
   other.join();
-  expect_identity();
-}
-
-TEST_F(FastPathTest, TheBoundOnPendingBytesCountsWhatThreadsHaveInFlight) {
-  start({{"CUPOOL_MAX_PENDING", "64M"}});
-  gpu.work.store(Work::held);
-  std::int64_t most = 0;
-  std::vector<std::thread> threads;
-  std::mutex mutex;
-  for (int index = 0; index < 4; ++index) {
-    threads.emplace_back([&] {
-      for (int i = 0; i < 500; ++i) {
-        free(allocate(1 << 20));
-        const std::lock_guard<std::mutex> lock(mutex);
-        most = std::max(most, now(Gauge::retired_bytes));
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_GT(count(Counter::free_waits_pending_limit_total), 0u);
-  // What is retired and not waited for: the bound, and the block that each thread is freeing.
-  EXPECT_LE(context_->ordering().pending_bytes(), 64u << 20);
-  expect_identity();
-}
-
-TEST_F(FastPathTest, ALargeBlockWaitsForThoseBeforeItAndNotForItself) {
-  start({{"CUPOOL_MAX_PENDING", "64M"}});
-  gpu.work.store(Work::held);
-  constexpr std::uint64_t kBytes = 80 << 20;
-  free(allocate(kBytes));
-  EXPECT_EQ(count(Counter::free_waits_pending_limit_total), 0u);
-  EXPECT_EQ(context_->ordering().pending_bytes(), kBytes);
-  free(allocate(kBytes));
-  EXPECT_EQ(count(Counter::free_waits_pending_limit_total), 1u);
-  EXPECT_EQ(context_->ordering().pending_bytes(), kBytes);
-  expect_identity();
-}
-
-TEST_F(FastPathTest, PhasesOfDifferentSizesDoNotGrowBeyondThePeak) {
-  start({{"CUPOOL_MAX_PENDING", "32M"}});
-  constexpr std::uint64_t kPhase = 1ull << 30;
-  std::uint64_t blocks = 0;
-  for (const std::uint64_t bytes : {1ull << 20, 4ull << 20, 512ull << 10, 6ull << 20, 2ull << 20}) {
-    blocks = kPhase / bytes;
-    std::vector<CUdeviceptr> live = allocate_several(static_cast<int>(blocks), bytes);
-    in_thread([&] { free_all(live); });
-  }
-  allocator_->fold_statistics();
-  const auto held = static_cast<double>(context_->stats().value(Gauge::held_bytes).peak);
-  const auto peak = static_cast<double>(context_->stats().value(Gauge::application_bytes).peak);
-  EXPECT_LE(held, 1.15 * peak + (32 << 20) + (32 << 20))
-      << "a step of the pool, and what is pending";
   expect_identity();
 }
 
