@@ -9,6 +9,7 @@
 #include "core/context_registry.h"
 #include "core/ipc_exports.h"
 #include "core/ipc_imports.h"
+#include "core/legacy_stream.h"
 #include "core/pointer_map.h"
 #include "cuda/driver.h"
 #include "stats/timeline.h"
@@ -139,6 +140,20 @@ class Allocator {
       keep_quiet(*context);
     } else {
       note_failure(*context, result);
+    }
+    return result;
+  }
+
+  /// The same of its wait for the legacy stream of `context`, its current one.
+  template <typename Call>
+  CUresult synchronize_legacy_stream(Context& context, const Call& real) {
+    if (!begin_stream_wait(context)) return real();
+    const EpochNumber before = context.ordering().begin_synchronize();
+    const HostWork::Mark host_work = context.host_work().begin_wait();
+    const CUresult result = real();
+    // Asked last: see LegacyStream.
+    if (result == CUDA_SUCCESS && LegacyStream::covers_context()) {
+      end_stream_wait(context, before, host_work);
     }
     return result;
   }
@@ -345,6 +360,8 @@ class Allocator {
   std::uint64_t pending_limit(Context& context, std::uint64_t bytes_freed) const;
   CUresult bound_pending(Context& context, std::uint64_t bytes_freed);
   void count_wait(stats::DeviceStats& stats, stats::Counter reason, std::uint64_t start_ns);
+  bool begin_stream_wait(Context& context);
+  void end_stream_wait(Context& context, EpochNumber before, const HostWork::Mark& host_work);
   CUresult answer_of_free(Context& context, CUresult result);
   void note_failure(Context& context, CUresult result);
   void note_passed_allocation(Context* context, std::uint64_t bytes, const CUdeviceptr* address,

@@ -259,6 +259,27 @@ CUresult Allocator::bound_pending(Context& context, std::uint64_t bytes_freed) {
   return result;
 }
 
+// The program is about to wait for the legacy stream. False: nothing is pending that this could
+// settle, or it is another context's. The thread's batch may be small, so it does not count as one.
+bool Allocator::begin_stream_wait(Context& context) {
+  if (ThreadCache* const cache = last_thread_cache(context)) {
+    const ThreadCache::Guard guard(*cache);
+    cache->join(context.ordering(), false);
+  }
+  const bool pending = context.ordering().pending_bytes() != 0 ||
+                       context.host_work().maybe_pending() || context.host_work().needs_context();
+  return pending && registry_.ask_for_current(&context) == &context;
+}
+
+// It has been one for all work of the context.
+void Allocator::end_stream_wait(Context& context, EpochNumber before,
+                                const HostWork::Mark& host_work) {
+  context.ordering().end_synchronize(before);
+  context.host_work().end_context_wait(host_work);
+  keep_quiet(context);
+  if (ThreadCache* const cache = last_thread_cache(context)) collect(context, *cache);
+}
+
 void Allocator::count_wait(DeviceStats& stats, Counter reason, std::uint64_t start_ns) {
   stats.add(Counter::free_waits_total);
   stats.add(reason);

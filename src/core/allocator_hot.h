@@ -10,13 +10,6 @@
 
 namespace cupool::core {
 
-/// The calling thread's cache in `context` if it was the last one that it used, else null.
-[[gnu::always_inline]] inline ThreadCache* last_thread_cache(const Context& context) {
-  const detail::LastCache& last = detail::last_cache;
-  return last.context == &context && last.incarnation == context.incarnation() ? last.cache
-                                                                               : nullptr;
-}
-
 // `context` is current. Null: nothing has happened. The block is the program's otherwise.
 [[gnu::always_inline]] inline Block* Allocator::take_hot(Context& context, std::uint64_t bytes) {
   ThreadCache* const cache = last_thread_cache(context);

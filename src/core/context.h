@@ -127,11 +127,17 @@ class Context {
   ThreadCacheStock thread_caches_;
 };
 
+/// The calling thread's cache in `context` if it was the last one that it used, else null.
+[[gnu::always_inline]] inline ThreadCache* last_thread_cache(const Context& context) {
+  const detail::LastCache& last = detail::last_cache;
+  return last.context == &context && last.incarnation == context.incarnation() ? last.cache
+                                                                               : nullptr;
+}
+
 /// The calling thread's cache in `context`, or null if there can be none.
 inline ThreadCache* thread_cache(Context& context) {
-  const detail::LastCache& last = detail::last_cache;
-  if (last.context == &context && last.incarnation == context.incarnation()) return last.cache;
-  return detail::find_thread_cache(context);
+  ThreadCache* const last = last_thread_cache(context);
+  return last != nullptr ? last : detail::find_thread_cache(context);
 }
 
 }  // namespace cupool::core

@@ -77,9 +77,9 @@ void ThreadCache::keep(BlockList& quiet) {
   quiet.splice(rest);
 }
 
-void ThreadCache::join(Ordering& ordering) {
+void ThreadCache::join(Ordering& ordering, bool counts) {
   if (batch_.empty()) return;
-  ++batches_;
+  if (counts) ++batches_;
   const EpochNumber epoch = ordering.join(batch_);
   // A later fence also covers an older batch, so that a full queue loses nothing but time.
   const bool merged = in_flight_count_ != 0 &&

@@ -11,6 +11,7 @@ using cupool::core::Allocator;
 using cupool::core::Context;
 using cupool::core::HostReachable;
 using cupool::core::HostWork;
+using cupool::core::LegacyStream;
 using cupool::core::StreamUse;
 using cupool::process::engine;
 using cupool::process::started_engine;
@@ -44,21 +45,22 @@ void note(const cupool::cuda::Driver& real, CUstream stream, DefaultStream defau
   context->host_work().submitted(meant);
 }
 
-// The program's own wait for a stream: no free has to look whether its copies are done. The stream
-// is only a name here; one of another context than the current one is not known by it.
+// The program's own wait for a stream: no free has to look whether its copies are done; and the
+// legacy stream's may be one for all that was freed. Another stream is only a name here: one of
+// another context than the current one is not known by it.
 template <typename Call>
 CUresult synchronize(CUstream stream, DefaultStream default_stream, const Call& call) {
   Allocator* allocator = engine();
-  if (allocator == nullptr || allocator->free_mode() != cupool::config::FreeMode::automatic) {
-    return call();
+  Context* context = allocator == nullptr ? nullptr : allocator->registry().current();
+  if (context == nullptr) return call();
+  const CUstream meant = meant_by(stream, default_stream);
+  if (meant == CU_STREAM_LEGACY && LegacyStream::covers_context()) {
+    return allocator->synchronize_legacy_stream(*context, call);
   }
-  Context* context = allocator->registry().current();
-  if (context == nullptr || !context->host_work().maybe_pending()) return call();
+  if (!context->host_work().maybe_pending()) return call();
   const HostWork::Mark before = context->host_work().begin_wait();
   const CUresult result = call();
-  if (result == CUDA_SUCCESS) {
-    context->host_work().end_stream_wait(meant_by(stream, default_stream), before);
-  }
+  if (result == CUDA_SUCCESS) context->host_work().end_stream_wait(meant, before);
   return result;
 }
 

@@ -1,6 +1,7 @@
 // Driver hooks of everything else that may take device memory: arrays, physical memory, code,
 // graphs, streams, launches (code is loaded late, local memory grows). Untouched, but made once
 // more after idle memory has been given back where they ran out of it (contract 4).
+#include "core/legacy_stream.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
 #include "process/lifecycle.h"
@@ -16,9 +17,12 @@ __attribute__((noinline)) CUresult rescue(const Call& call) {
 
 }  // namespace
 
-#define CUPOOL_RESCUED(symbol, parameters, arguments)                           \
+#define CUPOOL_RESCUED(symbol, parameters, arguments) \
+  CUPOOL_RESCUED_AFTER((void)0, symbol, parameters, arguments)
+#define CUPOOL_RESCUED_AFTER(note, symbol, parameters, arguments)               \
   CUresult cupool_hook_##symbol parameters {                                    \
     CUPOOL_REAL_OR_RETURN(symbol);                                              \
+    note;                                                                       \
     const CUresult result = real.symbol arguments;                              \
     if (__builtin_expect(result != CUDA_ERROR_OUT_OF_MEMORY, 1)) return result; \
     return rescue([&] { return real.symbol arguments; });                       \
@@ -48,8 +52,8 @@ CUPOOL_RESCUED(cuGraphInstantiateWithParams, (CUgraphExec* executable, CUgraph g
 CUPOOL_RESCUED(cuGraphInstantiateWithParams_ptsz, (CUgraphExec* executable, CUgraph graph, void* parameters), (executable, graph, parameters))
 CUPOOL_RESCUED(cuGraphUpload, (CUgraphExec executable, CUstream stream), (executable, stream))
 CUPOOL_RESCUED(cuGraphUpload_ptsz, (CUgraphExec executable, CUstream stream), (executable, stream))
-CUPOOL_RESCUED(cuStreamCreate, (CUstream* stream, unsigned int flags), (stream, flags))
-CUPOOL_RESCUED(cuStreamCreateWithPriority, (CUstream* stream, unsigned int flags, int priority), (stream, flags, priority))
+CUPOOL_RESCUED_AFTER(cupool::core::LegacyStream::creates(flags), cuStreamCreate, (CUstream* stream, unsigned int flags), (stream, flags))
+CUPOOL_RESCUED_AFTER(cupool::core::LegacyStream::creates(flags), cuStreamCreateWithPriority, (CUstream* stream, unsigned int flags, int priority), (stream, flags, priority))
 CUPOOL_RESCUED(cuCtxSetLimit, (CUlimit limit, size_t value), (limit, value))
 CUPOOL_RESCUED(cuLaunchKernel, (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters, void** extra), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra))
 CUPOOL_RESCUED(cuLaunchKernel_ptsz, (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters, void** extra), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra))

@@ -1,6 +1,6 @@
-// What the engine rests on, asked of the real driver: events of a context, captures, alignment and
-// growth of pools, and what the first use of a pool costs. Prints one line a fact;
-// docs/measurements keeps them.
+// What the engine rests on, asked of the real driver: events of a context, what a wait for the
+// legacy stream covers, captures, alignment and growth of pools, and what the first use of a pool
+// costs. Prints one line a fact; docs/measurements keeps them.
 #include <cuda.h>
 
 #include <algorithm>
@@ -11,25 +11,10 @@
 #include <thread>
 #include <vector>
 
+#include "driver_facts.h"
+#include "legacy_wait_facts.h"
+
 namespace {
-
-void must(CUresult result, const char* call, int line) {
-  if (result == CUDA_SUCCESS) return;
-  std::printf("line %d: %s answered %d\n", line, call, static_cast<int>(result));
-  std::exit(1);
-}
-#define MUST(call) must(call, #call, __LINE__)
-
-double now_us() {
-  return std::chrono::duration<double, std::micro>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
 
 const CUstreamCaptureMode kModes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
                                       CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
@@ -218,13 +203,6 @@ void captures(CUcontext context) {
   }
 }
 
-CUfunction spin = nullptr;  // spin_ns(u64 ns) of kernels.cu
-
-void spin_on(CUstream stream, unsigned long long ns) {
-  void* parameters[] = {&ns};
-  MUST(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
-}
-
 // What might wait for all work while a stream captures, and harm no capture.
 struct Barrier {
   const char* name;
@@ -402,6 +380,7 @@ void with_kernels(CUcontext context) {
   if (file == nullptr) return;
   MUST(cuModuleLoad(&module, file));
   MUST(cuModuleGetFunction(&spin, module, "spin_ns"));
+  legacy_waits(context);
   barriers(context);
   capture_during_synchronisation(context);
   MUST(cuModuleUnload(module));

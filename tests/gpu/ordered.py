@@ -11,7 +11,7 @@ import statistics
 import sys
 
 from common import argument_parser, built, parse_arguments, python, write_environment
-from ordered_session import MIB, OBVIOUS, VARIANTS, Process, Session, spread
+from ordered_session import LEGACY_COVERS_ALL, MIB, OBVIOUS, VARIANTS, WRONG, Process, Session, spread
 
 FOOTPRINT_FACTOR = 1.15
 FOOTPRINT_BYTES = 32 * MIB
@@ -23,6 +23,10 @@ def stress(session):
     def command(seed, pairs, limit_ms, captures):
         return [program, f"seed={session.options.seed + seed}", f"pairs={pairs}",
                 f"limit_ms={limit_ms}", f"captures={captures}"]
+
+    def command_of(variant, *arguments):
+        more = {"blocking": ["only_blocking=1", "legacy_waits=5"], LEGACY_COVERS_ALL: ["legacy_waits=20"]}
+        return command(*arguments) + more.get(variant, [])
 
     # The program must be legal without us first; if this driver refuses a kind of capture, with fewer.
     captures, legacy = 0, None
@@ -37,15 +41,17 @@ def stress(session):
                     "captures=2")
     runs = {"legacy": legacy}
     plan = {"auto": (1, 1000000, 45000), "auto-64M": (2, 150000, 12000), "ordered": (3, 300000, 20000),
-            "sync": (4, 100000, 6000), OBVIOUS: (5, 100000, 6000)}
+            "blocking": (6, 200000, 12000), "sync": (4, 100000, 6000), OBVIOUS: (5, 100000, 6000),
+            LEGACY_COVERS_ALL: (7, 100000, 8000)}
     for variant, (seed, pairs, limit_ms) in plan.items():
-        runs[variant] = session.run("ordered_stress", command(seed, pairs, limit_ms, captures), variant,
-                                    limit_ms / 1e3 + 20, may_fail=variant == OBVIOUS)
+        runs[variant] = session.run("ordered_stress",
+                                    command_of(variant, seed, pairs, limit_ms, captures), variant,
+                                    limit_ms / 1e3 + 20, may_fail=variant in WRONG)
     total = 0
     for variant, run in runs.items():
         foreign = run.values.get("foreign_words")
-        if variant == OBVIOUS:
-            session.require("the check sees the obvious mapping", bool(foreign),
+        if variant in WRONG:
+            session.require(f"the check sees {variant}", bool(foreign),
                             f"{foreign} foreign words, exit {run.code}", "> 0")
             continue
         session.require(f"no foreign word, {variant}", foreign == 0, f"{foreign}", "0")

@@ -19,6 +19,8 @@ from common import REPOSITORY, built
 
 MIB = 1 << 20
 OBVIOUS = "obvious-mapping"
+LEGACY_COVERS_ALL = "legacy-wait-covers-all"
+WRONG = (OBVIOUS, LEGACY_COVERS_ALL)
 # What each variant adds to the environment; legacy runs without the preload.
 VARIANTS = {
     "legacy": None,
@@ -27,7 +29,9 @@ VARIANTS = {
     "ordered": {"CUPOOL_FREE_MODE": "ordered"},
     "sync": {"CUPOOL_FREE_MODE": "sync"},
     # Wrong on purpose. In ordered mode, so that no other wait hides the fault.
-    OBVIOUS: {"CUPOOL_FREE_MODE": "ordered", "CUPOOL_TEST_MUTATION": OBVIOUS},
+    **{wrong: {"CUPOOL_FREE_MODE": "ordered", "CUPOOL_TEST_MUTATION": wrong} for wrong in WRONG},
+    # The program has no non-blocking stream: its waits for the legacy stream take the place of fences.
+    "blocking": {"CUPOOL_FREE_MODE": "auto"},
 }
 
 
@@ -196,7 +200,7 @@ class Session:
                        if not k.startswith("CUPOOL_") and k != "LD_PRELOAD"}
         environment.update(setup)
         if VARIANTS[variant] is not None:
-            wrong = variant == OBVIOUS
+            wrong = variant in WRONG
             environment["LD_PRELOAD"] = built("libcupool_mutable.so") if wrong else self.options.library
             environment["CUPOOL_STATS"] = "off" if wrong else "json"
             environment["CUPOOL_STATS_FILE"] = os.path.join(folder, "report-%p")

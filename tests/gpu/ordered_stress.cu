@@ -2,7 +2,8 @@
 // destroyed with work pending, graphs, blocks from 4 bytes to 64 MiB. Each block is stamped and
 // checked word by word by kernels and still being written when it is freed: a word of another owner
 // is a reuse too early. Arguments: seed=N threads=N pairs=N limit_ms=N captures=0|1|2 (none,
-// stopping the others, all)
+// stopping the others, all) only_blocking=1 (no non-blocking streams, and no captures)
+// legacy_waits=N (percent of the steps)
 #include "ordered_stress.cuh"
 
 #include <thread>
@@ -47,6 +48,9 @@ int main(int argc, char** argv) {
   shared.wanted_pairs = static_cast<uint64_t>(gpu_test::number(argc, argv, "pairs", 1000000));
   shared.limit_seconds = static_cast<double>(gpu_test::number(argc, argv, "limit_ms", 60000)) / 1e3;
   shared.captures = static_cast<int>(gpu_test::number(argc, argv, "captures", 2));
+  shared.only_blocking = gpu_test::number(argc, argv, "only_blocking", 0) != 0;
+  if (shared.only_blocking) shared.captures = 0;
+  shared.legacy_waits = static_cast<double>(gpu_test::number(argc, argv, "legacy_waits", 1)) / 100;
   if (threads < 1 || threads > ordered_stress::kMostThreads) {
     std::fprintf(stderr, "threads must be 1 to %d\n", ordered_stress::kMostThreads);
     return 2;

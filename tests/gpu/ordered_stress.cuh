@@ -123,6 +123,8 @@ struct Shared {
   uint64_t wanted_pairs = 0;
   double limit_seconds = 0;
   int captures = 0;
+  bool only_blocking = false;  // no non-blocking streams
+  double legacy_waits = 0;     // share of the steps that are waits for the legacy stream
   gpu_test::Clock::time_point begin;
   Verdict* verdict = nullptr;
   uint32_t* samples = nullptr;

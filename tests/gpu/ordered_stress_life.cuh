@@ -60,6 +60,8 @@ inline void Life::step() {
     spin_ns<<<1, 1, 0, pick()->handle>>>(random_.between(1000000, 6000000));
   } else if (what < 0.023) {
     CHECKED(cudaStreamSynchronize(pick()->handle));
+  } else if (what > 1 - shared_->legacy_waits) {
+    CHECKED(cudaStreamSynchronize(cudaStreamLegacy));
   } else if (what < 0.035 && shared_->captures >= 2) {
     capture(random_.chance(0.5) ? cudaStreamCaptureModeThreadLocal : cudaStreamCaptureModeRelaxed,
             false);
@@ -257,10 +259,13 @@ inline void Life::replace_stream() {
   *stream = create_stream(stream);
 }
 
-// The first two streams stay non-blocking: captures that run beside other threads need them.
+// The first two streams stay non-blocking: captures that run beside other threads need them. Or
+// there is none in the whole program.
 inline Life::Stream Life::create_stream(const Stream* place) {
   Stream stream;
-  stream.kind = place < streams_ + 2 ? non_blocking : static_cast<Kind>(random_.below(4));
+  stream.kind = shared_->only_blocking ? static_cast<Kind>(random_.below(non_blocking))
+                : place < streams_ + 2 ? non_blocking
+                                       : static_cast<Kind>(random_.below(4));
   switch (stream.kind) {
     case legacy:
       stream.handle = cudaStreamLegacy;

@@ -33,6 +33,26 @@ TEST(Contract, FreesAfterTheProgramsOwnWaitAskTheDriverNothing) {
   }
 }
 
+// The program's own wait for the legacy stream is one for the whole context, and its frees need no
+// fence; but for non-blocking streams, which it does not wait for.
+TEST(Contract, FreesBeforeAWaitForTheLegacyStreamNeedNoFence) {
+  for (const char* kind : {"shared", "static"}) {
+    for (const char* other : {"none", "blocking", "non_blocking"}) {
+      SCOPED_TRACE(std::string(kind) + ", " + other);
+      const ScratchFolder folder;
+      const std::string calls = folder.path() + "/calls";
+      expect_same(std::string("probe_runtime_") + kind + " legacy=400 other=" + other, 0, 1,
+                  {{"CUPOOL_SIM_CALLS", calls}});
+      const uint64_t fences = calls_in(calls)["cuCtxRecordEvent"];
+      if (std::string(other) == "non_blocking") {
+        EXPECT_GT(fences, 10u);
+      } else {
+        EXPECT_LT(fences, 5u) << "in the beginning, before there are blocks enough";
+      }
+    }
+  }
+}
+
 // Contract 3: the same codes as without us, the last-error state included.
 TEST(Contract, RuntimeErrorsAreTheSame) {
   expect_same("probe_errors route=runtime");

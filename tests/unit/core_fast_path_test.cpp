@@ -286,6 +286,27 @@ TEST_F(FastPathTest, ASynchronisationOfTheProgramMakesBatchesOfAllThreadsQuiet) 
   expect_identity();
 }
 
+// And nothing where the driver says that another context is current, or where the wait has failed.
+TEST_F(FastPathTest, AWaitForTheLegacyStreamMakesWhatWasFreedQuiet) {
+  gpu.work.store(Work::held);
+  const auto free_some_and_wait = [&](CUresult waited) {
+    free_all(allocate_several(100, kLarge));
+    EXPECT_GT(context_->ordering().pending_bytes(), 0u);
+    return allocator_->synchronize_legacy_stream(*context_, [&] { return waited; });
+  };
+  EXPECT_EQ(free_some_and_wait(CUDA_SUCCESS), CUDA_SUCCESS);
+  EXPECT_EQ(context_->ordering().pending_bytes(), 0u);
+  EXPECT_EQ(free_some_and_wait(CUDA_ERROR_NOT_PERMITTED), CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_GT(context_->ordering().pending_bytes(), 0u);
+  test::fake::drivers.fetch_add(1000);
+  EXPECT_EQ(free_some_and_wait(CUDA_SUCCESS), CUDA_SUCCESS);
+  EXPECT_GT(context_->ordering().pending_bytes(), 0u);
+  test::fake::drivers.fetch_sub(1000);
+  EXPECT_EQ(free_some_and_wait(CUDA_SUCCESS), CUDA_SUCCESS);
+  EXPECT_EQ(context_->ordering().pending_bytes(), 0u);
+  expect_identity();
+}
+
 TEST_F(FastPathTest, BlocksOfAContextThatIsGoneAreForgotten) {  // contract 10
   gpu.work.store(Work::held);
   free_all(allocate_several(300, kSmall));

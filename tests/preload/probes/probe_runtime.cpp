@@ -1,6 +1,8 @@
 // A plain runtime-interface program, linked once with the shared and once with the static libcudart
 // (design.md section 3, routes 3 and 4). Arguments: iterations=N threads=N devices=N,
 // copies=N (so often a block is copied to the host, waited for and freed; nothing else is done),
+// legacy=N (so often blocks are filled and freed, with waits for the legacy stream; nothing else is
+// done), other=none, blocking, non_blocking (a stream that does half of that work),
 // file_limit=BYTES (RLIMIT_FSIZE, whose signal SIGXFSZ ends a program that does not know it).
 #include <cuda_runtime_api.h>
 #include <sys/resource.h>
@@ -34,6 +36,27 @@ void copy_and_free(long times) {
   MUST(cudaStreamDestroy(stream));
 }
 
+// Each block is filled by another stream than the last one, and freed at once.
+void fill_and_free(long times, const std::string& other) {
+  constexpr size_t kBytes = 4096;
+  constexpr int kBlocks = 3;
+  cudaStream_t streams[] = {nullptr, nullptr};
+  if (other != "none") {
+    MUST(cudaStreamCreateWithFlags(
+        &streams[1], other == "blocking" ? cudaStreamDefault : cudaStreamNonBlocking));
+  }
+  for (long i = 0; i < times; ++i) {
+    for (int block = 0; block < kBlocks; ++block) {
+      void* filled = nullptr;
+      MUST(cudaMalloc(&filled, kBytes));
+      MUST(cudaMemsetAsync(filled, block, kBytes, streams[(i + block) % 2]));
+      MUST(cudaFree(filled));
+    }
+    MUST(cudaStreamSynchronize(nullptr));
+  }
+  if (streams[1] != nullptr) MUST(cudaStreamDestroy(streams[1]));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -47,6 +70,10 @@ int main(int argc, char** argv) {
   }
   if (const long copies = probe::number(argc, argv, "copies", 0); copies != 0) {
     copy_and_free(copies);
+    return 0;
+  }
+  if (const long times = probe::number(argc, argv, "legacy", 0); times != 0) {
+    fill_and_free(times, probe::argument(argc, argv, "other", "none"));
     return 0;
   }
   WorkCounts total;
