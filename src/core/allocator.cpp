@@ -167,6 +167,7 @@ bool Allocator::try_allocate_cached(Context& context, std::uint64_t bytes, CUdev
 
 // The batches of this thread that have become quiet are its own to hand out. False: there are none.
 bool Allocator::collect(Context& context, ThreadCache& cache) {
+  if (!serving_.load(std::memory_order_relaxed)) return false;
   Device& device = context.device();
   BlockList surplus;
   {
@@ -423,11 +424,9 @@ void Allocator::make_live(Block& block, std::uint64_t bytes) {
   block.state.store(BlockState::live, std::memory_order_release);
 }
 
-void Allocator::stop_serving() {
+void Allocator::stop_serving(const char* reason) {
   if (!serving_.exchange(false, std::memory_order_relaxed)) return;
-  CUPOOL_WARN_ONCE(
-      "the program uses green contexts, which events of a context do not cover: the driver serves "
-      "its memory from now on");
+  CUPOOL_LOG(warn, "%s: the driver serves its memory from now on", reason);
 }
 
 void Allocator::note_failure(Context& context, CUresult result) {

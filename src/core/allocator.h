@@ -239,9 +239,9 @@ class Allocator {
   /// Whether there is more to reserve on any device.
   bool preallocates();
 
-  /// From now on every allocation passes through, and freed blocks of ours are kept aside: an event
-  /// of a context does not cover the work of green contexts that share its memory.
-  void stop_serving();
+  /// From now on every allocation passes through, and freed blocks of ours are kept aside: for
+  /// `reason`, which a warning gives, the engine cannot know any more what is done with its memory.
+  void stop_serving(const char* reason);
 
   /// Reads the driver's pool figures into the statistics, and counts what is still live.
   void refresh_figures();

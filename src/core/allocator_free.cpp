@@ -177,11 +177,14 @@ EpochNumber Allocator::retire(Block& block) {
 // memory asks for a wait, or too much is pending.
 CUresult Allocator::finish_free(Context& context, const HostWork::Mark& before, EpochNumber epoch,
                                 std::uint64_t bytes_freed) {
-  if (!serving_.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
   if (CUPOOL_MUTATED("obvious-mapping")) keep_quiet(context);
   CUresult result = CUDA_SUCCESS;
   const config::FreeMode mode = free_mode();
-  if (mode == config::FreeMode::sync) {
+  if (!serving_.load(std::memory_order_relaxed)) {
+    // What is pending that touches host memory, nobody knows.
+    if (mode == config::FreeMode::ordered) return CUDA_SUCCESS;
+    result = wait_for_context(context, before, epoch, Counter::free_waits_host_copy_total);
+  } else if (mode == config::FreeMode::sync) {
     result = wait_for_context(context, before, epoch, Counter::free_waits_sync_total);
   } else {
     if (mode == config::FreeMode::automatic) {

@@ -37,7 +37,7 @@ constexpr std::uint64_t kGrowthStep = 32ull << 20;
 }  // namespace
 
 void Allocator::keep_quiet(Context& context) {
-  if (!context.ordering().holds_blocks()) return;
+  if (!context.ordering().holds_blocks() || !serving_.load(std::memory_order_relaxed)) return;
   BlockList quiet = context.ordering().take_quiet();
   if (!quiet.empty()) keep(context, quiet);
 }

@@ -331,7 +331,10 @@ CUresult cupool_hook_cuGreenCtxCreate(void** green, void* resources, CUdevice de
                                       unsigned int flags) {
   CUPOOL_REAL_OR_RETURN(cuGreenCtxCreate);
   // Before the call: no work of a green context may be there when a block is handed out again.
-  if (Allocator* allocator = started_engine()) allocator->stop_serving();
+  if (Allocator* allocator = started_engine()) {
+    allocator->stop_serving(
+        "the program uses green contexts, which events of a context do not cover");
+  }
   return real.cuGreenCtxCreate(green, resources, device, flags);
 }
 

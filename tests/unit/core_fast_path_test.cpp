@@ -338,6 +338,31 @@ TEST_F(FastPathTest, MemoryThatOthersKnowIsNotServedAgain) {  // contract 8
   expect_identity();
 }
 
+// What is done with the memory is not known any more: what was live then stays aside.
+TEST_F(FastPathTest, WhatIsFreedAfterTheEngineStoppedServingIsNeverHandedOn) {
+  start({{"CUPOOL_MAX_CACHED", "0"}});
+  const std::vector<CUdeviceptr> live = allocate_several(300, kSmall);
+  const std::uint64_t returned = count(Counter::returned_bytes_total);
+  allocator_->stop_serving("a test");
+  free_all(live);
+  allocator_->synchronize(context_, true, [] { return CUDA_SUCCESS; });
+  EXPECT_EQ(count(Counter::returned_bytes_total), returned);
+  EXPECT_EQ(now(Gauge::application_bytes), 0);
+  EXPECT_EQ(now(Gauge::retired_bytes), static_cast<std::int64_t>(300 * kSmall));
+  expect_identity();
+}
+
+// And its free waits, as the driver's does.
+TEST_F(FastPathTest, AFreeWaitsAfterTheEngineStoppedServing) {
+  start({{"CUPOOL_FREE_MODE", "auto"}});
+  gpu.work.store(Work::held);
+  const CUdeviceptr address = allocate(kSmall);
+  allocator_->stop_serving("a test");
+  EXPECT_EQ(context_->ordering().pending_bytes(), 0u);
+  free(address);
+  EXPECT_EQ(count(Counter::free_waits_host_copy_total), 1u);
+}
+
 TEST_F(FastPathTest, NothingIdleIsKeptWhereTheUserWantsNone) {
   start({{"CUPOOL_MAX_CACHED", "0"}});
   pairs(1000, kSmall);
