@@ -27,11 +27,14 @@
 #undef cuMemFreeAsync
 #undef cuMemHostRegister
 #undef cuMemcpy3DBatchAsync
+#undef cuMemcpy3DWithAttributesAsync
 #undef cuMemcpyAsync
 #undef cuMemcpyBatchAsync
+#undef cuMemcpyWithAttributesAsync
 #undef cuStreamAddCallback
 #undef cuStreamBeginCapture
 #undef cuStreamBeginCaptureToGraph
+#undef cuStreamBeginRecaptureToGraph
 #undef cuStreamDestroy
 #undef cuStreamEndCapture
 #undef cuStreamGetCtx

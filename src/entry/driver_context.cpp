@@ -378,6 +378,22 @@ CUresult cupool_hook_cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph g
   });
 }
 
+CUresult cupool_hook_cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode,
+                                                   CUgraph graph, void* callback, void* data) {
+  CUPOOL_REAL_OR_RETURN(cuStreamBeginRecaptureToGraph);
+  return begin_capture(stream, [&] {
+    return real.cuStreamBeginRecaptureToGraph(stream, mode, graph, callback, data);
+  });
+}
+
+CUresult cupool_hook_cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode mode,
+                                                        CUgraph graph, void* callback, void* data) {
+  CUPOOL_REAL_OR_RETURN(cuStreamBeginRecaptureToGraph_ptsz);
+  return begin_capture(per_thread(stream), [&] {
+    return real.cuStreamBeginRecaptureToGraph_ptsz(stream, mode, graph, callback, data);
+  });
+}
+
 CUresult cupool_hook_cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   CUPOOL_REAL_OR_RETURN(cuStreamEndCapture);
   return end_capture(real.cuStreamIsCapturing, stream,

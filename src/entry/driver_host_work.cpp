@@ -140,8 +140,16 @@ CUPOOL_NOTED(cuMemcpy3DBatchAsync, true,
 CUPOOL_NOTED(cuMemcpy3DBatchAsync_v2, true,
              (size_t count, void* copies, unsigned long long flags, CUstream stream), count, copies,
              flags, stream)
+CUPOOL_NOTED(cuMemcpyWithAttributesAsync, true,
+             (CUdeviceptr to, CUdeviceptr from, size_t bytes, void* attributes, CUstream stream),
+             to, from, bytes, attributes, stream)
+CUPOOL_NOTED(cuMemcpy3DWithAttributesAsync, true,
+             (void* copy, unsigned long long flags, CUstream stream), copy, flags, stream)
 CUPOOL_NOTED(cuLaunchHostFunc, true, (CUstream stream, CUhostFn function, void* data), stream,
              function, data)
+CUPOOL_NOTED(cuLaunchHostFunc_v2, true,
+             (CUstream stream, CUhostFn function, void* data, unsigned int sync_mode), stream,
+             function, data, sync_mode)
 CUPOOL_NOTED(cuStreamAddCallback, true,
              (CUstream stream, CUstreamCallback callback, void* data, unsigned int flags), stream,
              callback, data, flags)

@@ -1,10 +1,13 @@
 // The look-up table made from hooks.def.
 #include "entry/substitution.h"
 
+#include <dlfcn.h>
+
 #include <cstring>
 
 #include "cuda/driver.h"
 #include "entry/hooks.h"
+#include "entry/newer.h"
 #include "process/lifecycle.h"
 #include "util/log.h"
 
@@ -42,6 +45,12 @@ const char* const runtime_hooks[] = {
 #undef LIBC_HOOK
 };
 
+// The driver's own name for its function at `address`; null if it exports none there.
+const char* exported_name(void* address) {
+  Dl_info info = {};
+  return dladdr(address, &info) != 0 && info.dli_saddr == address ? info.dli_sname : nullptr;
+}
+
 bool stream_matches(Stream stream, std::uint64_t flags) {
   const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
   return stream == Stream::any || (stream == Stream::per_thread) == per_thread;
@@ -52,6 +61,13 @@ bool stream_matches(Stream stream, std::uint64_t flags) {
 bool is_driver_hook(const char* symbol) {
   for (const Hook& hook : hooks) {
     if (std::strcmp(hook.symbol, symbol) == 0) return true;
+  }
+  return false;
+}
+
+bool is_hooked_base(std::string_view base) {
+  for (const Hook& hook : hooks) {
+    if (base == hook.base) return true;
   }
   return false;
 }
@@ -85,7 +101,17 @@ void* substitute_query(const char* base, int version, std::uint64_t flags, void*
       by_version = &hook;
     }
   }
-  if (by_version == nullptr || is_our_entry(real)) return real;
+  if (is_our_entry(real)) return real;
+  // What is exported under another name than those above takes other parameters.
+  const bool hooked = is_hooked_base(base);
+  if (hooked || is_newer(base)) {
+    const char* const symbol = exported_name(real);
+    if (symbol != nullptr && is_driver_hook(symbol)) return substitute_symbol(symbol, real);
+    if (!hooked || (symbol != nullptr && is_newer(symbol))) {
+      return guard_newer(symbol != nullptr ? symbol : base, real);
+    }
+  }
+  if (by_version == nullptr) return real;
   // The function exists (the driver answered) but not under an exported address: what its name,
   // version and flag say it is. Without the driver's own export our entry could not forward.
   if (driver->find(by_version->symbol) == nullptr) return real;

@@ -8,7 +8,9 @@
 #include "cuda/driver.h"
 #include "cuda/dynamic_linker.h"
 #include "entry/hooks.h"
+#include "entry/newer.h"
 #include "entry/substitution.h"
+#include "process/lifecycle.h"
 
 namespace cupool::entry {
 namespace {
@@ -75,13 +77,32 @@ CupoolDlsymAnswer refusal(const void* caller) {
   return {without_us, 0};
 }
 
+// A name that is no hook's, but may be that of a function which has to be guarded.
+CupoolDlsymAnswer guarded(void* handle, const char* name, const void* caller) {
+  using namespace cupool::entry;
+  const cupool::cuda::Driver* driver = nullptr;
+  if (handle == RTLD_NEXT || !is_newer(name) || !cupool::process::enabled() ||
+      (driver = cupool::cuda::driver()) == nullptr) {
+    return {handle, 0};
+  }
+  void* const found = handle == RTLD_DEFAULT ? look_up_behind_us(caller, name)
+                                             : cupool::cuda::real_dlsym()(handle, name);
+  Dl_info known = {};
+  Dl_info info = {};
+  const bool drivers = found != nullptr && dladdr(found, &info) != 0 &&
+                       dladdr(driver->find("cuDriverGetVersion"), &known) != 0 &&
+                       info.dli_fbase == known.dli_fbase;
+  if (!drivers) return {handle, 0};
+  return {guard_newer(name, found), 1};
+}
+
 }  // namespace
 
 CupoolDlsymAnswer cupool_dlsym_filter(void* handle, const char* name, const void* caller) {
   using namespace cupool::entry;
   if (cupool::cuda::is_round_trip(name)) return {nullptr, 1};
   const bool driver_name = is_driver_hook(name);
-  if (!driver_name && !is_runtime_hook(name)) return {handle, 0};
+  if (!driver_name && !is_runtime_hook(name)) return guarded(handle, name, caller);
 
   if (handle == RTLD_NEXT || handle == RTLD_DEFAULT) {
     // Our export would be found even where no driver or runtime is: only where a real one stands

@@ -40,5 +40,30 @@ TEST(Header, HasNoFurtherFunctionThatCreatesStreams) {
   EXPECT_TRUE(found.empty()) << *found.begin() << " creates streams as well";
 }
 
+// Copies that may touch host memory, host functions and captures (docs/design.md, Routes).
+TEST(Header, HasNoFurtherFunctionOfAKindThatTheEngineHasToSee) {
+  const std::string header = contents(CUPOOL_TEST_CUDA_HEADER);
+  const std::regex kinds(
+      R"(CUresult\s+CUDAAPI\s+(cu(?:Memcpy\w*Async|\w*CpyBatchAsync|StreamBegin|LaunchHost)\w*)\s*\()");
+  const std::string hooks = contents(CUPOOL_TEST_SOURCE_FOLDER "/src/entry/hooks.def");
+  // No host memory takes part; the last two are guarded.
+  const std::set<std::string> known = {"cuMemcpyDtoDAsync",     "cuMemcpyDtoDAsync_v2",
+                                       "cuMemcpyPeerAsync",     "cuMemcpy3DPeerAsync",
+                                       "cuFabricCpyBatchAsync", "cuStreamBeginCaptureToCig"};
+  // Of 32-bit device pointers: in the header, and called by nobody.
+  const std::set<std::string> old = {"cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyHtoAAsync",
+                                     "cuMemcpyAtoHAsync", "cuMemcpy2DAsync",   "cuMemcpy3DAsync"};
+  std::set<std::string> found;
+  for (std::sregex_iterator match(header.begin(), header.end(), kinds), end; match != end;
+       ++match) {
+    const std::string name = (*match)[1];
+    found.insert(name);
+    EXPECT_TRUE(known.count(name) != 0 || old.count(name) != 0 ||
+                hooks.find("HOOK(" + name + ",") != std::string::npos)
+        << name;
+  }
+  EXPECT_GT(found.size(), 20u);
+}
+
 }  // namespace
 }  // namespace cupool::cuda

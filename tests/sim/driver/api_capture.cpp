@@ -1,5 +1,6 @@
 // Exported: stream capture and graphs.
 #include "driver/entry.h"
+#include "driver/newer.h"
 
 namespace cupool::sim {
 
@@ -32,6 +33,17 @@ CUresult begin_into(Entry& in, CUstream handle, CUgraph into, const CUgraphNode*
     nodes.push_back(node);
   }
   return world().captures.begin(*stream, mode, graph, std::move(nodes));
+}
+
+// The nodes take the place of those that were there. That they are the same ones is not compared.
+CUresult begin_again(Entry& in, CUstream handle, CUgraph into, CUstreamCaptureMode mode) {
+  Graph* const graph = known_graph(into);
+  if (graph == nullptr || world().captures.into(*graph)) return CUDA_ERROR_INVALID_VALUE;
+  Stream* stream = nullptr;
+  CUresult result = in.stream(handle, &stream);
+  if (result == CUDA_SUCCESS) result = world().captures.begin(*stream, mode, graph, {});
+  if (result == CUDA_SUCCESS) graph->nodes.clear();
+  return result;
 }
 
 CUresult end(Entry& in, CUstream handle, CUgraph* graph) {
@@ -175,6 +187,10 @@ SIM_TWINS(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz,
           (CUstream stream, CUgraph graph, const CUgraphNode* after, const CUgraphEdgeData*,
            size_t count, CUstreamCaptureMode mode),
           begin_into(in, stream, graph, after, count, mode))
+SIM_TWINS(cuStreamBeginRecaptureToGraph, cuStreamBeginRecaptureToGraph_ptsz,
+          (CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback,
+           void*),
+          begin_again(in, stream, graph, mode))
 SIM_TWINS(cuStreamEndCapture, cuStreamEndCapture_ptsz, (CUstream stream, CUgraph* graph),
           end(in, stream, graph))
 SIM_TWINS(cuStreamIsCapturing, cuStreamIsCapturing_ptsz,

@@ -1,9 +1,10 @@
 // Exported: batches of copies, in the form of CUDA 12.8 (which tells the index of a copy that
-// fails) and in that of 13.0.
+// fails) and in that of 13.0; and single copies with the same attributes (13.2).
 #include <cstdint>
 
 #include "driver/array.h"
 #include "driver/copy.h"
+#include "driver/newer.h"
 
 namespace cupool::sim {
 
@@ -47,6 +48,12 @@ CUresult linear(Entry& in, CUstream handle, const CUdeviceptr* to, const CUdevic
                       attributes[which].srcAccessOrder});
   }
   return copy_batch(in, *stream, copies, failed);
+}
+
+CUresult single(Entry& in, CUstream handle, CUdeviceptr to, CUdeviceptr from, size_t bytes,
+                const CUmemcpyAttributes* attributes) {
+  const size_t first = 0;
+  return linear(in, handle, &to, &from, &bytes, 1, attributes, &first, 1, nullptr);
 }
 
 /// Bytes of an element: 1 for memory, for an array its own.
@@ -130,5 +137,12 @@ SIM_TWINS(cuMemcpy3DBatchAsync_v2, cuMemcpy3DBatchAsync_v2_ptsz,
           (size_t count, CUDA_MEMCPY3D_BATCH_OP* operations, unsigned long long flags,
            CUstream stream),
           boxes(in, stream, count, operations, flags, nullptr))
+SIM_TWINS(cuMemcpyWithAttributesAsync, cuMemcpyWithAttributesAsync_ptsz,
+          (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUmemcpyAttributes* attributes,
+           CUstream stream),
+          single(in, stream, to, from, bytes, attributes))
+SIM_TWINS(cuMemcpy3DWithAttributesAsync, cuMemcpy3DWithAttributesAsync_ptsz,
+          (CUDA_MEMCPY3D_BATCH_OP * operation, unsigned long long flags, CUstream stream),
+          boxes(in, stream, 1, operation, flags, nullptr))
 
 }  // namespace cupool::sim

@@ -1,5 +1,6 @@
 // Exported: streams, what they wait for and what is asked about them.
 #include "driver/entry.h"
+#include "driver/newer.h"
 
 namespace cupool::sim {
 
@@ -186,6 +187,9 @@ SIM_TWINS(cuStreamGetId, cuStreamGetId_ptsz, (CUstream stream, unsigned long lon
           get_id(in, stream, id))
 SIM_TWINS(cuLaunchHostFunc, cuLaunchHostFunc_ptsz, (CUstream stream, CUhostFn function, void* data),
           host_function(in, stream, function, data))
+SIM_TWINS(cuLaunchHostFunc_v2, cuLaunchHostFunc_v2_ptsz,
+          (CUstream stream, CUhostFn function, void* data, unsigned int sync_mode),
+          sync_mode > 1 ? CUDA_ERROR_INVALID_VALUE : host_function(in, stream, function, data))
 SIM_TWINS(cuStreamAddCallback, cuStreamAddCallback_ptsz,
           (CUstream stream, CUstreamCallback function, void* data, unsigned int flags),
           callback(in, stream, function, data, flags))

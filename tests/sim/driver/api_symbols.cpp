@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "driver/entry.h"
+#include "driver/newer.h"
 
 namespace cupool::sim {
 

@@ -1,0 +1,107 @@
+// The guards, and what they do.
+#include "entry/newer.h"
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <string_view>
+
+#include "entry/substitution.h"
+#include "process/lifecycle.h"
+#include "util/log.h"
+
+// In newer_*.S: entries of so many bytes one after another, as many as there are guards.
+extern "C" const char cupool_newer_entries[] __attribute__((visibility("hidden")));
+
+namespace cupool::entry {
+namespace {
+
+constexpr std::size_t kGuards = 32;  // as in newer_*.S
+constexpr std::size_t kEntryBytes = 16;
+
+struct Guard {
+  std::atomic<void*> real{nullptr};  ///< null: not used
+  std::array<char, 64> symbol{};
+  std::atomic<bool> named{false};
+};
+std::array<Guard, kGuards> guards;
+
+// Names of what is hooked in no form, and of what has no need to be: no host memory takes part, and
+// a green context has stopped the engine when it was made.
+constexpr std::string_view kKinds[] = {"cuMemcpy", "cuStreamBegin", "cuStreamCreate",
+                                       "cuLaunchHost", "cuFabricCpy"};
+constexpr std::string_view kHarmless[] = {"cuMemcpyDtoDAsync", "cuMemcpyPeerAsync",
+                                          "cuMemcpy3DPeerAsync"};
+
+bool begins_with(std::string_view text, std::string_view start) {
+  return text.substr(0, start.size()) == start;
+}
+
+// Without _ptsz, and without a version, which `versioned` then tells.
+std::string_view base_of(std::string_view symbol, bool* versioned) {
+  *versioned = false;
+  for (;;) {
+    const std::size_t at = symbol.rfind('_');
+    if (at == std::string_view::npos) return symbol;
+    const std::string_view end = symbol.substr(at + 1);
+    const bool version = end.size() > 1 && end[0] == 'v' &&
+                         end.find_first_not_of("0123456789", 1) == std::string_view::npos;
+    if (!version && end != "ptsz" && end != "ptds") return symbol;
+    *versioned = *versioned || version;
+    symbol = symbol.substr(0, at);
+  }
+}
+
+}  // namespace
+
+bool is_newer(const char* symbol) {
+  if (is_driver_hook(symbol)) return false;
+  bool versioned = false;
+  const std::string_view base = base_of(symbol, &versioned);
+  // The form without a version has been there before any other.
+  if (is_hooked_base(base)) return versioned;
+  for (const std::string_view harmless : kHarmless) {
+    if (base == harmless) return false;
+  }
+  for (const std::string_view kind : kKinds) {
+    if (!begins_with(base, kind)) continue;
+    // A copy that is not asynchronous is over when it returns.
+    return kind != "cuMemcpy" || base.find("Async") != std::string_view::npos;
+  }
+  return false;
+}
+
+void* guard_newer(const char* symbol, void* real) {
+  for (std::size_t i = 0; i < kGuards; ++i) {
+    Guard& guard = guards[i];
+    void* found = nullptr;
+    if (guard.real.compare_exchange_strong(found, real, std::memory_order_acq_rel)) {
+      std::strncpy(guard.symbol.data(), symbol, guard.symbol.size() - 1);
+      guard.named.store(true, std::memory_order_release);
+      CUPOOL_LOG(debug, "%s is newer than this library: guarded", symbol);
+      found = real;
+    }
+    if (found == real) return const_cast<char*>(cupool_newer_entries) + i * kEntryBytes;
+  }
+  return real;
+}
+
+}  // namespace cupool::entry
+
+/// Called by the guard before each call of the function, whose address it returns.
+extern "C" __attribute__((visibility("hidden"))) void* cupool_newer_called(std::uint64_t index) {
+  using namespace cupool::entry;
+  const Guard& guard = guards[index];
+  if (cupool::core::Allocator* allocator = cupool::process::started_engine()) {
+    const bool named = guard.named.load(std::memory_order_acquire);
+    std::array<char, 192> reason{};
+    std::snprintf(reason.data(), reason.size(),
+                  "the program calls %s, which is newer than this version of cupool (a later one "
+                  "may know it)",
+                  named ? guard.symbol.data() : "a function");
+    allocator->stop_serving(reason.data());
+  }
+  return guard.real.load(std::memory_order_acquire);
+}
