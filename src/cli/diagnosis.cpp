@@ -7,6 +7,8 @@
 
 #include <algorithm>
 
+#include "util/known_cuda.h"
+
 namespace cupool::cli {
 
 namespace {
@@ -181,6 +183,14 @@ void judge_driver(const Facts& facts, Findings* findings) {
             "the driver (CUDA " + cuda_version_text(driver.version) +
                 ") has no events of a whole context, so every free waits for the GPU",
             "a driver of CUDA 12.5 or later");
+  }
+  if (driver.version > util::kNewestKnownCuda) {
+    note(findings, "newer-driver",
+         "the driver (CUDA " + cuda_version_text(driver.version) + ") is newer than what cupool " +
+             "knows (" + cuda_version_text(util::kNewestKnownCuda) +
+             "): if the program calls a function that came since and would have to be seen, cupool "
+             "steps aside and says so",
+         "");
   }
 }
 

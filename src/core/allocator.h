@@ -242,6 +242,7 @@ class Allocator {
   /// From now on every allocation passes through, and freed blocks of ours are kept aside: for
   /// `reason`, which a warning gives, the engine cannot know any more what is done with its memory.
   void stop_serving(const char* reason);
+  bool serves() const { return serving_.load(std::memory_order_relaxed); }
 
   /// Reads the driver's pool figures into the statistics, and counts what is still live.
   void refresh_figures();

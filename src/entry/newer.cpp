@@ -94,7 +94,8 @@ void* guard_newer(const char* symbol, void* real) {
 extern "C" __attribute__((visibility("hidden"))) void* cupool_newer_called(std::uint64_t index) {
   using namespace cupool::entry;
   const Guard& guard = guards[index];
-  if (cupool::core::Allocator* allocator = cupool::process::started_engine()) {
+  cupool::core::Allocator* const allocator = cupool::process::started_engine();
+  if (allocator != nullptr && allocator->serves()) {
     const bool named = guard.named.load(std::memory_order_acquire);
     std::array<char, 192> reason{};
     std::snprintf(reason.data(), reason.size(),

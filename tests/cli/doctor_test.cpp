@@ -125,6 +125,15 @@ TEST(Doctor, ADriverWithoutPoolsOrContextEventsIsAWarning) {
   EXPECT_EQ(device.ids("warning"), Ids{"no-pools"}) << device.all();
 }
 
+TEST(Doctor, ADriverThatIsNewerThanWhatIsKnownIsANote) {
+  const std::string probe = preload::probe_path("probe_runtime_static");
+  const Diagnosis known = doctor({probe}, {{"CUPOOL_SIM_DRIVER_VERSION", "13050"}});
+  EXPECT_EQ(known.ids("note"), Ids{}) << known.all();
+  const Diagnosis newer = doctor({probe}, {{"CUPOOL_SIM_DRIVER_VERSION", "13060"}});
+  EXPECT_EQ(newer.process.exit_code, 0);
+  EXPECT_EQ(newer.ids("note"), Ids{"newer-driver"}) << newer.all();
+}
+
 TEST(Doctor, ADriverThatIsMissingRefusesCrashesIsAnObstacle) {
   const std::string probe = preload::probe_path("probe_runtime_static");
   const Diagnosis none = doctor({probe}, {{"LD_LIBRARY_PATH", "/nonexistent"}});

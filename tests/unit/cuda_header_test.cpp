@@ -2,11 +2,14 @@
 // here, not in a program.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <regex>
 #include <set>
 #include <sstream>
 #include <string>
+
+#include "util/known_cuda.h"
 
 namespace cupool::cuda {
 namespace {
@@ -38,6 +41,18 @@ TEST(Header, HasNoFurtherFunctionThatCreatesStreams) {
   found.erase("cuGreenCtxStreamCreate");
   EXPECT_NE(hooks.find("HOOK(cuGreenCtxCreate,"), std::string::npos);
   EXPECT_TRUE(found.empty()) << *found.begin() << " creates streams as well";
+}
+
+// What `cupool doctor` says is known.
+TEST(Header, NoHookIsNewerThanWhatIsKnown) {
+  const std::string hooks = contents(CUPOOL_TEST_SOURCE_FOLDER "/src/entry/hooks.def");
+  const std::regex hook(R"(\nHOOK\(\w+, \w+, (\d+),)");
+  int newest = 0;
+  for (std::sregex_iterator match(hooks.begin(), hooks.end(), hook), end; match != end; ++match) {
+    newest = std::max(newest, std::stoi((*match)[1]));
+  }
+  EXPECT_GT(newest, 13000);
+  EXPECT_LE(newest, util::kNewestKnownCuda);
 }
 
 // Copies that may touch host memory, host functions and captures (docs/design.md, Routes).
