@@ -99,8 +99,8 @@ extern "C" __attribute__((visibility("hidden"))) void* cupool_newer_called(std::
     const bool named = guard.named.load(std::memory_order_acquire);
     std::array<char, 192> reason{};
     std::snprintf(reason.data(), reason.size(),
-                  "the program calls %s, which is newer than this version of cupool (a later one "
-                  "may know it)",
+                  "the program calls %s, which this version of cupool does not know (a later one "
+                  "may)",
                   named ? guard.symbol.data() : "a function");
     allocator->stop_serving(reason.data());
   }
