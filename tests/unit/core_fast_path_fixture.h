@@ -22,7 +22,17 @@ using Work = test::FakeGpu::Work;
 
 class FastPathTest : public testing::Test {
  protected:
-  void SetUp() override { start({}); }
+  void SetUp() override {
+    gpu.work.store(Work::none);
+    gpu.recorded.store(0);
+    gpu.completed.store(0);
+    start({});
+  }
+  // What this thread still has here would be told to the figures of the next test, when it gives
+  // the cache up.
+  void TearDown() override {
+    if (!context_->gone()) context_->drain_threads(Context::Drain::all);
+  }
 
   // An engine of its own, never destroyed, as in a process.
   void start(std::map<std::string, std::string> options) {
