@@ -8,18 +8,19 @@
 #include <cstring>
 #include <string_view>
 
+#include "entry/newer_entries.h"
 #include "entry/substitution.h"
 #include "process/lifecycle.h"
 #include "util/log.h"
 
-// In newer_*.S: entries of so many bytes one after another, as many as there are guards.
+// In newer_*.S: one entry after another.
 extern "C" const char cupool_newer_entries[] __attribute__((visibility("hidden")));
 
 namespace cupool::entry {
 namespace {
 
-constexpr std::size_t kGuards = 32;  // as in newer_*.S
-constexpr std::size_t kEntryBytes = 16;
+constexpr std::size_t kGuards = CUPOOL_NEWER_ENTRIES;
+constexpr std::size_t kEntryBytes = std::size_t{1} << CUPOOL_NEWER_ENTRY_SHIFT;
 
 struct Guard {
   std::atomic<void*> real{nullptr};  ///< null: not used
@@ -28,8 +29,8 @@ struct Guard {
 };
 std::array<Guard, kGuards> guards;
 
-// Names of what is hooked in no form, and of what has no need to be: no host memory takes part, and
-// a green context has stopped the engine when it was made.
+// How the names of such functions begin, and those that have no need to be seen: no host memory
+// takes part.
 constexpr std::string_view kKinds[] = {"cuMemcpy", "cuStreamBegin", "cuStreamCreate",
                                        "cuLaunchHost", "cuFabricCpy"};
 constexpr std::string_view kHarmless[] = {"cuMemcpyDtoDAsync", "cuMemcpyPeerAsync",
@@ -56,12 +57,7 @@ std::string_view base_of(std::string_view symbol, bool* versioned) {
 
 }  // namespace
 
-bool is_newer(const char* symbol) {
-  if (is_driver_hook(symbol)) return false;
-  bool versioned = false;
-  const std::string_view base = base_of(symbol, &versioned);
-  // The form without a version has been there before any other.
-  if (is_hooked_base(base)) return versioned;
+bool is_of_guarded_kind(std::string_view base) {
   for (const std::string_view harmless : kHarmless) {
     if (base == harmless) return false;
   }
@@ -71,6 +67,14 @@ bool is_newer(const char* symbol) {
     return kind != "cuMemcpy" || base.find("Async") != std::string_view::npos;
   }
   return false;
+}
+
+bool is_newer(const char* symbol) {
+  if (is_driver_hook(symbol)) return false;
+  bool versioned = false;
+  const std::string_view base = base_of(symbol, &versioned);
+  // The form without a version has been there before any other.
+  return is_hooked_base(base) ? versioned : is_of_guarded_kind(base);
 }
 
 void* guard_newer(const char* symbol, void* real) {

@@ -4,11 +4,16 @@
 // everything that there is.
 #pragma once
 
+#include <string_view>
+
 namespace cupool::entry {
 
-/// Whether the driver's function `symbol` is of such a kind and has no hook: another version of a
-/// hooked function, or a new one that by its name copies, creates streams, begins a capture or has
-/// the host called. Exported and base names alike. Calls nothing, takes no lock.
+/// Whether functions of the name `base` copy, create streams, begin a capture or have the host
+/// called, by that name. Calls nothing, takes no lock.
+bool is_of_guarded_kind(std::string_view base);
+
+/// Whether the driver's function `symbol`, an exported name, has to be guarded: another version of
+/// a hooked function, or one of such a kind that has no hook. Calls nothing, takes no lock.
 bool is_newer(const char* symbol);
 
 /// An entry that tells the engine before it goes on to `real`, the driver's function `symbol`, with

@@ -1,5 +1,7 @@
 /* The guards in front of functions that are newer than this library, x86-64: everything that a
  * caller may pass is as it was when the function itself begins. */
+#include "newer_entries.h"
+
         .text
         .globl  cupool_newer_entries
         .hidden cupool_newer_entries
@@ -8,8 +10,8 @@
 cupool_newer_entries:
         .cfi_startproc
         .set    index, 0
-        .rept   32
-        .p2align 4
+        .rept   CUPOOL_NEWER_ENTRIES
+        .p2align CUPOOL_NEWER_ENTRY_SHIFT
         .cfi_def_cfa_offset 8
         endbr64
         pushq   $index

@@ -93,23 +93,23 @@ void* substitute_query(const char* base, int version, std::uint64_t flags, void*
   const cuda::Driver* driver = cuda::driver();
   if (driver == nullptr || !process::enabled()) return real;
   const Hook* by_version = nullptr;
+  bool hooked = false;
   for (const Hook& hook : hooks) {
     if (std::strcmp(hook.base, base) != 0) continue;
+    hooked = true;
     if (driver->find(hook.symbol) == real) return hook.entry;
     if (hook.since <= version && stream_matches(hook.stream, flags) &&
         (by_version == nullptr || by_version->since < hook.since)) {
       by_version = &hook;
     }
   }
-  if (is_our_entry(real)) return real;
+  // libcudart asks for hundreds of names when a program starts: most end here.
+  if ((!hooked && !is_of_guarded_kind(base)) || is_our_entry(real)) return real;
   // What is exported under another name than those above takes other parameters.
-  const bool hooked = is_hooked_base(base);
-  if (hooked || is_newer(base)) {
-    const char* const symbol = exported_name(real);
-    if (symbol != nullptr && is_driver_hook(symbol)) return substitute_symbol(symbol, real);
-    if (!hooked || (symbol != nullptr && is_newer(symbol))) {
-      return guard_newer(symbol != nullptr ? symbol : base, real);
-    }
+  const char* const symbol = exported_name(real);
+  if (symbol != nullptr && is_driver_hook(symbol)) return substitute_symbol(symbol, real);
+  if (!hooked || (symbol != nullptr && is_newer(symbol))) {
+    return guard_newer(symbol != nullptr ? symbol : base, real);
   }
   if (by_version == nullptr) return real;
   // The function exists (the driver answered) but not under an exported address: what its name,

@@ -90,7 +90,7 @@ CupoolDlsymAnswer guarded(void* handle, const char* name, const void* caller) {
   Dl_info known = {};
   Dl_info info = {};
   const bool drivers = found != nullptr && dladdr(found, &info) != 0 &&
-                       dladdr(driver->find("cuDriverGetVersion"), &known) != 0 &&
+                       dladdr(reinterpret_cast<void*>(driver->cuDriverGetVersion), &known) != 0 &&
                        info.dli_fbase == known.dli_fbase;
   if (!drivers) return {handle, 0};
   return {guard_newer(name, found), 1};

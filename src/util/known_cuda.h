@@ -1,5 +1,5 @@
-// The newest CUDA of whose driver functions src/entry/hooks.def knows all that the engine has to
-// see.
+// The newest CUDA whose driver functions were looked through for what the engine has to see: such a
+// one is hooked by src/entry/hooks.def, or guarded (src/entry/newer.h).
 #pragma once
 
 namespace cupool::util {
