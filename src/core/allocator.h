@@ -390,7 +390,7 @@ class Allocator {
 
 // Whether a free in this context may have to wait for more than host work that has events, and the
 // pending bound.
-inline bool Allocator::waits_for_context(Context& context) const {
+[[gnu::always_inline]] inline bool Allocator::waits_for_context(Context& context) const {
   const config::FreeMode mode = free_mode();
   if (mode == config::FreeMode::ordered) return false;
   return mode == config::FreeMode::sync || host_reachable_.any(HostReachable::Kind::managed) ||
@@ -398,9 +398,9 @@ inline bool Allocator::waits_for_context(Context& context) const {
          context.host_work().needs_context() || !serving_.load(std::memory_order_relaxed);
 }
 
-inline bool Allocator::may_wait(Context& context) const {
-  return waits_for_context(context) ||
-         (context.host_work().maybe_pending() && free_mode() != config::FreeMode::ordered);
+[[gnu::always_inline]] inline bool Allocator::may_wait(Context& context) const {
+  return free_mode() != config::FreeMode::ordered &&
+         (context.host_work().maybe_pending() || waits_for_context(context));
 }
 
 }  // namespace cupool::core

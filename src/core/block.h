@@ -99,10 +99,11 @@ struct alignas(128) Block {
     kind = kNoKind;
   }
 
-  // Of the first block of a chain (core/block_cache).
+  // Of the first block of a chain (core/chain_list), or the oldest that is freed
+  // (core/freed_blocks).
+  std::uint32_t chain_length = 0;
   Block* last_of_chain = nullptr;
   Block* next_chain = nullptr;
-  std::size_t chain_length = 0;
 };
 
 Block* new_block();

@@ -14,55 +14,6 @@ constexpr std::uint64_t kSmallIdleAllowance = 32ull << 20;
 
 }  // namespace
 
-void ChainList::set_first(Block* block, Block* last, std::size_t length, Block* next_chain) {
-  block->last_of_chain = last;
-  block->chain_length = length;
-  block->next_chain = next_chain;
-}
-
-void ChainList::push(BlockList& blocks) {
-  set_first(blocks.head, blocks.tail, blocks.count, nullptr);
-  (head_ == nullptr ? head_ : tail_->next_chain) = blocks.head;
-  tail_ = blocks.head;
-  count_ += blocks.count;
-  blocks = BlockList{};
-}
-
-BlockList ChainList::pop() {
-  BlockList chain;
-  chain.head = head_;
-  chain.tail = head_->last_of_chain;
-  chain.count = head_->chain_length;
-  chain.bytes = head_->chain_length * head_->capacity;
-  head_ = head_->next_chain;
-  if (head_ == nullptr) tail_ = nullptr;
-  count_ -= chain.count;
-  return chain;
-}
-
-void ChainList::take(std::size_t most, BlockList* taken) {
-  while (most != 0 && head_ != nullptr) {
-    Block* const first = head_;
-    if (first->chain_length <= most) {
-      BlockList chain = pop();
-      most -= chain.count;
-      taken->splice(chain);
-      continue;
-    }
-    Block* rest = first;
-    for (std::size_t i = 0; i < most; ++i) {
-      Block* const block = rest;
-      rest = block->next;
-      taken->push(block);
-    }
-    set_first(rest, first->last_of_chain, first->chain_length - most, first->next_chain);
-    if (tail_ == first) tail_ = rest;
-    head_ = rest;
-    count_ -= most;
-    return;
-  }
-}
-
 Block* BlockCache::take(std::uint64_t capacity, std::size_t most, std::uint64_t most_bytes,
                         BlockList* more) {
   if (!may_have(capacity)) return nullptr;

@@ -10,32 +10,11 @@
 #include <mutex>
 
 #include "core/block.h"
+#include "core/chain_list.h"
 #include "core/shared_mutex.h"
 #include "core/size_class.h"
 
 namespace cupool::core {
-
-/// Small blocks of one capacity in chains: each is linked by Block::next, and its first block knows
-/// the next chain. A thread gives and takes whole chains, so that blocks which another processor
-/// has touched last are not touched under the lock. Not thread-safe.
-class ChainList {
- public:
-  bool empty() const { return head_ == nullptr; }
-  std::size_t count() const { return count_; }
-  /// Adds the blocks as one chain, at the end; `blocks` is not empty, and is afterwards.
-  void push(BlockList& blocks);
-  /// Takes out the first chain; there is one.
-  BlockList pop();
-  /// Moves up to `most` blocks to `taken`: chains, and the beginning of one that is longer.
-  void take(std::size_t most, BlockList* taken);
-
- private:
-  void set_first(Block* block, Block* last, std::size_t length, Block* next_chain);
-
-  Block* head_ = nullptr;
-  Block* tail_ = nullptr;  ///< the first block of the last chain
-  std::size_t count_ = 0;
-};
 
 /// Thread-safe; one lock, held for list operations only.
 class BlockCache {

@@ -72,7 +72,8 @@ class Context {
       cache.tally.fold(stats());
     }
     for (ThreadCache::InFlight& batch : in_flight) {
-      if (!batch.blocks.empty()) ordering_.adopt(batch.epoch, batch.blocks);
+      BlockList blocks = batch.blocks.take_all();
+      if (!blocks.empty()) ordering_.adopt(batch.epoch, blocks);
     }
     if (!quiet.empty()) cache_.put(quiet);
   }

@@ -35,9 +35,9 @@ EpochNumber Ordering::retire(BlockList& blocks) {
 }
 
 // The addition orders a free before each fence that is recorded after its epoch was closed.
-EpochNumber Ordering::join(const BlockList& batch) {
+EpochNumber Ordering::join(std::uint64_t bytes, std::size_t frees) {
   if (CUPOOL_MUTATED("obvious-mapping")) return 0;
-  const EpochNumber number = open_.join(batch.bytes, batch.count);
+  const EpochNumber number = open_.join(bytes, frees);
   return CUPOOL_MUTATED("fence-before-free") ? number - 1 : number;
 }
 

@@ -48,9 +48,9 @@ class Ordering {
     return retire(one);
   }
 
-  /// The same for a batch of freed blocks that its thread keeps: says of which epoch it is from now
-  /// on. Its bytes are pending until that epoch is quiet.
-  EpochNumber join(const BlockList& batch);
+  /// The same for a batch of `frees` blocks, `bytes` in all, that its thread keeps: says of which
+  /// epoch it is from now on. Its bytes are pending until that epoch is quiet.
+  EpochNumber join(std::uint64_t bytes, std::size_t frees);
 
   /// The newest epoch that is known to be quiet, and with it all older ones. One load: for blocks
   /// that have joined, what the caller does next comes after the GPU's last use of them.

@@ -80,20 +80,21 @@ void ThreadCache::keep(BlockList& quiet) {
 void ThreadCache::join(Ordering& ordering, bool counts) {
   if (batch_.empty()) return;
   if (counts) ++batches_;
-  const EpochNumber epoch = ordering.join(batch_);
+  const bool full = batch_.count() >= target_;
+  FreedBlocks joining = batch_.take();
+  const EpochNumber epoch = ordering.join(joining.bytes, joining.count());
   // A later fence also covers an older batch, so that a full queue loses nothing but time.
   const bool merged = in_flight_count_ != 0 &&
                       (newest_in_flight().epoch == epoch || in_flight_count_ == kMostInFlight);
   if (!merged) ++in_flight_count_;
-  if (batch_.count >= target_ && ++full_batches_ >= (target_ < kQuickBatch ? 1u : kFullBatches)) {
+  if (full && ++full_batches_ >= (target_ < kQuickBatch ? 1u : kFullBatches)) {
     target_ = std::min(2 * target_, limits.blocks);
     full_batches_ = 0;
   }
   InFlight& newest = newest_in_flight();
-  newest.kind = !merged || newest.kind == batch_kind_ ? batch_kind_ : Block::kNoKind;
   newest.epoch = epoch;
-  in_flight_bytes_ += batch_.bytes;
-  newest.blocks.splice(batch_);
+  in_flight_bytes_ += joining.bytes;
+  newest.blocks.splice(joining);
 }
 
 // What a thread only frees, others allocate: of the blocks of a class that it did without for a
@@ -138,7 +139,7 @@ BlockList ThreadCache::drain_quiet() {
 }
 
 void ThreadCache::abandon() {
-  batch_ = BlockList{};
+  batch_.take();
   drain_in_flight();
   drain_quiet();
 }

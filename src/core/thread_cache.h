@@ -10,6 +10,7 @@
 
 #include "core/block.h"
 #include "core/block_cache.h"
+#include "core/freed_blocks.h"
 #include "core/ordering.h"
 #include "core/shared_mutex.h"
 #include "core/size_class.h"
@@ -122,21 +123,18 @@ class alignas(128) ThreadCache {
   /// Adds a block that the program has freed to the batch. True: the batch is due.
   bool retire(Block* block) {
     if (CUPOOL_MUTATED("batch-grows-after-fence") && in_flight_count_ != 0) {
-      newest_in_flight().blocks.push(block);
-      newest_in_flight().kind = Block::kNoKind;
+      newest_in_flight().blocks.others.push(block);
       return false;
     }
-    const std::uint8_t kind = block->kind;
-    if (kind != batch_kind_) batch_kind_ = batch_.empty() ? kind : Block::kNoKind;
     batch_.push(block);
     return is_due();
   }
-  bool is_due() const { return batch_.count >= target_ || batch_.bytes >= due_bytes_; }
+  bool is_due() const { return batch_.count() >= target_ || batch_.bytes() >= due_bytes_; }
   /// The same for a block that does not make the batch due, and counts it. False: it does, or the
   /// statistics are to be told.
   [[gnu::always_inline]] bool retire_hot(Block* block) {
     const std::uint64_t bytes = block->requested;
-    if (batch_.count + 1 >= target_ || batch_.bytes + block->capacity >= due_bytes_ ||
+    if (batch_.count() + 1 >= target_ || batch_.bytes() + block->capacity >= due_bytes_ ||
         tally.is_due_after(-static_cast<std::int64_t>(bytes), limits.tally)) {
       return false;
     }
@@ -147,14 +145,14 @@ class alignas(128) ThreadCache {
   /// How many blocks make the batch due, if it is so by their number; else the largest such number.
   /// Batches begin small, so that a program with few blocks gets them back soon, and double up to
   /// limits.blocks, so that a fence costs little where there are many.
-  std::size_t target() const { return batch_.count >= target_ ? target_ : limits.blocks; }
-  std::uint64_t batch_bytes() const { return batch_.bytes; }
+  std::size_t target() const { return batch_.count() >= target_ ? target_ : limits.blocks; }
+  std::uint64_t batch_bytes() const { return batch_.bytes(); }
   /// The batch joins the open epoch and is in flight from now on. `counts`: as one of those after
   /// which the thread sheds what it does without.
   void join(Ordering& ordering, bool counts = true);
-  /// Takes over batches that are quiet: as a whole where all blocks are of one kind. What the
-  /// thread should not keep is added to `surplus`, which counts as retired: what it has no use for,
-  /// and what `unfit(block)` names, which answers the same for all of a kind.
+  /// Takes over batches that are quiet, the blocks of one kind as a whole. What the thread should
+  /// not keep is added to `surplus`, which counts as retired: what it has no use for, and what
+  /// `unfit(block)` names, which answers the same for all of a kind.
   template <typename Unfit>
   void collect(EpochNumber quiet_up_to, BlockList* surplus, const Unfit& unfit);
   /// The next free looks whether too much is pending, though its batch may not be due: an
@@ -173,11 +171,11 @@ class alignas(128) ThreadCache {
   EpochNumber oldest_in_flight() const {
     return in_flight_count_ != 0 ? in_flight_[first_in_flight_].epoch : ~EpochNumber{0};
   }
-  std::uint64_t waiting_bytes() const { return batch_.bytes + in_flight_bytes_; }
+  std::uint64_t waiting_bytes() const { return batch_.bytes() + in_flight_bytes_; }
   /// Whether so many batches' worth waits, in blocks or in bytes, or would with `bytes` more.
   bool waits_for(std::size_t batches, std::uint64_t bytes) const {
-    std::size_t blocks = batch_.count;
-    for (const InFlight& batch : in_flight_) blocks += batch.blocks.count;
+    std::size_t blocks = batch_.count();
+    for (const InFlight& batch : in_flight_) blocks += batch.blocks.count();
     return blocks >= batches * limits.blocks || waiting_bytes() + bytes > batches * limits.batch;
   }
   /// Whether the thread holds blocks here and has done nothing since this was last asked.
@@ -190,8 +188,7 @@ class alignas(128) ThreadCache {
   /// A batch whose fence is under way.
   struct InFlight {
     EpochNumber epoch = 0;
-    BlockList blocks;
-    std::uint8_t kind = Block::kNoKind;  ///< of all blocks
+    FreedBlocks blocks;
   };
   static constexpr std::size_t kMostInFlight = 8;
   using AllInFlight = std::array<InFlight, kMostInFlight>;
@@ -245,7 +242,7 @@ class alignas(128) ThreadCache {
   Block* take_large(std::uint64_t capacity);
   bool keep_one(Block* block);
   void keep_chain(SmallList& small, BlockList& blocks);
-  bool keep_whole(InFlight& batch, BlockList* surplus);
+  bool keep_whole(BlockList& blocks, BlockList* surplus);
   void count_quiet(std::uint64_t bytes) { tally.collected += static_cast<std::int64_t>(bytes); }
   void shed(BlockList* surplus);
   InFlight& newest_in_flight() {
@@ -257,8 +254,6 @@ class alignas(128) ThreadCache {
   std::size_t target_ = kFirstBatch;
   unsigned full_batches_ = 0;  ///< since target_ changed
   std::size_t refill_ = 1;
-  BlockList batch_;
-  std::uint8_t batch_kind_ = Block::kNoKind;
   std::uint64_t due_bytes_ = 0;  ///< of a batch that is due
   std::uint64_t quiet_bytes_ = 0;
   std::uint64_t in_flight_bytes_ = 0;
@@ -271,6 +266,7 @@ class alignas(128) ThreadCache {
   std::array<Block*, kLargeSlots> large_{};
   std::array<std::uint32_t, kLargeSlots> large_units_{};  ///< their capacities, in kLargeUnit
   std::array<SmallList, kSmallClasses> small_{};
+  FreedBatch batch_;
 };
 
 inline bool ThreadCache::keep_one(Block* block) {
@@ -301,34 +297,39 @@ inline void ThreadCache::keep_chain(SmallList& small, BlockList& blocks) {
   blocks = BlockList{};
 }
 
-// A batch of fit blocks of one kind. False: it is too much.
-inline bool ThreadCache::keep_whole(InFlight& batch, BlockList* surplus) {
-  SmallList& small = small_[small_class_of_kind(batch.kind)];
+// Fit small blocks of one kind. False: they are too much.
+inline bool ThreadCache::keep_whole(BlockList& blocks, BlockList* surplus) {
+  SmallList& small = small_[small_class(blocks.head->capacity)];
   if (small.only_freed) {
-    surplus->splice(batch.blocks);
+    surplus->splice(blocks);
     return true;
   }
-  if (quiet_bytes_ + batch.blocks.bytes > limits.quiet) return false;
-  count_quiet(batch.blocks.bytes);
-  keep_chain(small, batch.blocks);
+  if (quiet_bytes_ + blocks.bytes > limits.quiet) return false;
+  count_quiet(blocks.bytes);
+  keep_chain(small, blocks);
   return true;
 }
 
 template <typename Unfit>
 void ThreadCache::collect(EpochNumber quiet_up_to, BlockList* surplus, const Unfit& unfit) {
-  while (oldest_is_quiet(quiet_up_to)) {
-    InFlight& batch = in_flight_[first_in_flight_];
-    BlockList& blocks = batch.blocks;
-    in_flight_bytes_ -= blocks.bytes;
-    const bool whole = batch.kind != Block::kNoKind && !blocks.empty() && !unfit(*blocks.head) &&
-                       keep_whole(batch, surplus);
-    while (Block* block = whole ? nullptr : blocks.pop()) {
+  const auto keep_each = [&](BlockList& blocks) {
+    while (Block* block = blocks.pop()) {
       if (unfit(*block) || !keep_one(block)) {
         surplus->push(block);
       } else {
         count_quiet(block->capacity);
       }
     }
+  };
+  while (oldest_is_quiet(quiet_up_to)) {
+    FreedBlocks& freed = in_flight_[first_in_flight_].blocks;
+    in_flight_bytes_ -= freed.bytes;
+    freed.bytes = 0;
+    while (!freed.chains.empty()) {
+      BlockList chain = freed.chains.pop();
+      if (unfit(*chain.head) || !keep_whole(chain, surplus)) keep_each(chain);
+    }
+    keep_each(freed.others);
     first_in_flight_ = (first_in_flight_ + 1) % kMostInFlight;
     --in_flight_count_;
   }

@@ -1,19 +1,60 @@
 // Pairs of cudaMalloc and cudaFree by a program with the shared runtime, to be run under the
-// preload: what instructions.py counts and any clock may time. Arguments: pairs, bytes.
+// preload: what instructions.py counts and any clock may time. Arguments: pairs, bytes (0: mixed,
+// from 256 B to 64 KiB, sixteen blocks live).
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+
+namespace {
+
+constexpr std::size_t kSizes = 4096;
+
+// As many requests of each power of two.
+std::array<std::size_t, kSizes> mixed_sizes() {
+  std::array<std::size_t, kSizes> sizes{};
+  std::uint32_t state = 20261123;
+  for (std::size_t& bytes : sizes) {
+    state = state * 1664525u + 1013904223u;
+    const std::size_t least = std::size_t{256} << (state >> 29);
+    bytes = least + (state >> 8) % least;
+  }
+  return sizes;
+}
+
+bool run_mixed(long pairs) {
+  const std::array<std::size_t, kSizes> sizes = mixed_sizes();
+  std::array<void*, 16> live{};
+  for (long i = 0; i < pairs; ++i) {
+    void*& block = live[static_cast<std::size_t>(i) % live.size()];
+    if (block != nullptr && cudaFree(block) != cudaSuccess) return false;
+    if (cudaMalloc(&block, sizes[static_cast<std::size_t>(i) % kSizes]) != cudaSuccess)
+      return false;
+  }
+  for (void* block : live) {
+    if (cudaFree(block) != cudaSuccess) return false;
+  }
+  return true;
+}
+
+bool run_fixed(long pairs, std::size_t bytes) {
+  for (long i = 0; i < pairs; ++i) {
+    void* block = nullptr;
+    if (cudaMalloc(&block, bytes) != cudaSuccess || cudaFree(block) != cudaSuccess) return false;
+  }
+  return true;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   const long pairs = argc > 1 ? std::atol(argv[1]) : 1000000;
   const auto bytes = static_cast<std::size_t>(argc > 2 ? std::atol(argv[2]) : 65536);
   const auto start = std::chrono::steady_clock::now();
-  for (long i = 0; i < pairs; ++i) {
-    void* block = nullptr;
-    if (cudaMalloc(&block, bytes) != cudaSuccess || cudaFree(block) != cudaSuccess) return 1;
-  }
+  if (!(bytes == 0 ? run_mixed(pairs) : run_fixed(pairs, bytes))) return 1;
   const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - start;
   std::printf("ns_per_pair=%.1f\n", took.count() / static_cast<double>(pairs));
   return 0;

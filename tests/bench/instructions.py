@@ -64,7 +64,7 @@ def main():
     parser.add_argument("--library", required=True, help="libcupool.so")
     parser.add_argument("--program", required=True, help="hot_pair")
     parser.add_argument("--driver", required=True, help="folder of the simulated driver")
-    parser.add_argument("--bytes", type=int, default=65536, help="of a block (default 65536)")
+    parser.add_argument("--bytes", type=int, default=65536, help="of a block (default 65536); 0: mixed sizes")
     parser.add_argument("--at-most", type=int, default=0, help="instructions; 0: only print")
     options = parser.parse_args()
     if shutil.which("valgrind") is None:
