@@ -165,17 +165,20 @@ bool Allocator::try_allocate_cached(Context& context, std::uint64_t bytes, CUdev
   return collect(context, cache) ? take_counted(context, cache, bytes) : nullptr;
 }
 
-// The batches of this thread that have become quiet are its own to hand out. False: there are none.
-bool Allocator::collect(Context& context, ThreadCache& cache) {
+// The batches of this thread that have become quiet are its own to hand out, and the one that it is
+// filling if the program has waited for it. False: there are none.
+bool Allocator::collect(Context& context, ThreadCache& cache, ThreadCache::BatchNumber waited_for) {
   if (!serving_.load(std::memory_order_relaxed)) return false;
   Device& device = context.device();
   BlockList surplus;
   {
     const ThreadCache::Guard guard(cache);
     const EpochNumber quiet_up_to = context.ordering().quiet_up_to();
-    if (!cache.oldest_is_quiet(quiet_up_to)) return false;
-    cache.collect(quiet_up_to, &surplus,
-                  [&](const Block& block) { return !is_wanted(device, block); });
+    const bool batch_is_quiet = cache.is_filling(waited_for);
+    if (!batch_is_quiet && !cache.oldest_is_quiet(quiet_up_to)) return false;
+    const auto unfit = [&](const Block& block) { return !is_wanted(device, block); };
+    if (batch_is_quiet) cache.collect_batch(&surplus, unfit);
+    cache.collect(quiet_up_to, &surplus, unfit);
   }
   if (!surplus.empty()) {
     keep(context, surplus);

@@ -147,14 +147,11 @@ class Allocator {
   /// The same of its wait for the legacy stream of `context`, its current one.
   template <typename Call>
   CUresult synchronize_legacy_stream(Context& context, const Call& real) {
-    if (!begin_stream_wait(context)) return real();
-    const EpochNumber before = context.ordering().begin_synchronize();
-    const HostWork::Mark host_work = context.host_work().begin_wait();
+    StreamWait wait;
+    if (!begin_stream_wait(context, &wait)) return real();
     const CUresult result = real();
     // Asked last: see LegacyStream.
-    if (result == CUDA_SUCCESS && LegacyStream::covers_context()) {
-      end_stream_wait(context, before, host_work);
-    }
+    if (result == CUDA_SUCCESS && LegacyStream::covers_context()) end_stream_wait(context, wait);
     return result;
   }
 
@@ -310,6 +307,13 @@ class Allocator {
     return result;
   }
 
+  /// What the program's wait for the legacy stream covers.
+  struct StreamWait {
+    ThreadCache::BatchNumber batch = ThreadCache::kNoBatch;  ///< the thread's own
+    EpochNumber before = 0;                                  ///< 0: no epoch has anything
+    HostWork::Mark host_work;
+  };
+
   bool more_given_back(Context& context, std::uint64_t* tried_ns);
   bool give_back_cached(Context& context);
   bool can_serve(Context& context, std::uint64_t bytes) const;
@@ -317,7 +321,8 @@ class Allocator {
   Block* take_own(Context& context, std::uint64_t bytes);
   static Block* take_counted(Context& context, ThreadCache& cache, std::uint64_t bytes);
   Block* collect_and_take(Context& context, ThreadCache& cache, std::uint64_t bytes);
-  bool collect(Context& context, ThreadCache& cache);
+  bool collect(Context& context, ThreadCache& cache,
+               ThreadCache::BatchNumber waited_for = ThreadCache::kNoBatch);
   ThreadCache::Limits limits_of_thread(Context& context) const;
   Block* take_shared(Context& context, ThreadCache* cache, std::uint64_t capacity);
   static CUresult poll(Context& context, ThreadCache* cache, bool may_grow, bool close_open,
@@ -361,8 +366,8 @@ class Allocator {
   std::uint64_t pending_limit(Context& context, std::uint64_t bytes_freed) const;
   CUresult bound_pending(Context& context, std::uint64_t bytes_freed);
   void count_wait(stats::DeviceStats& stats, stats::Counter reason, std::uint64_t start_ns);
-  bool begin_stream_wait(Context& context);
-  void end_stream_wait(Context& context, EpochNumber before, const HostWork::Mark& host_work);
+  bool begin_stream_wait(Context& context, StreamWait* wait);
+  void end_stream_wait(Context& context, const StreamWait& wait);
   CUresult answer_of_free(Context& context, CUresult result);
   void note_failure(Context& context, CUresult result);
   void note_passed_allocation(Context* context, std::uint64_t bytes, const CUdeviceptr* address,

@@ -263,24 +263,28 @@ CUresult Allocator::bound_pending(Context& context, std::uint64_t bytes_freed) {
 }
 
 // The program is about to wait for the legacy stream. False: nothing is pending that this could
-// settle, or it is another context's. The thread's batch may be small, so it does not count as one.
-bool Allocator::begin_stream_wait(Context& context) {
+// settle, or it is another context's. The thread's batch stays as it is, since the thread frees
+// nothing meanwhile; epochs are for what is pending besides.
+bool Allocator::begin_stream_wait(Context& context, StreamWait* wait) {
   if (ThreadCache* const cache = last_thread_cache(context)) {
     const ThreadCache::Guard guard(*cache);
-    cache->join(context.ordering(), false);
+    wait->batch = cache->batch_number();
   }
-  const bool pending = context.ordering().pending_bytes() != 0 ||
+  const bool epochs = context.ordering().pending_bytes() != 0;
+  const bool pending = wait->batch != ThreadCache::kNoBatch || epochs ||
                        context.host_work().maybe_pending() || context.host_work().needs_context();
-  return pending && registry_.ask_for_current(&context) == &context;
+  if (!pending || registry_.ask_for_current(&context) != &context) return false;
+  if (epochs) wait->before = context.ordering().begin_synchronize();
+  wait->host_work = context.host_work().begin_wait();
+  return true;
 }
 
 // It has been one for all work of the context.
-void Allocator::end_stream_wait(Context& context, EpochNumber before,
-                                const HostWork::Mark& host_work) {
-  context.ordering().end_synchronize(before);
-  context.host_work().end_context_wait(host_work);
+void Allocator::end_stream_wait(Context& context, const StreamWait& wait) {
+  if (wait.before != 0) context.ordering().end_synchronize(wait.before);
+  context.host_work().end_context_wait(wait.host_work);
   keep_quiet(context);
-  if (ThreadCache* const cache = last_thread_cache(context)) collect(context, *cache);
+  if (ThreadCache* const cache = last_thread_cache(context)) collect(context, *cache, wait.batch);
 }
 
 void Allocator::count_wait(DeviceStats& stats, Counter reason, std::uint64_t start_ns) {

@@ -49,6 +49,8 @@ class FreedBatch {
   bool empty() const { return count_ == 0; }
   std::uint64_t bytes() const { return bytes_; }
   std::size_t count() const { return count_; }
+  /// How often everything was taken out.
+  std::uint64_t takes() const { return takes_; }
 
   [[gnu::always_inline]] void push(Block* block) {
     bytes_ += block->capacity;
@@ -81,6 +83,7 @@ class FreedBatch {
     taken.bytes = bytes_;
     bytes_ = 0;
     count_ = 0;
+    ++takes_;
     return taken;
   }
 
@@ -96,6 +99,7 @@ class FreedBatch {
 
   std::uint64_t bytes_ = 0;
   std::size_t count_ = 0;
+  std::uint64_t takes_ = 0;
   BlockList others_;
   std::size_t runs_begun_ = 0;
   std::array<std::uint8_t, kSmallClasses> begun_{};  ///< their classes

@@ -62,6 +62,17 @@ Block* ThreadCache::take_large(std::uint64_t capacity) {
   return block;
 }
 
+Block* ThreadCache::take_large_hot(std::uint64_t bytes) {
+  constexpr std::uint64_t kLargestRequest = 1ull << 62;  // that has a capacity
+  if (bytes == 0 || bytes > kLargestRequest || large_count_ == 0 ||
+      tally.is_due_after(static_cast<std::int64_t>(bytes), limits.tally)) {
+    return nullptr;
+  }
+  Block* const block = take_large(capacity_for(bytes));
+  if (block != nullptr) tally.count_malloc(bytes, block->capacity);
+  return block;
+}
+
 void ThreadCache::keep(BlockList& quiet) {
   if (quiet.empty()) return;
   const std::uint64_t capacity = quiet.head->capacity;

@@ -106,10 +106,11 @@ class alignas(128) ThreadCache {
     const std::size_t index = small_class_of_request(bytes);
     return index < kLargeClass ? take_small(index) : take_large(capacity_for(bytes));
   }
-  /// The same of a small block, and counts it. Null as well where the statistics are to be told.
+  /// The same, and counts it. Null as well where the statistics are to be told.
   [[gnu::always_inline]] Block* take_hot(std::uint64_t bytes) {
     const std::size_t index = small_class_of_request(bytes);
-    if (index >= kLargeClass || small_[index].head == nullptr ||
+    if (index >= kLargeClass) return take_large_hot(bytes);
+    if (small_[index].head == nullptr ||
         tally.is_due_after(static_cast<std::int64_t>(bytes), limits.tally)) {
       return nullptr;
     }
@@ -117,6 +118,8 @@ class alignas(128) ThreadCache {
     tally.count_malloc(bytes, block->capacity);
     return block;
   }
+  /// The same for a large block, or for a request that nothing can serve.
+  Block* take_large_hot(std::uint64_t bytes);
   /// Keeps quiet blocks of one capacity, up to limits.quiet in all; what is beyond stays in
   /// `quiet`.
   void keep(BlockList& quiet);
@@ -163,6 +166,20 @@ class alignas(128) ThreadCache {
   void renew(const Limits& now) {
     limits = now;
     due_bytes_ = now.batch;
+  }
+  /// Which batch the thread is filling: never the same again once it has joined an epoch, or is
+  /// the thread's no more. kNoBatch: it is empty.
+  using BatchNumber = std::uint64_t;
+  static constexpr BatchNumber kNoBatch = 0;
+  BatchNumber batch_number() const { return batch_.empty() ? kNoBatch : batch_.takes() + 1; }
+  bool is_filling(BatchNumber number) const {
+    return number != kNoBatch && number == batch_number();
+  }
+  /// Takes over that batch, which is quiet, as collect() does.
+  template <typename Unfit>
+  void collect_batch(BlockList* surplus, const Unfit& unfit) {
+    FreedBlocks freed = batch_.take();
+    keep_freed(freed, surplus, unfit);
   }
   bool has_in_flight() const { return in_flight_count_ != 0; }
   /// The oldest batch in flight, if there is one.
@@ -243,6 +260,8 @@ class alignas(128) ThreadCache {
   bool keep_one(Block* block);
   void keep_chain(SmallList& small, BlockList& blocks);
   bool keep_whole(BlockList& blocks, BlockList* surplus);
+  template <typename Unfit>
+  void keep_freed(FreedBlocks& freed, BlockList* surplus, const Unfit& unfit);
   void count_quiet(std::uint64_t bytes) { tally.collected += static_cast<std::int64_t>(bytes); }
   void shed(BlockList* surplus);
   InFlight& newest_in_flight() {
@@ -311,7 +330,7 @@ inline bool ThreadCache::keep_whole(BlockList& blocks, BlockList* surplus) {
 }
 
 template <typename Unfit>
-void ThreadCache::collect(EpochNumber quiet_up_to, BlockList* surplus, const Unfit& unfit) {
+void ThreadCache::keep_freed(FreedBlocks& freed, BlockList* surplus, const Unfit& unfit) {
   const auto keep_each = [&](BlockList& blocks) {
     while (Block* block = blocks.pop()) {
       if (unfit(*block) || !keep_one(block)) {
@@ -321,15 +340,20 @@ void ThreadCache::collect(EpochNumber quiet_up_to, BlockList* surplus, const Unf
       }
     }
   };
+  freed.bytes = 0;
+  while (!freed.chains.empty()) {
+    BlockList chain = freed.chains.pop();
+    if (unfit(*chain.head) || !keep_whole(chain, surplus)) keep_each(chain);
+  }
+  keep_each(freed.others);
+}
+
+template <typename Unfit>
+void ThreadCache::collect(EpochNumber quiet_up_to, BlockList* surplus, const Unfit& unfit) {
   while (oldest_is_quiet(quiet_up_to)) {
     FreedBlocks& freed = in_flight_[first_in_flight_].blocks;
     in_flight_bytes_ -= freed.bytes;
-    freed.bytes = 0;
-    while (!freed.chains.empty()) {
-      BlockList chain = freed.chains.pop();
-      if (unfit(*chain.head) || !keep_whole(chain, surplus)) keep_each(chain);
-    }
-    keep_each(freed.others);
+    keep_freed(freed, surplus, unfit);
     first_in_flight_ = (first_in_flight_ + 1) % kMostInFlight;
     --in_flight_count_;
   }

@@ -307,6 +307,79 @@ TEST_F(FastPathTest, AWaitForTheLegacyStreamMakesWhatWasFreedQuiet) {
   expect_identity();
 }
 
+// The thread's own batch needs no epoch for that, however small it is.
+TEST_F(FastPathTest, AWaitForTheLegacyStreamMakesTheThreadsOwnBatchQuiet) {
+  const auto wait = [&](CUresult result) {
+    EXPECT_EQ(allocator_->synchronize_legacy_stream(*context_, [&] { return result; }), result);
+  };
+  pairs(1000, kSmall);  // for batches of many
+  wait(CUDA_SUCCESS);
+  gpu.work.store(Work::held);
+  const auto blocks = allocate_several(20, kSmall);
+  free_all(blocks);
+  const std::uint64_t fences = gpu.recorded.load();
+  const auto freed_again = [&] {
+    const auto taken = allocate_several(static_cast<int>(blocks.size()), kSmall);
+    std::size_t found = 0;
+    for (const CUdeviceptr address : taken)
+      found += std::count(blocks.begin(), blocks.end(), address);
+    return found;
+  };
+  wait(CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_EQ(now(Gauge::retired_bytes), static_cast<std::int64_t>(20 * kSmall));
+  wait(CUDA_SUCCESS);
+  EXPECT_EQ(now(Gauge::retired_bytes), 0);
+  EXPECT_EQ(freed_again(), blocks.size());
+  EXPECT_EQ(gpu.recorded.load(), fences);
+  expect_identity();
+}
+
+// What another thread has had join an epoch meanwhile is that epoch's.
+TEST_F(FastPathTest, AWaitForTheLegacyStreamLeavesABatchThatIsNotTheThreadsAnyMore) {
+  pairs(1000, kSmall);
+  allocator_->synchronize_legacy_stream(*context_, [] { return CUDA_SUCCESS; });
+  gpu.work.store(Work::held);
+  free_all(allocate_several(20, kSmall));
+  for (const Context::Drain what : {Context::Drain::join, Context::Drain::retired}) {
+    EXPECT_EQ(
+        allocator_->synchronize_legacy_stream(*context_,
+                                              [&] {
+                                                in_thread([&] { context_->drain_threads(what); });
+                                                return CUDA_SUCCESS;
+                                              }),
+        CUDA_SUCCESS);
+    // The epoch may be older than the wait's end and newer than its begin: nobody can tell.
+    EXPECT_EQ(now(Gauge::retired_bytes), static_cast<std::int64_t>(20 * kSmall));
+    expect_identity();
+    EXPECT_EQ(allocator_->synchronize_legacy_stream(*context_, [] { return CUDA_SUCCESS; }),
+              CUDA_SUCCESS);
+    EXPECT_EQ(now(Gauge::retired_bytes), 0);
+    free_all(allocate_several(20, kSmall));
+  }
+  expect_identity();
+}
+
+TEST_F(FastPathTest, LargeBlocksTakeTheHotPathToo) {
+  free(allocate(kLarge));
+  EXPECT_EQ(allocator_->synchronize_legacy_stream(*context_, [] { return CUDA_SUCCESS; }),
+            CUDA_SUCCESS);
+  untimed_calls = kTimedShare;
+  const Block* const block = allocator_->take_hot(*context_, kLarge - 1);
+  ASSERT_NE(block, nullptr);
+  EXPECT_EQ(block->requested, kLarge - 1);
+  EXPECT_EQ(block->capacity, kLarge);
+  EXPECT_EQ(allocator_->take_hot(*context_, kLarge), nullptr) << "there was one";
+  free(block->address);
+  EXPECT_EQ(allocator_->synchronize_legacy_stream(*context_, [] { return CUDA_SUCCESS; }),
+            CUDA_SUCCESS);
+  untimed_calls = kTimedShare;
+  // Neither is served, nor wraps round to a size that could be.
+  for (const std::uint64_t bytes : {std::uint64_t{0}, ~std::uint64_t{0}, std::uint64_t{1} << 63}) {
+    EXPECT_EQ(allocator_->take_hot(*context_, bytes), nullptr) << bytes;
+  }
+  expect_identity();
+}
+
 TEST_F(FastPathTest, BlocksOfAContextThatIsGoneAreForgotten) {  // contract 10
   gpu.work.store(Work::held);
   free_all(allocate_several(300, kSmall));
