@@ -195,6 +195,7 @@ bool Allocator::collect(Context& context, ThreadCache& cache, ThreadCache::Batch
 ThreadCache::Limits Allocator::limits_of_thread(Context& context) const {
   constexpr std::uint64_t kMostQuiet = 64ull << 20;
   constexpr std::uint64_t kLargestBatch = 16ull << 20;
+  constexpr std::uint64_t kLargestOfFew = 64ull << 20;
   constexpr std::size_t kManyBlocks = 2048;
   constexpr std::uint64_t kLeastTally = 1ull << 20;
   constexpr std::uint64_t kLargestTally = 8ull << 20;
@@ -203,8 +204,10 @@ ThreadCache::Limits Allocator::limits_of_thread(Context& context) const {
   ThreadCache::Limits limits;
   const bool much = all.max_pending > context.device().total_bytes() / 8;
   if (much) limits.blocks = kManyBlocks;
-  limits.batch = std::min(all.max_pending / std::max<std::uint64_t>(16, 4 * threads),
-                          much ? std::max(kLargestBatch, all.max_pending / 1024) : kLargestBatch);
+  limits.few = std::min(all.max_pending / std::max<std::uint64_t>(16, 4 * threads),
+                        much ? std::max(kLargestOfFew, all.max_pending / 1024) : kLargestOfFew);
+  limits.batch =
+      std::min(limits.few, much ? std::max(kLargestBatch, all.max_pending / 1024) : kLargestBatch);
   // What waits may all become quiet at once.
   limits.quiet = std::min({std::max(kMostQuiet, kBatchesWaiting * limits.batch),
                            all.max_pending / threads, all.max_cached / threads});
@@ -265,7 +268,7 @@ Block* Allocator::take_quiet_block(Context& context, std::uint64_t capacity, Cou
     if (cache != nullptr) {
       const ThreadCache::Guard guard(*cache);
       waiting = cache->waiting_bytes();
-      enough = std::max(enough, cache->limits.batch);
+      enough = std::max(enough, is_large(capacity) ? cache->limits.few : cache->limits.batch);
       may_grow = !cache->waits_for(kBatchesWaiting, capacity);
       in_flight = cache->has_in_flight();
     }

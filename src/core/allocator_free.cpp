@@ -241,7 +241,7 @@ std::uint64_t Allocator::pending_limit(Context& context, std::uint64_t bytes_fre
   const ThreadCache::Limits one = limits_of_thread(context);
   const std::uint64_t untold = threads * static_cast<std::uint64_t>(one.tally);
   const std::uint64_t all = context.device().pending_bound(untold + bytes_freed);
-  return all - std::min(all / 4, threads * one.batch) + (bytes_freed > one.batch ? bytes_freed : 0);
+  return all - std::min(all / 4, threads * one.few) + (bytes_freed > one.few ? bytes_freed : 0);
 }
 
 // Bounded run-ahead: this free waits for the oldest epochs, with which the GPU is done soonest.

@@ -87,6 +87,7 @@ class alignas(128) ThreadCache {
   struct Limits {
     std::size_t blocks = 512;      ///< of the largest batch
     std::uint64_t batch = 0;       ///< of a batch that is due
+    std::uint64_t few = 0;         ///< the same of one of fewer than kFewBlocks
     std::uint64_t quiet = 0;       ///< idle
     std::int64_t tally = 1 << 20;  ///< unknown to the statistics
   };
@@ -132,12 +133,12 @@ class alignas(128) ThreadCache {
     batch_.push(block);
     return is_due();
   }
-  bool is_due() const { return batch_.count() >= target_ || batch_.bytes() >= due_bytes_; }
+  bool is_due() const { return is_due_with(batch_.count(), batch_.bytes()); }
   /// The same for a block that does not make the batch due, and counts it. False: it does, or the
   /// statistics are to be told.
   [[gnu::always_inline]] bool retire_hot(Block* block) {
     const std::uint64_t bytes = block->requested;
-    if (batch_.count() + 1 >= target_ || batch_.bytes() + block->capacity >= due_bytes_ ||
+    if (is_due_with(batch_.count() + 1, batch_.bytes() + block->capacity) ||
         tally.is_due_after(-static_cast<std::int64_t>(bytes), limits.tally)) {
       return false;
     }
@@ -160,12 +161,13 @@ class alignas(128) ThreadCache {
   void collect(EpochNumber quiet_up_to, BlockList* surplus, const Unfit& unfit);
   /// The next free looks whether too much is pending, though its batch may not be due: an
   /// allocation has had the last one join before it was.
-  void expect_free() { due_bytes_ = 0; }
+  void expect_free() { due_bytes_ = due_few_bytes_ = 0; }
   bool expects_free() const { return due_bytes_ == 0; }
   /// After a batch was due.
   void renew(const Limits& now) {
     limits = now;
     due_bytes_ = now.batch;
+    due_few_bytes_ = now.few;
   }
   /// Which batch the thread is filling: never the same again once it has joined an epoch, or is
   /// the thread's no more. kNoBatch: it is empty.
@@ -226,6 +228,7 @@ class alignas(128) ThreadCache {
 
  private:
   static constexpr std::size_t kFirstBatch = 2;
+  static constexpr std::size_t kFewBlocks = 16;    ///< that a fence is much for
   static constexpr std::size_t kQuickBatch = 128;  ///< up to which each full batch doubles it
   static constexpr unsigned kFullBatches = 16;     ///< that double a larger one; chosen
   static constexpr std::size_t kLargestRefill = BlockCache::kLongestChain;
@@ -245,6 +248,10 @@ class alignas(128) ThreadCache {
     SmallList() : fewest(0), taken_from(0), only_freed(0) {}
   };
 
+  bool is_due_with(std::size_t count, std::uint64_t bytes) const {
+    if (bytes >= due_bytes_ && (count >= kFewBlocks || bytes >= due_few_bytes_)) return true;
+    return count >= target_;
+  }
   Block* take_small(std::size_t index) {
     SmallList& small = small_[index];
     Block* block = small.head;
@@ -273,7 +280,8 @@ class alignas(128) ThreadCache {
   std::size_t target_ = kFirstBatch;
   unsigned full_batches_ = 0;  ///< since target_ changed
   std::size_t refill_ = 1;
-  std::uint64_t due_bytes_ = 0;  ///< of a batch that is due
+  std::uint64_t due_bytes_ = 0;      ///< of a batch that is due
+  std::uint64_t due_few_bytes_ = 0;  ///< the same of one of few blocks
   std::uint64_t quiet_bytes_ = 0;
   std::uint64_t in_flight_bytes_ = 0;
   std::uint64_t calls_at_last_look_ = 0;

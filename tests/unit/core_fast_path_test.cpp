@@ -359,6 +359,23 @@ TEST_F(FastPathTest, AWaitForTheLegacyStreamLeavesABatchThatIsNotTheThreadsAnyMo
   expect_identity();
 }
 
+// A fence costs as much as ten pairs: sixteen blocks share one, as long as they are 64 MiB at most,
+// or a 16th of what may be pending.
+TEST_F(FastPathTest, LargeBlocksShareAFence) {
+  const auto fences_of = [&](std::uint64_t pair_bytes) {
+    pairs(100, pair_bytes);
+    const std::uint64_t before = gpu.recorded.load();
+    pairs(1600, pair_bytes);
+    return gpu.recorded.load() - before;
+  };
+  EXPECT_LE(fences_of(kLarge), 1600u / 16 + 1);
+  EXPECT_LE(fences_of(4 * kLarge), 1600u / 4 + 1);
+  EXPECT_LE(now(Gauge::held_bytes), 2 * (std::int64_t{64} << 20) + (32 << 20));
+  start({{"CUPOOL_MAX_PENDING", "256M"}});
+  EXPECT_GE(fences_of(4 * kLarge), 1600u) << "a batch is 16 MiB there";
+  expect_identity();
+}
+
 TEST_F(FastPathTest, LargeBlocksTakeTheHotPathToo) {
   free(allocate(kLarge));
   EXPECT_EQ(allocator_->synchronize_legacy_stream(*context_, [] { return CUDA_SUCCESS; }),
