@@ -79,7 +79,7 @@ def jobs_of_two():
                                MALLOC: ["limit_ms=4000"]}))
     jobs += torch_jobs("contract/torch_nccl.py")
     if os.path.exists(built("ipc_pair")):
-        jobs.append(Job("ipc_pair", [built("ipc_pair")], three, limit=40, named=False))
+        jobs.append(Job("ipc_pair", [built("ipc_pair")], three, limit=40, alone=True, named=False))
     if os.path.exists(os.path.join(HERE, "torch_share.py")):
         jobs += torch_jobs("torch_share.py", named=False)
     return jobs
