@@ -88,9 +88,9 @@ void ThreadCache::keep(BlockList& quiet) {
   quiet.splice(rest);
 }
 
-void ThreadCache::join(Ordering& ordering, bool counts) {
+void ThreadCache::join(Ordering& ordering) {
   if (batch_.empty()) return;
-  if (counts) ++batches_;
+  ++batches_;
   const bool full = batch_.count() >= target_;
   FreedBlocks joining = batch_.take();
   const EpochNumber epoch = ordering.join(joining.bytes, joining.count());

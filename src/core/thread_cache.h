@@ -151,9 +151,8 @@ class alignas(128) ThreadCache {
   /// limits.blocks, so that a fence costs little where there are many.
   std::size_t target() const { return batch_.count() >= target_ ? target_ : limits.blocks; }
   std::uint64_t batch_bytes() const { return batch_.bytes(); }
-  /// The batch joins the open epoch and is in flight from now on. `counts`: as one of those after
-  /// which the thread sheds what it does without.
-  void join(Ordering& ordering, bool counts = true);
+  /// The batch joins the open epoch and is in flight from now on.
+  void join(Ordering& ordering);
   /// Takes over batches that are quiet, the blocks of one kind as a whole. What the thread should
   /// not keep is added to `surplus`, which counts as retired: what it has no use for, and what
   /// `unfit(block)` names, which answers the same for all of a kind.
