@@ -158,12 +158,27 @@ def added_to(session, shape, arguments):
             session.require(f"start-up: time added to {shape}", median <= STARTUP_MS,
                             f"{median:.2f} ms (quartiles {low:.2f}–{high:.2f}, {STARTS} runs each)",
                             f"<= {STARTUP_MS:g} ms")
+    return rows, found
+
+
+def all_together(found):
+    """The rows of added_to(), of the differences of all programs."""
+    rows = []
+    for index, phase in enumerate(PHASES):
+        low, median, high = quartiles([mine[index] - legacy[index] for each in found
+                                       for legacy, mine in zip(each["legacy"], each["cupool"])])
+        rows.append(["all together", phase, "-", "-", f"{median:.2f} ({low:.2f}–{high:.2f})"])
     return rows
 
 
 def startup(session):
     shapes = {"one cudaMalloc": [], "8 blocks, once": ["blocks=8"],
               "8 blocks, 30 times": ["blocks=8", "rounds=30"]}
+    rows, found = [], []
+    for shape, arguments in shapes.items():
+        of_shape, times = added_to(session, shape, arguments)
+        rows += of_shape
+        found.append(times)
     session.table(f"Short programs, whole process, {STARTS} alternating runs (ms)",
                   ["program", "part", "without", "with cupool", "added: median (quartiles)"],
-                  [row for shape, arguments in shapes.items() for row in added_to(session, shape, arguments)])
+                  rows + all_together(found))

@@ -1,7 +1,7 @@
 // Short programs that use CUDA: what a preload adds to their start and end. pairs.py takes the time
-// of the whole process, and of its parts by the times of the clock that are printed. Arguments: blocks=N (default 1: one cudaMalloc and its cudaFree, the
-// shortest of all), rounds=N (default 1): so many times, N blocks are allocated, filled by a
-// kernel, copied back and freed.
+// of the whole process, and of its parts by the times of the clock that are printed. Arguments:
+// blocks=N (default 1: one cudaMalloc and its cudaFree, the shortest of all), rounds=N (default 1):
+// so many times, N blocks are allocated, filled by a kernel, copied back and freed.
 #include <cuda_runtime.h>
 #include <time.h>
 

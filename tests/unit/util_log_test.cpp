@@ -177,6 +177,10 @@ TEST_F(Log, LinesOfSeveralThreadsDoNotMix) {
 
 // Contract 11: fork. Other threads write all the time, so some forks fall into a locked logger.
 TEST_F(Log, AForkedChildWritesWhileTheParentsThreadsWrite) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP()
+      << "the sanitizer's heap may be locked at a fork (gcc 12), and its child hangs there";
+#endif
   configure(Level::warn, folder_.file("log.%p").c_str());
   CUPOOL_LOG(warn, "first");  // the fork handler is registered with the first message
   std::atomic<bool> stop{false};
