@@ -43,7 +43,7 @@ TEST_P(Row10, ContextsComeAndGoWithoutGrowth) {
       // A context that was created and destroyed leaves an empty object behind, with the caches of
       // two threads. One that comes back under its handle leaves nothing.
       const bool created = std::string(mode) == "contexts";
-      EXPECT_LT(grown_kib(run.process.out), grown_kib(plain.out) + (created ? 2 * 67 * 18 : 512))
+      EXPECT_LT(grown_kib(run.process.out), grown_kib(plain.out) + (created ? 2 * 67 * 16 : 512))
           << run.describe();
     }
     auto ours = calls_in(folder.path() + "/ours");
