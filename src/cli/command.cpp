@@ -1,5 +1,5 @@
-// The frame of the command: which sub-commands there are, where the program's words begin, and how
-// errors are told.
+// SPDX-License-Identifier: Apache-2.0
+// The program's words are cut off before CLI11 parses the rest, since their options are not ours.
 #include "cli/command.h"
 
 #include <algorithm>
@@ -9,14 +9,15 @@
 #include <memory>
 #include <utility>
 
-#include "cli/suggestion.h"
+#include "cli/shell/suggestion.h"
 #include "cli/version.h"
+#include "util/text.h"
 
 namespace cupool::cli {
 
 namespace {
 
-// The words of a program are its own, options included, so CLI11 must not see them.
+// Sub-commands by name, with the place of the program's words.
 std::map<std::string, ProgramWords>& program_words() {
   static auto* const words = new std::map<std::string, ProgramWords>;
   return *words;
@@ -26,15 +27,14 @@ bool is_option(const std::string& word) {
   return word.size() > 1 && word[0] == '-';
 }
 
-// Whether the word after this option belongs to it.
+// Whether the next word is the option's value.
 bool takes_next_word(const CLI::App& command, const std::string& option) {
   if (option.find('=') != std::string::npos) return false;
   const CLI::Option* found = command.get_option_no_throw(option);
   return found != nullptr && found->get_items_expected_max() > 0;
 }
 
-// Where the program's words begin behind `first`, or the end. Words of `after_dashes` begin at `--`
-// only.
+// The index from `first` on at which the program's words begin, or the number of arguments.
 std::size_t program_begin(const CLI::App& command, ProgramWords words,
                           const std::vector<std::string>& arguments, std::size_t first) {
   std::size_t i = first;
@@ -58,7 +58,7 @@ void cut_program(const CLI::App& app, std::vector<std::string>* arguments, Sessi
   arguments->erase(at, arguments->end());
 }
 
-// The first argument that nobody knows, with the nearest of those that somebody does.
+// A message about the first unknown argument, with the nearest known one; "" if all are known.
 std::string unknown_argument(const CLI::App& app, const std::vector<std::string>& arguments) {
   std::vector<std::string> names;
   if (arguments.empty()) return "";
@@ -87,7 +87,7 @@ std::string unknown_argument(const CLI::App& app, const std::vector<std::string>
   return "";
 }
 
-// CLI11 does not know of the words that were cut off.
+// Adds the program's words, of which CLI11 does not know, to the usage line.
 class Formatter : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App* app, std::string name) const override {
@@ -102,7 +102,7 @@ class Formatter : public CLI::Formatter {
 };
 
 void print_error(const std::string& text) {
-  std::fprintf(stderr, "cupool: %s\n", text.c_str());
+  std::fprintf(stderr, "cupool: %s\n", util::printable(text, true).c_str());
 }
 
 int usage_error(const CLI::App& app, const std::vector<std::string>& arguments,
@@ -135,7 +135,7 @@ int main_of(const std::vector<std::string>& arguments) {
   app.formatter(formatter);
   app.set_version_flag("--version", version_text());
   app.require_subcommand(1);
-  app.footer("`cupool COMMAND --help` says more about each.");
+  app.footer("`cupool COMMAND --help` explains a command.");
   add_run(app, session);
   add_doctor(app, session);
   add_options(app, session);
@@ -157,8 +157,8 @@ int main_of(const std::vector<std::string>& arguments) {
     print_error(error.what());
     return exit_usage;
   }
-  // A reader that stopped listening, or a full disk, is not success. Text beyond the buffer has met
-  // it before, and leaves nothing to flush.
+  // A closed pipe or a full disk is a failure. ferror() reports one that an earlier write met, when
+  // nothing is left to flush.
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
   if (!written && session.exit_code == exit_ok) {
     std::perror("cupool: cannot write");

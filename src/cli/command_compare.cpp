@@ -1,14 +1,15 @@
-// `cupool compare -- program`: the same program without and with cupool, alternating, and whether
-// anything but the time differs.
+// SPDX-License-Identifier: Apache-2.0
+// `cupool compare -- program`: runs the program without and with cupool in turn, and compares
+// results and times.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <regex>
 
 #include "cli/command.h"
-#include "cli/report_text.h"
-#include "cli/settings_arguments.h"
-#include "cli/trials.h"
+#include "cli/page/text.h"
+#include "cli/shell/settings_arguments.h"
+#include "cli/trial/trials.h"
 #include "util/text.h"
 
 namespace cupool::cli {
@@ -22,8 +23,8 @@ struct CompareArguments {
   SettingsArguments settings;
 };
 
-// Output without what the user said differs from run to run. Line by line, so that a pattern with a
-// greedy part does not swallow the rest.
+// Output without the matches of --ignore. Works by lines, so that a greedy pattern cannot match all
+// the rest.
 std::string comparable(const std::string& output, const std::vector<std::regex>& ignored) {
   if (ignored.empty()) return output;
   std::string kept;
@@ -51,7 +52,7 @@ std::vector<std::regex> patterns_of(const std::vector<std::string>& texts) {
   return patterns;
 }
 
-// What is compared of a run; the parts are named in the table.
+// The compared parts of a run.
 struct Outcome {
   std::string ending;
   std::string output;
@@ -67,13 +68,13 @@ Outcome outcome_of(const Trial& trial, const std::vector<std::regex>& ignored) {
   return outcome;
 }
 
-// One compared thing: the same in all runs of one way, and in both ways?
+// One compared part: is it equal in all runs, and in both ways?
 struct Verdict {
   std::string name;
   std::string without;
   std::string with;
   bool same = true;
-  bool steady = true;  // in the runs without cupool
+  bool steady = true;  // equal in all runs without cupool
 };
 
 using TextOf = std::string (*)(const Outcome&, std::size_t);
@@ -150,12 +151,11 @@ std::string speed_sentence(const Spread& without, const Spread& with, std::size_
   constexpr std::size_t kFewRuns = 3;
   const std::string times = ratio_text(without.median, with.median);
   if (runs < kFewRuns) {
-    return times + " times as fast, though times of fewer than three runs say little";
+    return times + " times as fast, but fewer than three runs prove little";
   }
   if (with.highest < without.lowest) return "faster in every run: " + times + " times as fast";
   if (without.highest < with.lowest) return "slower in every run: " + times + " times as fast";
-  return "no difference in time that the spread would not explain (medians: " + times +
-         " times as fast)";
+  return "no time difference beyond the spread (medians: " + times + " times as fast)";
 }
 
 void print_table(const std::vector<Verdict>& verdicts,
@@ -179,11 +179,11 @@ void print_table(const std::vector<Verdict>& verdicts,
   std::fputs(text_table(rows).c_str(), stdout);
   if (held == 0) {
     std::puts(
-        "No report of cupool: the program allocated nothing that cupool sees (cupool doctor).");
+        "No report of cupool: it saw no allocation of GPU memory. To find out why: cupool doctor.");
   } else {
     std::puts(
-        "GPU memory without cupool is what the program had live, as counted with cupool; what\n"
-        "the driver adds to it is not measured.");
+        "GPU memory without cupool is the program's own peak, as counted with cupool; the\n"
+        "driver's overhead is not included.");
   }
 }
 
@@ -217,8 +217,8 @@ int conclude(const std::vector<Verdict>& verdicts, const std::vector<std::vector
   }
   if (!steady) {
     std::puts(
-        "What is unsteady differs from run to run without cupool as well: --ignore REGEX leaves\n"
-        "times and the like in the output out of the comparison.");
+        "Unsteady parts differ from run to run even without cupool. --ignore REGEX excludes times\n"
+        "and the like from the comparison.");
   }
   for (const Trial& trial : trials[1]) {
     if (trial.end.shell_code() == trials[0].front().end.shell_code() || trial.errors.empty()) {
@@ -267,16 +267,15 @@ void add_compare(CLI::App& app, Session& session) {
       ->type_name("FILE");
   command
       ->add_option("--ignore", arguments->ignored,
-                   "Leave matches of this regular expression in the output out; may be repeated")
+                   "Ignore matches of this regular expression in the output; may be repeated")
       ->allow_extra_args(false)
       ->type_name("REGEX");
   arguments->settings.add_to(*command);
   command->footer(
       "Compares exit code, standard output and the named files byte by byte, wall time and "
       "memory.\n"
-      "The program's standard input is empty. Exit code 0: the results are the same; 1: they "
-      "differ;\n"
-      "126, 127: it could not be executed or found.");
+      "The program's standard input is empty. Exit code: 0, same results; 1, different results;\n"
+      "126, the program cannot be executed; 127, it was not found.");
 }
 
 }  // namespace cupool::cli

@@ -1,10 +1,11 @@
-// `cupool doctor program`: whether cupool will serve a program, and if not, why.
+// SPDX-License-Identifier: Apache-2.0
+// `cupool doctor program`: will cupool serve the program? If not, why?
 #include <cstdio>
 #include <memory>
 
 #include "cli/command.h"
-#include "cli/facts.h"
-#include "cli/facts_text.h"
+#include "cli/doctor/facts.h"
+#include "cli/doctor/facts_text.h"
 
 namespace cupool::cli {
 
@@ -27,14 +28,14 @@ int act(bool json, const Session& session) {
 
 void add_doctor(CLI::App& app, Session& session) {
   const auto json = std::make_shared<bool>(false);
-  CLI::App* command = add_command(
-      app, session, "doctor", "Say how a program reaches CUDA, and what stands in cupool's way.",
-      ProgramWords::after_options, [json](Session& now) { return act(*json, now); });
-  command->add_flag("--json", *json, "For programs");
+  CLI::App* command =
+      add_command(app, session, "doctor", "Check whether cupool will work for a program.",
+                  ProgramWords::after_options, [json](Session& now) { return act(*json, now); });
+  command->add_flag("--json", *json, "Print JSON");
   command->footer(
-      "The program is not run: its file and libraries are read, the dynamic loader lists what it\n"
-      "would load, and a child process asks the CUDA driver.\n"
-      "Exit code: 0, nothing stands in the way; 1, something does; 2, there is no such program.");
+      "Reads the files of the program and its libraries without running it, and queries the CUDA\n"
+      "driver in a child process.\n"
+      "Exit code: 0, no obstacle; 1, an obstacle; 2, no such program.");
 }
 
 }  // namespace cupool::cli

@@ -1,13 +1,14 @@
-// `cupool observe -- program`: what would cupool do for this program? Nothing of it is changed.
+// SPDX-License-Identifier: Apache-2.0
+// `cupool observe -- program`: how much time would cupool save? The program runs unchanged.
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 
 #include "cli/command.h"
-#include "cli/report_text.h"
-#include "cli/settings_arguments.h"
-#include "cli/shell_words.h"
-#include "cli/trials.h"
+#include "cli/page/text.h"
+#include "cli/shell/settings_arguments.h"
+#include "cli/shell/shell_words.h"
+#include "cli/trial/trials.h"
 
 namespace cupool::cli {
 
@@ -26,7 +27,7 @@ std::vector<std::string> report_files(const ScratchFolder& scratch) {
   return files;
 }
 
-// report.json of the first process, report.1.json of the second.
+// report.json for the first process, report.1.json for the second.
 std::string numbered(const std::string& file, std::size_t number) {
   if (number == 0) return file;
   const std::filesystem::path path(file);
@@ -42,14 +43,14 @@ void keep(const std::string& from, const std::string& to) {
     std::fprintf(stderr, "cupool: cannot write %s: %s\n", to.c_str(), error.message().c_str());
 }
 
-// What was seen goes to standard error: standard output is the program's.
+// Prints the findings on standard error: standard output is the program's.
 void tell_what_was_seen(const ScratchFolder& scratch, const ObserveArguments& arguments,
                         const std::vector<std::string>& program) {
   const std::vector<std::string> files = report_files(scratch);
   if (files.empty()) {
     std::fprintf(stderr,
-                 "cupool: nothing observed: no process allocated GPU memory in a way that "
-                 "cupool sees (cupool doctor %s says why)\n",
+                 "cupool: nothing observed: cupool saw no process allocate GPU memory. "
+                 "To find out why: cupool doctor %s\n",
                  shell_words(program).c_str());
     return;
   }
@@ -59,7 +60,7 @@ void tell_what_was_seen(const ScratchFolder& scratch, const ObserveArguments& ar
     std::fprintf(stderr, "\n%s", story_text({report}).c_str());
     if (!arguments.json.empty()) keep(files[i], numbered(arguments.json, i));
   }
-  hint("to measure it: cupool compare -- " + shell_words(program));
+  hint("to measure the effect: cupool compare -- " + shell_words(program));
 }
 
 int act(const ObserveArguments& arguments, const Session& session) {
@@ -84,14 +85,14 @@ int act(const ObserveArguments& arguments, const Session& session) {
 void add_observe(CLI::App& app, Session& session) {
   const auto arguments = std::make_shared<ObserveArguments>();
   CLI::App* command = add_command(
-      app, session, "observe", "Say what cupool would save a program, without changing it.",
+      app, session, "observe", "Estimate the time that cupool would save a program.",
       ProgramWords::after_options, [arguments](Session& now) { return act(*arguments, now); });
   command->add_option("--json", arguments->json, "Keep the report in this file")->type_name("FILE");
   arguments->settings.add_to(*command);
   command->footer(
-      "Every call goes to the driver, and is measured (CUPOOL_MODE=observe). What was seen is told "
-      "on\n"
-      "standard error when the program has ended; its exit code is handed on.");
+      "The program runs unchanged: every call goes to the driver and is measured\n"
+      "(CUPOOL_MODE=observe). Prints the findings on standard error when the program has\n"
+      "ended, and ends with its exit code.");
 }
 
 }  // namespace cupool::cli

@@ -1,11 +1,12 @@
-// `cupool options`: what can be set, from the library's own table.
+// SPDX-License-Identifier: Apache-2.0
+// `cupool options`: the library's own table of options.
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
-#include "cli/options_text.h"
-#include "cli/suggestion.h"
+#include "cli/shell/options_text.h"
+#include "cli/shell/suggestion.h"
 
 namespace cupool::cli {
 
@@ -59,12 +60,13 @@ int act(const OptionsArguments& arguments) {
 void add_options(CLI::App& app, Session& session) {
   const auto arguments = std::make_shared<OptionsArguments>();
   CLI::App* command =
-      add_command(app, session, "options", "List what can be set, or explain one.",
+      add_command(app, session, "options", "List all options of the library, or explain one.",
                   ProgramWords::none, [arguments](Session&) { return act(*arguments); });
-  command->add_option("option", arguments->name, "Only this one: CUPOOL_FREE_MODE or free-mode");
+  command->add_option("option", arguments->name,
+                      "The option to explain: CUPOOL_FREE_MODE or free-mode");
   CLI::Option* markdown =
-      command->add_flag("--markdown", arguments->markdown, "The tables of the README");
-  command->add_flag("--json", arguments->json, "For programs")->excludes(markdown);
+      command->add_flag("--markdown", arguments->markdown, "Print the tables of the README");
+  command->add_flag("--json", arguments->json, "Print JSON")->excludes(markdown);
 }
 
 }  // namespace cupool::cli

@@ -1,14 +1,15 @@
-// `cupool replay trace.csv`: the allocations of a program, without the program, in three ways.
+// SPDX-License-Identifier: Apache-2.0
+// `cupool replay trace.csv`: plays a program's allocations with three allocators.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
-#include "cli/replay_player.h"
-#include "cli/report_text.h"
-#include "cli/settings_arguments.h"
-#include "cli/trials.h"
+#include "cli/page/text.h"
+#include "cli/shell/settings_arguments.h"
+#include "cli/trial/replay_player.h"
+#include "cli/trial/trials.h"
 #include "util/text.h"
 
 namespace cupool::cli {
@@ -19,7 +20,7 @@ using util::format_bytes;
 using util::format_count;
 using util::format_duration_ns;
 
-// Played by processes of their own: cupool has to be there from the start, and not for the others.
+// Each way is a process of its own, since only one of them may load cupool.
 constexpr const char* kLegacy = "legacy";
 constexpr const char* kAsync = "async";
 constexpr const char* kCupool = "cupool";
@@ -28,7 +29,7 @@ struct ReplayArguments {
   std::string trace;
   int rounds = 3;
   bool touch = false;
-  std::string play_as;  // this process plays, and prints figures as JSON
+  std::string play_as;  // set in a child: play, and print the figures as JSON
   SettingsArguments settings;
 };
 
@@ -78,13 +79,12 @@ std::string median_text(const std::vector<double>& values) {
 }
 
 void print_trace(const ReplayTrace& trace) {
-  std::printf("%s allocations and %s frees of %zu %s; at most %s live at once%s.\n\n",
-              format_count(trace.allocations).c_str(), format_count(trace.frees).c_str(),
-              trace.threads.size(), trace.threads.size() == 1 ? "thread" : "threads",
-              format_bytes(trace.peak_bytes).c_str(),
-              trace.skipped == 0
-                  ? ""
-                  : ("; " + format_count(trace.skipped) + " rows cannot be played").c_str());
+  std::printf(
+      "%s allocations and %s frees of %zu %s; at most %s live at once%s.\n\n",
+      format_count(trace.allocations).c_str(), format_count(trace.frees).c_str(),
+      trace.threads.size(), trace.threads.size() == 1 ? "thread" : "threads",
+      format_bytes(trace.peak_bytes).c_str(),
+      trace.skipped == 0 ? "" : ("; " + format_count(trace.skipped) + " rows skipped").c_str());
 }
 
 void print_table(const std::vector<std::string>& names, const std::vector<Figures>& figures) {
@@ -100,7 +100,7 @@ void print_table(const std::vector<std::string>& names, const std::vector<Figure
   std::fputs(text_table(rows).c_str(), stdout);
 }
 
-// Runs each way in turn, each a process of its own.
+// Runs the ways in turn, each run in a process of its own.
 std::vector<std::vector<Trial>> play_in_turn(const ReplayArguments& arguments,
                                              const std::vector<Way>& ways) {
   std::vector<std::vector<Trial>> trials(ways.size());
@@ -138,11 +138,11 @@ int act(const ReplayArguments& arguments) {
   for (const std::vector<Trial>& of_way : trials) figures.push_back(figures_of(of_way));
   print_table({"legacy (cuMemAlloc)", "async (cuMemAllocAsync)", "cupool"}, figures);
   std::printf(
-      "\nMedians of %d runs. The calls follow one another at once: what the program did "
-      "between them is\nnot played%s.\n",
+      "\nMedians of %d runs. Calls follow one another without the program's own work between "
+      "them%s.\n",
       arguments.rounds,
-      arguments.touch ? ", but each block is written on the GPU"
-                      : ", so no free finds the GPU busy (--touch writes each block)");
+      arguments.touch ? ";\neach block is written on the GPU"
+                      : ",\nso no free finds the GPU busy (--touch writes each block)");
   for (const Figures& way : figures) {
     if (way.refused != 0) return exit_negative;
   }
@@ -154,7 +154,7 @@ int act(const ReplayArguments& arguments) {
 void add_replay(CLI::App& app, Session& session) {
   const auto arguments = std::make_shared<ReplayArguments>();
   CLI::App* command =
-      add_command(app, session, "replay", "Play a trace of allocations in three ways.",
+      add_command(app, session, "replay", "Play a trace of allocations with three allocators.",
                   ProgramWords::none, [arguments](Session&) { return act(*arguments); });
   command->add_option("trace", arguments->trace, "A trace, as CUPOOL_TRACE=run.csv writes it")
       ->required()
@@ -169,9 +169,8 @@ void add_replay(CLI::App& app, Session& session) {
       ->group("");
   arguments->settings.add_to(*command);
   command->footer(
-      "Plays the allocations and frees of the trace, each thread's by a thread of its own, on "
-      "device\n"
-      "0: with cuMemAlloc, with cuMemAllocAsync and the device's default pool, and with cupool.");
+      "Plays the calls of the trace on device 0, with one thread per thread of the trace: with\n"
+      "cuMemAlloc, with cuMemAllocAsync and the device's default pool, and with cupool.");
 }
 
 }  // namespace cupool::cli

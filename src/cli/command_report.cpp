@@ -1,12 +1,13 @@
-// `cupool report file...`: what reports say, in a few sentences and as a page.
+// SPDX-License-Identifier: Apache-2.0
+// `cupool report file...`: reports in a few sentences and as an HTML page.
 #include <cstdio>
 #include <memory>
 
 #include "cli/command.h"
-#include "cli/files.h"
-#include "cli/report_html.h"
-#include "cli/report_text.h"
-#include "cli/terminal.h"
+#include "cli/page/html.h"
+#include "cli/page/text.h"
+#include "cli/shell/output.h"
+#include "cli/shell/terminal.h"
 
 namespace cupool::cli {
 
@@ -27,7 +28,7 @@ int act(const ReportArguments& arguments) {
     std::fputs(story_text(reports).c_str(), stdout);
     if (arguments.html.empty()) {
       hint("cupool report --html page.html " + arguments.files.front() +
-           (arguments.files.size() > 1 ? " ..." : "") + " makes a page of it");
+           (arguments.files.size() > 1 ? " ..." : "") + " makes an HTML page");
     }
   }
   return exit_ok;
@@ -37,19 +38,20 @@ int act(const ReportArguments& arguments) {
 
 void add_report(CLI::App& app, Session& session) {
   const auto arguments = std::make_shared<ReportArguments>();
-  CLI::App* command =
-      add_command(app, session, "report", "Say what JSON reports of cupool tell.",
-                  ProgramWords::none, [arguments](Session&) { return act(*arguments); });
+  CLI::App* command = add_command(
+      app, session, "report", "Summarise JSON reports of cupool, as text or as an HTML page.",
+      ProgramWords::none, [arguments](Session&) { return act(*arguments); });
   command->add_option("files", arguments->files, "Reports, as CUPOOL_STATS=json writes them")
       ->required()
       ->type_name("FILE");
   command
-      ->add_option("--html", arguments->html, "Write a page with charts to this file (-: output)")
+      ->add_option("--html", arguments->html,
+                   "Write a page with charts to this file (-: standard output)")
       ->type_name("FILE");
-  command->add_flag("--text", arguments->text, "Print the text as well where --html is given");
+  command->add_flag("--text", arguments->text, "Print the text too, with --html");
   command->footer(
-      "Several files (ranks of a job, hosts) become one page with the processes side by side and\n"
-      "the outliers named. A file that is no report, or of a newer schema, ends it with 2.");
+      "Several files (ranks of a job, hosts) become one page that compares the processes and\n"
+      "names outliers. Exit code 2: a file is not a report, or has a newer schema.");
 }
 
 }  // namespace cupool::cli

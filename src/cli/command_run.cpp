@@ -1,15 +1,16 @@
-// `cupool run program`: the program with cupool, and otherwise as if it had been started alone.
+// SPDX-License-Identifier: Apache-2.0
+// `cupool run program`: starts the program with cupool, and otherwise as a shell would.
 #include <unistd.h>
 
 #include <cstdio>
 #include <memory>
 
-#include "cli/child.h"
 #include "cli/command.h"
-#include "cli/library.h"
-#include "cli/settings_arguments.h"
-#include "cli/shell_words.h"
-#include "cli/terminal.h"
+#include "cli/shell/child.h"
+#include "cli/shell/library.h"
+#include "cli/shell/settings_arguments.h"
+#include "cli/shell/shell_words.h"
+#include "cli/shell/terminal.h"
 
 namespace cupool::cli {
 
@@ -29,17 +30,17 @@ void print_command(const Environment& environment, const RunArguments& arguments
   std::printf("%s %s\n", line.c_str(), shell_words(program).c_str());
 }
 
-// What a person would want to do next.
+// Hints at the next useful command.
 void suggest_next(const RunArguments& arguments, const std::vector<std::string>& program,
                   const ChildEnd& end) {
   const std::string words = shell_words(program);
   if (end.start_code != 0) return;
   if (end.signal != 0) {
     hint("signal " + std::to_string(end.signal) +
-         " ended the program; is it cupool's doing? cupool run --enable 0 -- " + words);
+         " ended the program. To rule out cupool: cupool run --enable 0 -- " + words);
     return;
   }
-  hint("no report? cupool doctor " + words + " says why");
+  hint("if there is no report: cupool doctor " + words);
   for (const auto& [name, value] : arguments.settings.variables()) {
     if (name == "CUPOOL_STATS_FILE") return;
   }
@@ -55,7 +56,7 @@ int act(const RunArguments& arguments, const Session& session) {
     print_command(start.environment, arguments, session.program);
     return exit_ok;
   }
-  // With nobody to tell anything, the program takes this process's place.
+  // Without a terminal there is nobody to hint at: the program replaces this process.
   if (!is_terminal(STDERR_FILENO)) return become(start);
   const ChildEnd end = run_child(start);
   suggest_next(arguments, session.program, end);
@@ -72,10 +73,8 @@ void add_run(CLI::App& app, Session& session) {
   command->add_flag("--print", arguments->print, "Print the command instead of running it");
   arguments->settings.add_to(*command);
   command->footer(
-      "The library goes first in LD_PRELOAD, before what is there. Signals, and the exit code or\n"
-      "signal that ends the program, are handed on; 126 and 127 mean that it could not be "
-      "executed\n"
-      "or found.");
+      "Puts the library first in LD_PRELOAD, forwards signals to the program, and ends with its\n"
+      "exit code or signal. 126: the program cannot be executed; 127: it was not found.");
 }
 
 }  // namespace cupool::cli

@@ -1,14 +1,16 @@
-// `cupool tune report...`: settings from reports; `cupool tune -- program`: and whether they help.
+// SPDX-License-Identifier: Apache-2.0
+// `cupool tune report...` derives settings from reports; `cupool tune -- program` also tests them.
 #include <cstdio>
 #include <memory>
 
 #include "cli/command.h"
-#include "cli/files.h"
-#include "cli/report_text.h"
-#include "cli/settings_arguments.h"
-#include "cli/shell_words.h"
-#include "cli/trials.h"
-#include "cli/tuning.h"
+#include "cli/page/text.h"
+#include "cli/shell/output.h"
+#include "cli/shell/settings_arguments.h"
+#include "cli/shell/shell_words.h"
+#include "cli/trial/trials.h"
+#include "cli/trial/tuning.h"
+#include "stats/labels.h"
 #include "util/text.h"
 
 namespace cupool::cli {
@@ -26,7 +28,9 @@ std::vector<Report> read_pooled(const std::vector<std::string>& files) {
   std::vector<Report> reports = read_reports(files);
   for (const Report& report : reports) {
     if (report.observe) {
-      throw UsageError(report.file + ": of an observed run, in which cupool served nothing");
+      throw UsageError(
+          report.file +
+          ": from an observed run, in which cupool served nothing. Use a report of cupool run");
     }
   }
   return reports;
@@ -55,16 +59,18 @@ void print_settings(const Tuning& tuning) {
   }
 }
 
+constexpr stats::Counter kFreeWait = stats::Counter::free_wait_ns_total;
+
 void print_table(const std::vector<std::vector<Trial>>& trials) {
   std::vector<std::vector<std::string>> rows = {
-      {"", "wall time", "peak GPU memory", "time frees waited"}};
+      {"", "wall time", "peak GPU memory", std::string(label_of(kFreeWait))}};
   const char* const names[] = {"before", "tuned"};
   for (std::size_t way = 0; way < 2; ++way) {
     std::vector<double> waited;
     for (const Trial& trial : trials[way]) {
       double sum = 0;
       for (const Report& report : trial.reports) {
-        sum += static_cast<double>(report.counter("free_wait_ns_total"));
+        sum += static_cast<double>(report.counter(kFreeWait));
       }
       waited.push_back(sum);
     }
@@ -76,7 +82,7 @@ void print_table(const std::vector<std::vector<Trial>>& trials) {
   std::printf("\n%s\n", text_table(rows).c_str());
 }
 
-// The first run is only looked at; a program that fails is not tuned.
+// The first trial whose program failed, or null: a failing program is not tuned.
 const Trial* failed(const std::vector<std::vector<Trial>>& trials) {
   for (const std::vector<Trial>& of_way : trials) {
     for (const Trial& trial : of_way) {
@@ -89,7 +95,7 @@ const Trial* failed(const std::vector<std::vector<Trial>>& trials) {
 int give_up(const Trial& trial) {
   if (trial.end.start_code == 0) {
     std::fputs(trial.errors.c_str(), stderr);
-    std::fprintf(stderr, "cupool: the program failed; a run that fails is not tuned\n");
+    std::fprintf(stderr, "cupool: the program failed, so it is not tuned\n");
   }
   return hand_on(trial.end);
 }
@@ -101,7 +107,7 @@ int tune_program(const TuneArguments& arguments, const std::vector<std::string>&
   if (const Trial* trial = failed(first)) return give_up(*trial);
   const std::vector<Report>& reports = first[0][0].reports;
   if (reports.empty()) {
-    std::printf("No process allocated GPU memory in a way that cupool sees: cupool doctor %s\n",
+    std::printf("cupool saw no process allocate GPU memory. To find out why: cupool doctor %s\n",
                 shell_words(program).c_str());
     return exit_negative;
   }
@@ -119,16 +125,16 @@ int tune_program(const TuneArguments& arguments, const std::vector<std::string>&
   const bool better = new_time.median < old_time.median;
   const bool sure = new_time.highest < old_time.lowest || old_time.highest < new_time.lowest;
   if (!better || !sure) {
-    std::printf("%s: the settings stay as they were%s.\n",
-                better ? "No difference that the spread would not explain"
-                       : "The tuned settings are not faster",
-                arguments.output.empty() ? "" : ", and no file is written");
+    std::printf(
+        "%s: keep the old settings%s.\n",
+        better ? "No time difference beyond the spread" : "The tuned settings are not faster",
+        arguments.output.empty() ? "" : "; no file was written");
     return exit_negative;
   }
-  std::printf("The tuned settings are %.2f times as fast, in every run: keep them.\n",
+  std::printf("The tuned settings are %.2f times as fast, faster in every run: keep them.\n",
               old_time.median / new_time.median);
   if (arguments.output.empty()) {
-    hint("-o FILE keeps them in a file for cupool run --profile FILE");
+    hint("-o FILE saves them for cupool run --profile FILE");
     return exit_ok;
   }
   return write_settings(arguments.output, env_file(tuning, reports));
@@ -137,7 +143,7 @@ int tune_program(const TuneArguments& arguments, const std::vector<std::string>&
 int act(const TuneArguments& arguments, const Session& session) {
   if (arguments.reports.empty() == session.program.empty()) {
     throw UsageError(
-        "tune takes either reports or a program: cupool tune report.json, or "
+        "tune needs either reports or a program: cupool tune report.json, or "
         "cupool tune -- ./program");
   }
   return session.program.empty() ? tune_from_reports(arguments)
@@ -149,7 +155,7 @@ int act(const TuneArguments& arguments, const Session& session) {
 void add_tune(CLI::App& app, Session& session) {
   const auto arguments = std::make_shared<TuneArguments>();
   CLI::App* command = add_command(
-      app, session, "tune", "Derive settings from reports, or from runs of a program.",
+      app, session, "tune", "Derive settings from reports or from runs of a program.",
       ProgramWords::after_dashes, [arguments](Session& now) { return act(*arguments, now); });
   command->add_option("reports", arguments->reports, "Reports, as CUPOOL_STATS=json writes them")
       ->type_name("FILE");
@@ -160,11 +166,9 @@ void add_tune(CLI::App& app, Session& session) {
       ->type_name("N");
   arguments->settings.add_to(*command);
   command->footer(
-      "With reports: prints a profile whose comments give the reasons. With a program: runs it "
-      "once,\n"
-      "then before and after in turn, and keeps the settings only if every run with them was "
-      "faster\n"
-      "than every run without (exit code 0; otherwise 1, and no file is written).");
+      "With reports: prints a profile with the reasons as comments. With a program: runs it once,\n"
+      "then without and with the derived settings in turn, and keeps these only if each run with\n"
+      "them was faster than every run without. Exit code: 0, kept; 1, not kept, no file written.");
 }
 
 }  // namespace cupool::cli

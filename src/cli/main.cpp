@@ -1,5 +1,6 @@
-// The `cupool` command. It never links the engine: what it knows of a program it learns from
-// outside, from files and from child processes.
+// SPDX-License-Identifier: Apache-2.0
+// The `cupool` command. It does not link the engine: it observes programs from outside, through
+// files and child processes.
 #include <cstdio>
 #include <exception>
 

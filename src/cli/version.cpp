@@ -1,4 +1,5 @@
-// The commit comes from a header that the build writes anew when it changes.
+// SPDX-License-Identifier: Apache-2.0
+// The build updates the header with the commit.
 #include "cli/version.h"
 
 #include "cupool_commit.h"

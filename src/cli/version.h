@@ -1,12 +1,13 @@
-// Which cupool this is.
+// SPDX-License-Identifier: Apache-2.0
+// The version of the command.
 #pragma once
 
 #include <string>
 
 namespace cupool::cli {
 
-/// "cupool 0.1.0 (commit 1a2b3c4, built for CUDA 13.0)"; without the commit where the sources were
-/// not in a git checkout.
+/// "cupool 0.1.0 (commit 1a2b3c4, built for CUDA 13.0)"; without the commit if the sources were not
+/// in a git checkout.
 std::string version_text();
 
 }  // namespace cupool::cli

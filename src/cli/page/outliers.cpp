@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compares the processes of a job and finds outliers.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "cli/page/story.h"
+#include "stats/labels.h"
+#include "util/text.h"
+
+namespace cupool::cli {
+
+const char* const kOutlierRule =
+    "An outlier is, with four or more processes, a value more than 1.5 times the interquartile "
+    "range "
+    "beyond the quartiles and more than a quarter away from the median; with fewer, a value more "
+    "than twice the median or less than half of it.";
+
+namespace {
+
+constexpr double kFences = 1.5;
+constexpr double kLeastDifference = 0.25;
+constexpr double kRatioOfFew = 2.0;
+constexpr std::size_t kEnoughForQuartiles = 4;
+
+// A quantile of sorted values, with linear interpolation.
+double quantile(const std::vector<double>& sorted, double share) {
+  const double place = share * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<std::size_t>(std::floor(place));
+  const std::size_t above = std::min(below + 1, sorted.size() - 1);
+  const double part = place - static_cast<double>(below);
+  return sorted[below] + (sorted[above] - sorted[below]) * part;
+}
+
+std::uint64_t sum_of(const Report& report,
+                     const std::function<std::uint64_t(const DeviceReport&)>& value) {
+  std::uint64_t sum = 0;
+  for (const DeviceReport& device : report.devices) sum += value(device);
+  return sum;
+}
+
+std::uint64_t highest_of(const Report& report,
+                         const std::function<std::uint64_t(const DeviceReport&)>& value) {
+  std::uint64_t highest = 0;
+  for (const DeviceReport& device : report.devices) highest = std::max(highest, value(device));
+  return highest;
+}
+
+struct Column {
+  std::string name;
+  std::function<std::uint64_t(const Report&)> value;
+  std::string (*format)(std::uint64_t);
+};
+
+std::vector<Column> columns_of_table() {
+  const auto counter = [](stats::Counter which, std::string (*format)(std::uint64_t)) {
+    return Column{std::string(label_of(which)),
+                  [which](const Report& report) { return report.counter(which); }, format};
+  };
+  return {
+      {"run time", [](const Report& r) { return r.ran_ns(); }, util::format_duration_ns},
+      counter(stats::Counter::malloc_calls_total, util::format_count),
+      counter(stats::Counter::frees_unwaited_busy_total, util::format_count),
+      counter(stats::Counter::free_wait_ns_total, util::format_duration_ns),
+      {"peak memory", [](const Report& r) { return highest_of(r, peak_memory); },
+       util::format_bytes},
+      {"malloc p99",
+       [](const Report& r) {
+         return highest_of(r, [](const DeviceReport& d) { return d.malloc_time.p99; });
+       },
+       util::format_duration_ns},
+      {"free p99",
+       [](const Report& r) {
+         return highest_of(r, [](const DeviceReport& d) { return d.free_time.p99; });
+       },
+       util::format_duration_ns},
+      {std::string(label_of(stats::Gauge::leaked_bytes)),
+       [](const Report& r) {
+         return sum_of(r, [](const DeviceReport& d) {
+           return bytes_of(d.gauge(stats::Gauge::leaked_bytes).current);
+         });
+       },
+       util::format_bytes},
+  };
+}
+
+}  // namespace
+
+std::vector<bool> find_outliers(const std::vector<double>& values) {
+  std::vector<bool> outliers(values.size(), false);
+  if (values.size() < 2) return outliers;
+  std::vector<double> sorted = values;
+  std::sort(sorted.begin(), sorted.end());
+  const double median = quantile(sorted, 0.5);
+  const double low = quantile(sorted, 0.25);
+  const double high = quantile(sorted, 0.75);
+  const double reach = kFences * (high - low);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double value = values[i];
+    if (values.size() < kEnoughForQuartiles) {
+      outliers[i] = value > kRatioOfFew * median || value * kRatioOfFew < median;
+    } else {
+      outliers[i] = (value < low - reach || value > high + reach) &&
+                    std::fabs(value - median) > kLeastDifference * std::fabs(median);
+    }
+  }
+  return outliers;
+}
+
+std::vector<Comparison> compare_processes(const std::vector<Report>& reports) {
+  std::vector<Comparison> table;
+  for (const Column& column : columns_of_table()) {
+    Comparison row;
+    row.name = column.name;
+    for (const Report& report : reports) {
+      const std::uint64_t value = column.value(report);
+      row.values.push_back(static_cast<double>(value));
+      row.texts.push_back(column.format(value));
+    }
+    row.is_outlier = find_outliers(row.values);
+    table.push_back(std::move(row));
+  }
+  return table;
+}
+
+std::vector<std::string> name_outliers(const std::vector<Report>& reports,
+                                       const std::vector<Comparison>& columns) {
+  std::vector<std::string> sentences;
+  for (std::size_t i = 0; i < reports.size(); ++i) {
+    std::string found;
+    for (const Comparison& column : columns) {
+      if (!column.is_outlier[i]) continue;
+      std::vector<double> sorted = column.values;
+      std::sort(sorted.begin(), sorted.end());
+      const bool above = column.values[i] > quantile(sorted, 0.5);
+      found += (found.empty() ? "" : ", ") + column.name + " " + column.texts[i] +
+               (above ? " (high)" : " (low)");
+    }
+    if (!found.empty()) sentences.push_back(name_of(reports[i], true) + ": " + found);
+  }
+  return sentences;
+}
+
+}  // namespace cupool::cli

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums the figures of all devices and processes, then writes sentences from the sums.
+#include "cli/page/story.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "stats/labels.h"
+#include "util/text.h"
+
+namespace cupool::cli {
+
+using util::format_bytes;
+using util::format_count;
+using util::format_duration_ns;
+using util::format_percent;
+
+namespace {
+
+// Sums over all devices of all processes.
+struct Sums {
+  std::uint64_t mallocs = 0, cached = 0, fresh = 0, passed = 0, failed = 0;
+  std::uint64_t frees = 0, unwaited = 0, waits = 0, wait_ns = 0;
+  std::uint64_t malloc_ns = 0, free_ns = 0, ran_ns = 0;
+  std::uint64_t rescues = 0, rejected = 0, leaked_blocks = 0, leaked_bytes = 0;
+  std::uint64_t peak = 0, total = 0, own_peak = 0;  // of the fullest device
+  std::string peak_device;
+  bool pools = false;
+};
+
+void add_device(const Report& report, const DeviceReport& device, bool many, Sums* sums) {
+  sums->malloc_ns += device.malloc_time.sum;
+  sums->free_ns += device.free_time.sum;
+  sums->leaked_blocks += bytes_of(device.gauge("leaked_blocks").current);
+  sums->leaked_bytes += bytes_of(device.gauge("leaked_bytes").current);
+  const std::uint64_t peak = peak_memory(device);
+  if (peak <= sums->peak) return;
+  sums->peak = peak;
+  sums->pools = device.pool && device.pool->reserved_high == peak;
+  sums->total = device.total_memory;
+  sums->own_peak = bytes_of(device.gauge("device_bytes").peak);
+  sums->peak_device = "device " + std::to_string(device.ordinal);
+  if (many) sums->peak_device += " of " + name_of(report, false);
+}
+
+Sums sum_of(const std::vector<Report>& reports) {
+  Sums sums;
+  for (const Report& report : reports) {
+    sums.mallocs += report.counter("malloc_calls_total");
+    sums.cached +=
+        report.counter("served_thread_cache_total") + report.counter("served_shared_cache_total");
+    sums.fresh += report.counter("served_fresh_total");
+    sums.passed += report.counter("served_passthrough_total");
+    sums.failed += report.counter("malloc_failed_total");
+    sums.frees += report.counter("free_calls_total");
+    sums.unwaited += report.counter("frees_unwaited_busy_total");
+    sums.waits += report.counter("free_waits_total");
+    sums.wait_ns += report.counter("free_wait_ns_total");
+    sums.rescues += report.counter("oom_rescues_total");
+    sums.rejected += report.counter("free_rejected_total");
+    sums.ran_ns = std::max(sums.ran_ns, report.ran_ns());
+    for (const DeviceReport& device : report.devices) {
+      add_device(report, device, reports.size() > 1, &sums);
+    }
+  }
+  return sums;
+}
+
+struct Reason {
+  stats::Counter counter;
+  const char* cure;
+};
+constexpr Reason kReasons[] = {
+    {stats::Counter::free_waits_host_copy_total, ""},
+    {stats::Counter::free_waits_managed_total, ""},
+    {stats::Counter::free_waits_zero_copy_total, ""},
+    {stats::Counter::free_waits_pending_limit_total,
+     "; a larger CUPOOL_MAX_PENDING avoids it where there is memory to spare"},
+    {stats::Counter::free_waits_sync_total, "; CUPOOL_FREE_MODE=auto avoids most of it"},
+};
+
+std::string waits_in_words(const std::vector<Report>& reports, const Sums& sums) {
+  std::vector<std::pair<std::uint64_t, const Reason*>> reasons;
+  for (const Reason& reason : kReasons) {
+    std::uint64_t number = 0;
+    for (const Report& report : reports) number += report.counter(reason.counter);
+    if (number > 0) reasons.emplace_back(number, &reason);
+  }
+  std::sort(reasons.begin(), reasons.end(),
+            [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::string text = format_count(sums.waits) + " of " + format_count(sums.frees) +
+                     " frees waited for the GPU, " + format_duration_ns(sums.wait_ns) + " in all";
+  const char* separator = ": ";
+  for (const auto& [number, reason] : reasons) {
+    text += separator + format_count(number) + " " + std::string(label_of(reason->counter));
+    separator = ", ";
+  }
+  if (!reasons.empty()) text += reasons.front().second->cure;
+  return text + ".";
+}
+
+std::string headline_of(const std::vector<Report>& reports, const Sums& sums) {
+  if (reports.size() == 1 && reports[0].observe) return reports[0].observe->verdict;
+  if (sums.mallocs == 0) return "The report has no allocations that cupool serves";
+  if (sums.passed + sums.failed == sums.mallocs) {
+    return "cupool served none of " + format_count(sums.mallocs) +
+           " allocations: all went to the driver";
+  }
+  if (sums.unwaited > 0) {
+    return format_count(sums.unwaited) + " of " + format_count(sums.frees) +
+           " frees did not wait though the GPU was busy";
+  }
+  if (sums.waits > 0) {
+    return format_count(sums.waits) + " of " + format_count(sums.frees) +
+           " frees found the GPU busy, and waited";
+  }
+  return "No free found the GPU busy: there was no stall to avoid";
+}
+
+// Gives no duration: the first of several frees in a row would have waited for all of them, and the
+// report does not have the remaining GPU time.
+std::string stalls_in_words(const Sums& sums) {
+  if (sums.unwaited == 0) return "";
+  return "A free of the driver that finds the GPU busy stalls its thread until the GPU is idle; "
+         "these returned at once. cupool observe measures the cost of such stalls.";
+}
+
+std::string memory_in_words(const Sums& sums) {
+  if (sums.peak == 0) return "";
+  std::string text = std::string(sums.pools ? "The pool reserved" : "cupool held") + " at most " +
+                     format_bytes(sums.peak);
+  if (sums.total > 0) {
+    text += " of " + format_bytes(sums.total) + " (" + format_percent(sums.peak, sums.total) + ")";
+  }
+  text += " on " + sums.peak_device;
+  if (sums.own_peak > 0) {
+    text += "; the program itself had at most " + format_bytes(sums.own_peak) + " there";
+  }
+  return text + ".";
+}
+
+std::string serving_in_words(const Sums& sums) {
+  if (sums.mallocs == 0) return "";
+  std::string text = format_percent(sums.cached, sums.mallocs) + " of " +
+                     format_count(sums.mallocs) +
+                     " allocations came from caches, without the "
+                     "driver; " +
+                     format_count(sums.fresh) + " took fresh memory";
+  if (sums.passed > 0) text += ", " + format_count(sums.passed) + " passed through";
+  return text + ".";
+}
+
+std::string time_in_words(const std::vector<Report>& reports, const Sums& sums) {
+  if (sums.malloc_ns + sums.free_ns == 0) return "";
+  return "malloc and free took " + format_duration_ns(sums.malloc_ns + sums.free_ns) +
+         " in all threads together" + (reports.size() > 1 ? " of all processes" : "") +
+         ", in a run of " + format_duration_ns(sums.ran_ns) + ".";
+}
+
+void add(std::string text, std::vector<std::string>* to) {
+  if (!text.empty()) to->push_back(std::move(text));
+}
+
+// Waits are a trouble from one free in this many on.
+constexpr std::uint64_t kWaitsToLookAt = 100;
+
+void add_troubles(const std::vector<Report>& reports, const Sums& sums, Story* story) {
+  std::vector<std::string>* troubles = &story->troubles;
+  const bool often = sums.waits * kWaitsToLookAt >= sums.frees;
+  if (sums.waits > 0)
+    (often ? *troubles : story->sentences).push_back(waits_in_words(reports, sums));
+  if (sums.rescues > 0) {
+    troubles->push_back(format_count(sums.rescues) +
+                        " out-of-memory errors were averted by giving idle memory back.");
+  }
+  if (sums.failed > 0) troubles->push_back(format_count(sums.failed) + " allocations failed.");
+  if (sums.rejected > 0) {
+    troubles->push_back(format_count(sums.rejected) +
+                        " frees were refused: a double free, or a pointer into a block.");
+  }
+  if (sums.leaked_blocks > 0) {
+    const bool at_exit = reports.size() > 1 || reports[0].snapshot_number == 0;
+    troubles->push_back(format_count(sums.leaked_blocks) + " blocks with " +
+                        format_bytes(sums.leaked_bytes) +
+                        (at_exit ? " were never freed." : " were live when this was taken."));
+  }
+  for (const Report& report : reports) {
+    for (const DeviceReport& device : report.devices) {
+      if (device.unaccounted == 0) continue;
+      troubles->push_back("The sum of device " + std::to_string(device.ordinal) + " of " +
+                          name_of(report, false) + " is off by " +
+                          std::to_string(device.unaccounted) +
+                          " bytes: threads were still allocating, or cupool has a fault.");
+    }
+  }
+}
+
+void add_tiles(const Sums& sums, Story* story) {
+  if (sums.frees > 0) {
+    story->tiles.push_back({"Frees that did not stall", format_percent(sums.unwaited, sums.frees),
+                            format_count(sums.unwaited) + " of " + format_count(sums.frees)});
+    story->tiles.push_back({"Frees that waited", format_count(sums.waits),
+                            sums.waits > 0 ? format_duration_ns(sums.wait_ns) + " in all" : ""});
+  }
+  if (sums.peak > 0) {
+    story->tiles.push_back({"Peak memory", format_bytes(sums.peak),
+                            sums.total > 0
+                                ? "of " + format_bytes(sums.total) + ", " + sums.peak_device
+                                : sums.peak_device});
+  }
+  if (sums.mallocs > 0) {
+    story->tiles.push_back({"Served from caches", format_percent(sums.cached, sums.mallocs),
+                            "of " + format_count(sums.mallocs) + " allocations"});
+  }
+}
+
+void add_observed_tiles(const ObserveReport& seen, Story* story) {
+  const auto figure = [&seen](const char* key) {
+    const auto found = seen.figures.find(key);
+    return found == seen.figures.end() ? 0 : found->second;
+  };
+  if (figure("malloc_calls_total") == 0) return;
+  story->tiles.push_back({"Could be saved, at most", format_duration_ns(figure("saved_at_most_ns")),
+                          "of " + format_duration_ns(figure("legacy_ns")) + " in malloc and free"});
+  story->tiles.push_back({"Frees that stalled", format_count(figure("free_busy_calls_total")),
+                          "of " + format_count(figure("free_calls_total")) + ", " +
+                              format_duration_ns(figure("free_busy_ns_total")) + " in all"});
+  story->tiles.push_back({"Peak memory now", format_bytes(figure("live_peak_bytes")), "live"});
+  story->tiles.push_back({"With pooling", format_bytes(figure("rounded_peak_bytes")),
+                          "to about " + format_bytes(figure("pool_most_bytes"))});
+}
+
+}  // namespace
+
+std::uint64_t bytes_of(std::int64_t value) {
+  return value > 0 ? static_cast<std::uint64_t>(value) : 0;
+}
+
+std::uint64_t peak_memory(const DeviceReport& device) {
+  const std::uint64_t held = bytes_of(device.gauge("held_bytes").peak);
+  // Held memory includes plain memory, which is in no pool.
+  return device.pool ? std::max(device.pool->reserved_high, held) : held;
+}
+
+Story tell(const std::vector<Report>& reports) {
+  Story story;
+  const Sums sums = sum_of(reports);
+  story.headline = headline_of(reports, sums);
+  if (reports.size() == 1 && reports[0].observe) {
+    story.sentences = reports[0].observe->sentences;
+    for (const std::string& line : reports[0].observe->assumptions) {
+      story.sentences.push_back("Assumed: " + line);
+    }
+    add_observed_tiles(*reports[0].observe, &story);
+    return story;
+  }
+  add(stalls_in_words(sums), &story.sentences);
+  add(memory_in_words(sums), &story.sentences);
+  add(serving_in_words(sums), &story.sentences);
+  add(time_in_words(reports, sums), &story.sentences);
+  add_troubles(reports, sums, &story);
+  add_tiles(sums, &story);
+  return story;
+}
+
+}  // namespace cupool::cli

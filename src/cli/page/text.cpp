@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layout only; the sentences come from story.h.
+#include "cli/page/text.h"
+
+#include <algorithm>
+
+#include "cli/page/story.h"
+#include "util/text.h"
+
+namespace cupool::cli {
+
+namespace {
+
+void add_reports(const std::vector<Report>& reports, std::string* text) {
+  for (const Report& report : reports) {
+    *text += printable_text(report.file + ": " + report.program + ", " + name_of(report, true)) +
+             ", ran " + util::format_duration_ns(report.ran_ns()) + "\n";
+  }
+}
+
+void add_suggestions(const std::vector<Report>& reports, std::string* text) {
+  if (reports.size() != 1 || reports[0].suggested.empty()) return;
+  *text += "Suggested from this run's peak:";
+  for (const auto& [name, value] : reports[0].suggested) {
+    text->append(" ").append(printable_text(name)).append("=").append(printable_text(value));
+  }
+  *text += "\n";
+}
+
+}  // namespace
+
+std::string printable_text(const std::string& text) {
+  return util::printable(text);
+}
+
+std::string text_table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()), 0);
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line = "  ";
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      const std::string blanks(widths[i] - row[i].size(), ' ');
+      line += i == 0 ? row[i] + blanks : "  " + blanks + row[i];
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string story_text(const std::vector<Report>& reports) {
+  const Story story = tell(reports);
+  std::string text = printable_text(story.headline) + ".\n\n";
+  if (!text.empty() && story.headline.back() == '.') text = printable_text(story.headline) + "\n\n";
+  for (const std::string& sentence : story.sentences) text += printable_text(sentence) + "\n";
+  if (!story.troubles.empty()) {
+    text += "\nWorth a look:\n";
+    for (const std::string& trouble : story.troubles) text += "- " + printable_text(trouble) + "\n";
+  }
+  if (reports.size() > 1) {
+    const std::vector<Comparison> columns = compare_processes(reports);
+    std::vector<std::vector<std::string>> rows = {{"process"}};
+    for (const Comparison& column : columns) rows[0].push_back(column.name);
+    for (std::size_t i = 0; i < reports.size(); ++i) {
+      rows.push_back({printable_text(name_of(reports[i], true))});
+      for (const Comparison& column : columns) {
+        rows.back().push_back((column.is_outlier[i] ? "* " : "") + column.texts[i]);
+      }
+    }
+    text += "\n" + text_table(rows);
+    const std::vector<std::string> outliers = name_outliers(reports, columns);
+    text += outliers.empty() ? "No outliers.\n" : "Outliers:\n";
+    for (const std::string& outlier : outliers) text += "- " + printable_text(outlier) + "\n";
+    text += std::string(kOutlierRule) + "\n";
+  }
+  text += "\n";
+  add_suggestions(reports, &text);
+  add_reports(reports, &text);
+  return text;
+}
+
+}  // namespace cupool::cli

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of options as text and as Markdown (the README's table). Both walk config::rows(), so
+// they match the library.
+#pragma once
+
+#include <string>
+
+#include "config/settings.h"
+
+namespace cupool::cli {
+
+/// The command-line option of a row: "--free-mode" for CUPOOL_FREE_MODE.
+std::string flag_of(const config::Row& row);
+
+/// The option called `name` (CUPOOL_FREE_MODE, free-mode or --free-mode, in any case), or null.
+const config::Row* find_row(const std::string& name);
+
+/// All options by section, for a terminal.
+std::string options_as_text();
+/// One option in full.
+std::string option_as_text(const config::Row& row);
+/// One table per section, as in the README.
+std::string options_as_markdown();
+
+}  // namespace cupool::cli

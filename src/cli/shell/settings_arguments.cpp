@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bad settings end the command before the program starts: a long job with only half of its settings
+// would be worse.
+#include "cli/shell/settings_arguments.h"
+
+#include "cli/shell/exit_code.h"
+#include "cli/shell/library.h"
+#include "cli/shell/options_text.h"
+#include "cli/shell/suggestion.h"
+#include "config/settings.h"
+
+namespace cupool::cli {
+
+namespace {
+
+constexpr const char* kProfile = "CUPOOL_PROFILE";
+
+std::pair<std::string, std::string> split_setting(const std::string& text) {
+  const std::size_t equals = text.find('=');
+  const std::string name = text.substr(0, equals);
+  if (equals == std::string::npos || name.compare(0, 7, "CUPOOL_") != 0) {
+    std::vector<std::string> names;
+    for (const config::Row& row : config::rows()) names.emplace_back(row.name);
+    throw UsageError(
+        "--set takes CUPOOL_NAME=VALUE, not " + text +
+        did_you_mean(name.compare(0, 7, "CUPOOL_") == 0 ? name : "CUPOOL_" + name, names));
+  }
+  return {name, text.substr(equals + 1)};
+}
+
+// The parser's warning without the library's remark that it keeps the default.
+std::string reason_of(const std::string& warning) {
+  const std::size_t keeping = warning.rfind("; keeping ");
+  return keeping == std::string::npos ? warning : warning.substr(0, keeping);
+}
+
+void check(const std::string& name, const std::string& value) {
+  const std::string entry = name + "=" + value;
+  const char* const environment[] = {entry.c_str(), nullptr};
+  std::vector<std::string> warnings;
+  config::parse(environment, &warnings, nullptr);
+  if (warnings.empty()) return;
+  std::string text = reason_of(warnings.front());
+  const std::size_t ignored = text.find("; ignored");
+  if (ignored != std::string::npos) text.erase(ignored, 9);
+  throw UsageError(text);
+}
+
+}  // namespace
+
+void SettingsArguments::add_to(CLI::App& command) {
+  command.add_option("--set", set_, "Any option by its variable; may be repeated")
+      ->type_name("CUPOOL_X=VALUE")
+      ->allow_extra_args(false);
+  for (const config::Row& row : config::rows()) {
+    const bool profile = std::string(row.name) == kProfile;
+    Named& named = named_[row.name];
+    named.option =
+        command
+            .add_option(
+                flag_of(row), named.value,
+                profile ? "Name of a profile that comes with cupool, or a file of KEY=VALUE lines"
+                        : row.documentation)
+            ->type_name(profile ? "NAME" : "VALUE")
+            ->group(std::string("Settings: ") + row.section);
+  }
+}
+
+std::vector<std::pair<std::string, std::string>> SettingsArguments::variables() const {
+  std::vector<std::pair<std::string, std::string>> variables;
+  const auto take = [&variables](const std::string& name, std::string value) {
+    for (const auto& earlier : variables) {
+      if (earlier.first == name) throw UsageError(name + " is given twice");
+    }
+    if (name == kProfile) {
+      value = find_profile(value);
+    } else {
+      check(name, value);
+    }
+    variables.emplace_back(name, value);
+  };
+  for (const auto& [name, named] : named_) {
+    if (named.option->count() > 0) take(name, named.value);
+  }
+  for (const std::string& text : set_) {
+    const auto [name, value] = split_setting(text);
+    take(name, value);
+  }
+  return variables;
+}
+
+Environment preloaded_environment(
+    const std::vector<std::pair<std::string, std::string>>& variables) {
+  Environment environment = Environment::inherited();
+  const char* const present = environment.get("LD_PRELOAD");
+  environment.set("LD_PRELOAD", preload_value(find_library(), present == nullptr ? "" : present));
+  environment.unset("CUPOOL_LIBRARY");  // for the command only
+  for (const auto& [name, value] : variables) environment.set(name, value);
+  return environment;
+}
+
+}  // namespace cupool::cli

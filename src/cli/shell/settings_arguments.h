@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The library's options as command-line options of every sub-command that starts a program:
+// `--free-mode sync`, `--set CUPOOL_IPC=0`, `--profile mpi`.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/shell/child.h"
+
+namespace cupool::cli {
+
+/// The given settings: named options by variable, then --set in order.
+class SettingsArguments {
+ public:
+  /// Adds the options to a sub-command. The object must live as long as the App.
+  void add_to(CLI::App& command);
+
+  /// The given variables and values, checked by the library's own parser. Throws UsageError for an
+  /// unknown name, a bad value, and an option given twice.
+  std::vector<std::pair<std::string, std::string>> variables() const;
+
+ private:
+  struct Named {
+    const CLI::Option* option = nullptr;
+    std::string value;
+  };
+  std::map<std::string, Named> named_;  // by variable; stable addresses for CLI11
+  std::vector<std::string> set_;        // NAME=VALUE
+};
+
+/// This process's environment with the library in LD_PRELOAD and `variables` set. Throws UsageError
+/// as find_library and preload_value do.
+Environment preloaded_environment(
+    const std::vector<std::pair<std::string, std::string>>& variables);
+
+}  // namespace cupool::cli

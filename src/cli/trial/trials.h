@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Repeated runs of one program in different ways, for `compare`, `tune` and `replay`. Runs
+// alternate between the ways, so that a machine that warms up favours none.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cli/page/model.h"
+#include "cli/shell/child.h"
+#include "cli/shell/terminal.h"
+
+namespace cupool::cli {
+
+/// A temporary folder, removed with its content.
+class ScratchFolder {
+ public:
+  ScratchFolder();  ///< throws UsageError if it cannot be created
+  ~ScratchFolder();
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// One way to run the program.
+struct Way {
+  std::string name;  ///< "without cupool"
+  Environment environment;
+};
+
+/// The state of a file after a run.
+struct FileState {
+  bool exists = false;
+  std::string content;
+};
+
+/// One run.
+struct Trial {
+  ChildEnd end;
+  std::string output;            ///< standard output
+  std::string errors;            ///< standard error
+  std::vector<FileState> files;  ///< the given files, in their order
+  std::vector<Report> reports;   ///< cupool's reports
+};
+
+/// Runs the program in one way with an empty standard input. cupool's reports go to `scratch`.
+/// Throws UsageError if the command itself fails, not if the program does.
+Trial run_trial(const std::vector<std::string>& program, const Way& way,
+                const std::vector<std::string>& files, const ScratchFolder& scratch);
+
+/// `rounds` runs of each way, in turn: a, b, b, a, ... Stops after a run that was interrupted or
+/// could not be started (see interrupted_end). Indices of the result: way, round.
+std::vector<std::vector<Trial>> alternate(const std::vector<std::string>& program,
+                                          const std::vector<Way>& ways, int rounds,
+                                          const std::vector<std::string>& files);
+
+/// The end of a run that rules out further runs, or null: the program was not started, or ended by
+/// INT, TERM or HUP.
+const ChildEnd* interrupted_end(const std::vector<std::vector<Trial>>& trials);
+
+/// This process's environment without cupool: LD_PRELOAD without its library, no CUPOOL_MODE.
+Environment environment_without();
+
+/// This process's environment with cupool, `variables`, and JSON reports for run_trial.
+Environment environment_with(const std::vector<std::pair<std::string, std::string>>& variables);
+
+/// Median, minimum and maximum of some measurements.
+struct Spread {
+  double median = 0;
+  double lowest = 0;
+  double highest = 0;
+};
+Spread spread_of(std::vector<double> values);
+Spread wall_time(const std::vector<Trial>& trials);
+
+/// "12.3 ms (11.9 ms to 14.0 ms)".
+std::string spread_text(const Spread& nanoseconds);
+
+/// The highest peak of any device in the reports of `trials`: of a gauge, or of held memory.
+std::uint64_t highest_gauge(const std::vector<Trial>& trials, const std::string& gauge);
+std::uint64_t highest_held(const std::vector<Trial>& trials);
+
+}  // namespace cupool::cli
