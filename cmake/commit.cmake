@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Writes cupool_commit.h with the commit that is checked out, touching it only when that has changed.
 # cmake -D SOURCE=... -D OUTPUT=... -P commit.cmake
 cmake_minimum_required(VERSION 3.22)

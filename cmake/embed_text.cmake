@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Makes a C++ source with the text of a file in it; run by cmake -P at build time with INPUT, OUTPUT,
 # NAME (of the constant, in namespace cupool::cli) and HEADER (which declares it).
 cmake_minimum_required(VERSION 3.22)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Compile options that every target of this project shares, as one interface target.
 add_library(cupool_options INTERFACE)
 target_include_directories(cupool_options INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)

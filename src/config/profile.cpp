@@ -1,4 +1,5 @@
-// Reading a profile, by plain system calls: at most 1 MiB, so that a wrong path (a device, a dump)
+// SPDX-License-Identifier: Apache-2.0
+// Reads a profile by plain system calls: at most 1 MiB, so that a wrong path (a device, a dump)
 // costs nothing.
 #include "config/profile.h"
 
@@ -47,7 +48,7 @@ bool read_file(const std::string& path, std::string* content, std::string* reaso
   return reason->empty();
 }
 
-// The value of a line, without quotes and comment.
+// The value of a line, without quotes and comments.
 std::string value_of(std::string_view text) {
   text = util::trim(text);
   if (text.size() >= 2 && (text[0] == '"' || text[0] == '\'')) {
@@ -86,6 +87,8 @@ KeyValues read_profile(const std::string& path, std::vector<std::string>* warnin
     return pairs;
   }
   std::string_view rest = content;
+  constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";  // editors put it before UTF-8
+  if (util::starts_with(rest, byte_order_mark)) rest.remove_prefix(byte_order_mark.size());
   for (int number = 1; !rest.empty(); ++number) {
     const std::size_t end = rest.find('\n');
     std::string_view line = util::trim(rest.substr(0, end));

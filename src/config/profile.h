@@ -1,5 +1,6 @@
-// A profile: a file of KEY=VALUE lines that stands in for environment variables.
-// Written like a shell file, so that `source` and CUPOOL_PROFILE can share it.
+// SPDX-License-Identifier: Apache-2.0
+// A profile: a file of KEY=VALUE lines in place of environment variables. It has the syntax of a
+// shell file, so that `source` and CUPOOL_PROFILE can share it.
 #pragma once
 
 #include <string>
@@ -10,10 +11,10 @@ namespace cupool::config {
 
 using KeyValues = std::vector<std::pair<std::string, std::string>>;
 
-/// Reads a profile: one KEY=VALUE a line, `export ` before it allowed, one pair of quotes around
-/// the value removed, lines that are empty or begin with '#' skipped; of unquoted values a part
-/// that begins with " #" is a comment. A line that is none of this gives a warning with its number;
-/// a file that cannot be read gives one, and nothing. Throws only std::bad_alloc.
+/// Reads a profile: one KEY=VALUE per line, optionally after `export `. One pair of quotes around
+/// the value is removed; in an unquoted value, " #" begins a comment. Empty lines, lines that begin
+/// with '#', and a leading byte order mark are skipped. Any other line gives a warning with its
+/// number. An unreadable file gives one warning and no pairs. Throws only std::bad_alloc.
 KeyValues read_profile(const std::string& path, std::vector<std::string>* warnings);
 
 }  // namespace cupool::config

@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parser: one pass over the profile, one over the environment, both driven by options.def.
 #include "config/settings.h"
 
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -12,6 +14,8 @@
 #include "config/profile.h"
 #include "config/value.h"
 #include "util/log.h"
+#include "util/path_pattern.h"
+#include "util/standard_error.h"
 #include "util/text.h"
 
 namespace cupool::config {
@@ -48,22 +52,17 @@ std::size_t row_index(std::string_view name) {
   return i;
 }
 
-// Variables with our prefix that are not options: the simulated device's, the tests', and the one
-// that the command reads (src/cli/library.h).
+// Variables with cupool's prefix that are not options: those of the simulated device, of the tests,
+// and the one that the command reads (src/cli/shell/library.h).
 bool is_meant_for_others(std::string_view name) {
   return util::starts_with(name, "CUPOOL_SIM_") || util::starts_with(name, "CUPOOL_TEST_") ||
          name == "CUPOOL_LIBRARY";
 }
 
-// Text from the environment, fit for one line of a warning.
+// Text from the environment, made safe for one line of a warning.
 std::string printable(std::string_view text) {
   constexpr std::size_t longest = 100;
-  std::string shown;
-  for (const char c : text.substr(0, longest)) {
-    shown += static_cast<unsigned char>(c) < ' ' || c == 0x7f ? '?' : c;
-  }
-  if (text.size() > longest) shown += "...";
-  return shown;
+  return util::printable(text.substr(0, longest)) + (text.size() > longest ? "..." : "");
 }
 
 class Parser {
@@ -73,6 +72,7 @@ class Parser {
       values_[i] = EffectiveValue{kRows[i].name, kRows[i].default_text, Origin::builtin, true};
       assign(&settings_, kRows[i].name, kRows[i].default_text);
     }
+    settings_.default_max_pending = settings_.max_pending;
   }
 
   // One variable. `where` precedes the warnings: "" or "file: ".
@@ -137,6 +137,17 @@ KeyValues variables_of(const char* const* environment) {
   return variables;
 }
 
+// Settings that are valid each, but have no effect together.
+void check_together(const Settings& settings, std::vector<std::string>* warnings) {
+  const bool listed =
+      settings.stats.contains(StatsFormat::text) || settings.stats.contains(StatsFormat::json);
+  if (settings.leaks.one_in != 0 && !listed) {
+    warnings->emplace_back(
+        "CUPOOL_LEAKS lists nothing: only the text and JSON report hold the list, and CUPOOL_STATS "
+        "asks for neither. Set CUPOOL_STATS=text or json");
+  }
+}
+
 void take_profile(Parser* parser, const std::string& path, std::vector<std::string>* warnings) {
   for (const auto& [name, value] : read_profile(path, warnings)) {
     if (name == "CUPOOL_PROFILE") {
@@ -147,7 +158,7 @@ void take_profile(Parser* parser, const std::string& path, std::vector<std::stri
   }
 }
 
-// What this process parsed; made once and never destroyed.
+// The parsed settings of this process; created once and never destroyed.
 struct Parsed {
   Settings settings;
   std::vector<std::string> warnings;
@@ -157,25 +168,32 @@ struct Parsed {
 
 std::atomic<Parsed*> g_parsed{nullptr};
 
-// Where there is no memory even for parsing: a setting of nothing, so cupool steps aside.
+// Settings for a process without memory even for parsing: cupool is disabled.
 Parsed* disabled() noexcept {
   alignas(Parsed) static unsigned char storage[sizeof(Parsed)];
   static Parsed* const made = new (storage) Parsed;
   return made;
 }
 
-// Parsed by whoever comes first. Two threads may both parse, and the later result is dropped: no
-// lock, which a fork could leave held in the child.
+// The first caller parses. Two threads may both parse; the later result is dropped. No lock: a fork
+// could leave it held in the child.
 Parsed* parsed() noexcept {
   Parsed* current = g_parsed.load(std::memory_order_acquire);
   if (current != nullptr) return current;
   try {
     auto made = std::make_unique<Parsed>();
-    made->settings = parse(environ, &made->warnings, &made->effective);
+    made->settings = ::getauxval(AT_SECURE) != 0
+                         ? secure_settings(&made->effective)
+                         : parse(environ, &made->warnings, &made->effective);
+    Settings& settings = made->settings;
+    // The program may change its working directory between two writes.
+    for (Path* file : {&settings.stats_file, &settings.trace, &settings.log_file}) {
+      *file = util::absolute_pattern(*file);
+      util::note_descriptor(util::descriptor_named(*file));
+    }
     if (!g_parsed.compare_exchange_strong(current, made.get(), std::memory_order_acq_rel)) {
       return current;
     }
-    const Settings& settings = made->settings;
     log::configure(static_cast<log::Level>(settings.log_level), settings.log_file.c_str());
     return made.release();
   } catch (...) {
@@ -212,7 +230,15 @@ Settings parse(const char* const* environment, std::vector<std::string>* warning
     if (name == "CUPOOL_PROFILE" && !path.empty()) take_profile(&parser, path, warnings);
   }
   for (const auto& [name, value] : variables) parser.take(name, value, Origin::environment, "");
-  return parser.finish(effective);
+  Settings settings = parser.finish(effective);
+  check_together(settings, warnings);
+  return settings;
+}
+
+Settings secure_settings(std::vector<EffectiveValue>* effective) {
+  Settings settings = parse(nullptr, nullptr, effective);
+  settings.enable = false;
+  return settings;
 }
 
 const Settings& settings() noexcept {

@@ -1,5 +1,6 @@
-// The settings in force: environment over profile over default, every field typed.
-// Whoever decides something reads a field here; nobody else reads an environment variable.
+// SPDX-License-Identifier: Apache-2.0
+// The settings in force: environment before profile before default, every field typed. All
+// decisions read a field here; no other code reads an environment variable.
 #pragma once
 
 #include <string>
@@ -9,13 +10,14 @@
 
 namespace cupool::config {
 
-/// One field for each option of options.def; what each means stands there.
+/// One field for each option of options.def, which describes it.
 struct Settings {
 #define CUPOOL_OPTION(name, field, type, default_text, range, section, documentation) type field{};
 #include "config/options.def"
+  SizeOption default_max_pending;  ///< what max_pending is where nobody sets it
 };
 
-/// Where the value of an option came from.
+/// The origin of an option's value.
 enum class Origin { builtin, environment, profile };
 
 /// "default", "environment" or "profile".
@@ -26,7 +28,7 @@ struct EffectiveValue {
   const char* name = "";  ///< CUPOOL_...; static storage
   std::string value;      ///< as the user wrote it, or the default's text
   Origin origin = Origin::builtin;
-  bool is_default = true;  ///< the text equals the default's, whoever wrote it
+  bool is_default = true;  ///< the text equals the default's, whatever its origin
 };
 
 /// One option, for documentation and tools. All texts have static storage.
@@ -36,7 +38,7 @@ struct Row {
   const char* default_text;
   const char* section;
   const char* documentation;
-  std::string (*accepted)();  ///< the values it takes, in words
+  std::string (*accepted)();  ///< the accepted values, in words
 };
 
 /// The rows of options.def, in its order. Usable in a range-for. Thread-safe.
@@ -48,26 +50,29 @@ struct RowSpan {
 };
 RowSpan rows() noexcept;
 
-/// Parses an environment (null-terminated array of KEY=VALUE; may be null). Pure but for reading
-/// the file that CUPOOL_PROFILE names. A bad value gives exactly one warning and the option keeps
-/// what it had (the profile's value, or the default); an unknown CUPOOL_* gives one with the
-/// nearest name, but CUPOOL_SIM_* and CUPOOL_TEST_* belong to the tests and are passed over. Of
-/// equal names the first counts, as for getenv. `warnings` and `effective` may be null. Throws only
-/// std::bad_alloc.
+/// Parses an environment (null-terminated array of KEY=VALUE; may be null). Pure, except that it
+/// reads the file of CUPOOL_PROFILE. An invalid value gives exactly one warning, and the option
+/// keeps the profile's value or the default. An unknown CUPOOL_* gives one warning with the nearest
+/// name; CUPOOL_SIM_* and CUPOOL_TEST_* belong to the tests and are ignored. Of equal names the
+/// first counts, as for getenv. `warnings` and `effective` may be null. Throws only std::bad_alloc.
 Settings parse(const char* const* environment, std::vector<std::string>* warnings,
                std::vector<EffectiveValue>* effective);
 
+/// The settings of a process with more privileges than its user (AT_SECURE): all defaults, and
+/// cupool disabled. Throws only std::bad_alloc.
+Settings secure_settings(std::vector<EffectiveValue>* effective);
+
 /// The settings of this process: parsed on the first call, constant from then on. That call also
-/// sets level and destination of cupool::log, and prints nothing. Thread-safe. Never throws: where
+/// sets the level and destination of cupool::log; it prints nothing. Thread-safe. Never throws: if
 /// parsing is impossible (no memory), cupool is disabled.
 const Settings& settings() noexcept;
 
-/// The values of this process with their origins, in the order of options.def. Thread-safe.
+/// The values of this process with their origins, ordered as in options.def. Thread-safe.
 const std::vector<EffectiveValue>& effective() noexcept;
 
-/// Writes the warnings that parsing gave to cupool::log, on the first call only. Call it when the
-/// process turns out to use the GPU: a process without CUDA must not print (contract 13).
-/// Thread-safe. Never throws.
+/// Writes the warnings of parsing to cupool::log, on the first call only. To be called once the
+/// process uses the GPU: a process without CUDA must not print (contract 13). Thread-safe. Never
+/// throws.
 void announce_warnings() noexcept;
 
 }  // namespace cupool::config

@@ -1,6 +1,6 @@
-// The types that an option can have, and the enumerations of options.def.
-// Types carry the meaning (a size may be a share of a device's memory), so that users of a setting
-// never look at its text.
+// SPDX-License-Identifier: Apache-2.0
+// The types of options, and the enumerations of options.def. Types carry the meaning (a size may be
+// a share of a device's memory), so that the users of a setting never parse text.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@ namespace cupool::config {
   ;
 #include "config/options.def"
 
-/// What the user writes for an enumerator.
+/// The text of an enumerator in an option.
 template <typename Enum>
 struct EnumName {
   const char* text;
@@ -50,7 +50,7 @@ constexpr const char* text_of(Enum value) noexcept {
   return "?";
 }
 
-/// A number of bytes, or a share of a device's memory that becomes bytes when the device is known.
+/// A number of bytes, or a share of a device's memory, to be converted when the device is known.
 struct SizeOption {
   std::uint64_t value = 0;  ///< bytes; if percent, a share from 0 to 100
   bool percent = false;
@@ -73,7 +73,7 @@ struct StatsFormats {
   constexpr bool off() const noexcept { return bits == 0; }
 };
 
-/// A share of calls: all (1), one in so many, none (0).
+/// A share of calls: all (1), one in N, none (0).
 struct Sampling {
   std::uint64_t one_in = 0;
 };

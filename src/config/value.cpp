@@ -1,5 +1,6 @@
-// Strict parsing of values. Sizes are exact: a fraction (1.5G) is computed in integers, and
-// whatever does not fit 64 bits is refused, not wrapped.
+// SPDX-License-Identifier: Apache-2.0
+// Strict parsing of values. Sizes are exact: fractions (1.5G) use integer arithmetic, and values
+// beyond 64 bits are refused, not wrapped.
 #include "config/value.h"
 
 #include <signal.h>
@@ -10,8 +11,8 @@ namespace cupool::config {
 
 namespace {
 
-// Signals that a program or its operator sends. Not those of faults, which a handler that returns
-// would raise again and again, nor those that change what job control does.
+// Signals that a program or its operator sends. Without those of faults, which recur after the
+// handler returns, and those of job control.
 struct SignalName {
   const char* name;
   int number;
@@ -37,8 +38,8 @@ int unit_power(std::string_view unit) {
   return rest.empty() || rest == "b" || rest == "ib" ? static_cast<int>(power) + 1 : -1;
 }
 
-// `whole`.`fraction` times 1024^power, rounded down; false if it does not fit 63 bits (so that byte
-// counts can be subtracted as signed numbers everywhere).
+// `whole`.`fraction` times 1024^power, rounded down; false beyond 63 bits, so that byte counts can
+// be subtracted as signed numbers everywhere.
 bool scale(std::uint64_t whole, std::string_view fraction, int power, std::uint64_t* out) {
   const std::uint64_t unit = std::uint64_t{1} << (10 * power);
   std::uint64_t value = 0;

@@ -1,6 +1,7 @@
-// From the text of one value to its type, and what a type accepts, in words.
-// Strict: a value that is not wholly understood is refused, because a job that runs with half of a
-// setting is worse than a warning.
+// SPDX-License-Identifier: Apache-2.0
+// Conversion of one value's text to its type, and the accepted values in words. Strict: a partly
+// understood value is refused, because a job that runs with half of a setting is worse than a
+// warning.
 #pragma once
 
 #include <iterator>
@@ -12,9 +13,9 @@
 
 namespace cupool::config {
 
-/// Each reads a trimmed text. False (and `out` untouched) if the text is not a value of the type or
-/// lies outside the range. Pure. Throw only std::bad_alloc.
-/// bool: 1, 0, on, off, true, false, yes, no in any case.
+/// Each parses a trimmed text. False, with `out` unchanged, if the text is not a value of the type
+/// or is out of range. Pure. Throw only std::bad_alloc. bool: 1, 0, on, off, true, false, yes, no
+/// in any case.
 bool parse_value(std::string_view text, const Range& range, bool* out);
 /// Bytes: 4096, 512K, 1.5G, 2GiB, 2 gb (all binary: K is 1024); or a share: 50%, from 0% to 100%.
 bool parse_value(std::string_view text, const Range& range, SizeOption* out);
@@ -22,14 +23,14 @@ bool parse_value(std::string_view text, const Range& range, SizeOption* out);
 bool parse_value(std::string_view text, const Range& range, Count* out);
 /// Digits, and a unit (ms, s, min); without one, milliseconds. The range is in milliseconds.
 bool parse_value(std::string_view text, const Range& range, Milliseconds* out);
-/// Names separated by commas; `off` stands alone.
+/// Names separated by commas; `off` only by itself.
 bool parse_value(std::string_view text, const Range& range, StatsFormats* out);
 /// 0 or off, 1 or on, 1/64.
 bool parse_value(std::string_view text, const Range& range, Sampling* out);
-/// A name with or without SIG in any case, a number, or `none`. Signals that cannot be caught, that
-/// a fault raises, or that nptl keeps for itself are refused.
+/// A name with or without SIG in any case, a number, or `none`. Signals that cannot be caught,
+/// signals of faults, and those reserved by nptl are refused.
 bool parse_value(std::string_view text, const Range& range, SignalNumber* out);
-/// Any text, the empty one too.
+/// Any text, including the empty one.
 bool parse_value(std::string_view text, const Range& range, Path* out);
 
 /// One of the enumeration's names, in any case.
@@ -57,7 +58,7 @@ std::string names_of() {
   return text;
 }
 
-/// What documentation calls a type, and what the type accepts.
+/// The name of a type in the documentation, and its accepted values.
 template <typename Type>
 struct TypeText {  // the enumerations
   static constexpr const char* name = "name";

@@ -1,5 +1,6 @@
-// The driver API's types, without the renaming that cuda.h does by macro: this library speaks of
-// exported symbols, and `cuMemAlloc_v2` has to mean just that symbol.
+// SPDX-License-Identifier: Apache-2.0
+// The driver API's types, without the macro renaming of cuda.h: this library names exported
+// symbols, and `cuMemAlloc_v2` must mean exactly that symbol.
 #pragma once
 
 #include <cuda.h>
@@ -13,6 +14,7 @@
 #undef cuDevicePrimaryCtxReset
 #undef cuEventRecord
 #undef cuGetProcAddress
+#undef cuGraphAddNode
 #undef cuGraphInstantiate
 #undef cuGraphInstantiateWithParams
 #undef cuGraphLaunch
@@ -27,11 +29,21 @@
 #undef cuMemFreeAsync
 #undef cuMemHostRegister
 #undef cuMemcpy3DBatchAsync
+#undef cuMemcpy3DPeerAsync
 #undef cuMemcpy3DWithAttributesAsync
 #undef cuMemcpyAsync
 #undef cuMemcpyBatchAsync
+#undef cuMemcpyDtoDAsync
+#undef cuMemcpyPeerAsync
 #undef cuMemcpyWithAttributesAsync
+#undef cuMemsetD16Async
+#undef cuMemsetD2D16Async
+#undef cuMemsetD2D32Async
+#undef cuMemsetD2D8Async
+#undef cuMemsetD32Async
+#undef cuMemsetD8Async
 #undef cuStreamAddCallback
+#undef cuStreamBatchMemOp
 #undef cuStreamBeginCapture
 #undef cuStreamBeginCaptureToGraph
 #undef cuStreamBeginRecaptureToGraph
@@ -41,3 +53,8 @@
 #undef cuStreamIsCapturing
 #undef cuStreamQuery
 #undef cuStreamSynchronize
+#undef cuStreamWaitEvent
+#undef cuStreamWaitValue32
+#undef cuStreamWaitValue64
+#undef cuStreamWriteValue32
+#undef cuStreamWriteValue64

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loads the table of real driver functions from the libcuda that is already in the process.
 #include "cuda/driver.h"
 
@@ -19,7 +20,7 @@ std::unique_ptr<Driver> load_from(void* library) {
   table->symbol = reinterpret_cast<CUresult(*) parameters>(look_up(library, #symbol));
 #include "cuda/functions.def"
 #undef FN
-  // A look-up that failed leaves a message in dlerror() that is not the program's.
+  // A failed look-up leaves a message in dlerror() that the program must not see.
   dlerror();
   if (table->cuDriverGetVersion != nullptr) table->cuDriverGetVersion(&table->version);
   return table;
@@ -36,15 +37,15 @@ void* Driver::find(const char* symbol) const {
 }
 
 const Driver* detail::load() {
-  // RTLD_NOLOAD: only what the program has. The handle is kept, so that the functions stay valid
-  // when the program closes its own.
+  // RTLD_NOLOAD: only a library that the program has loaded. The handle is kept, so that the
+  // functions stay valid after the program closes its own.
   void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
   if (library == nullptr) {
     dlerror();
     return nullptr;
   }
-  // Two threads may load one each, and the later is dropped: no lock, which a fork could leave held
-  // in the child.
+  // Two threads may load one table each; the later one is dropped. No lock: a fork could leave it
+  // held in the child.
   std::unique_ptr<Driver> made = load_from(library);
   const Driver* table = nullptr;
   if (!loaded.compare_exchange_strong(table, made.get(), std::memory_order_acq_rel)) return table;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of the driver's real functions, taken from the libcuda that the program itself loaded.
 // This library never loads a driver: a process without CUDA stays one.
 #pragma once
@@ -8,9 +9,9 @@
 
 namespace cupool::cuda {
 
-/// The real functions by exported symbol. A null member: this driver does not have it.
+/// The real functions by exported symbol. Null: missing in this driver.
 struct Driver {
-  int version = 0;  ///< as cuDriverGetVersion says it: 12050 is CUDA 12.5; 0 before cuInit
+  int version = 0;  ///< of cuDriverGetVersion: 12050 is CUDA 12.5; 0 before cuInit
 #define FN(symbol, parameters) CUresult(*symbol) parameters = nullptr;
 #include "cuda/functions.def"
 #undef FN
@@ -31,8 +32,8 @@ inline const Driver* driver() {
   return table != nullptr ? table : detail::load();
 }
 
-/// Notes that a driver call answered CUDA_ERROR_DEINITIALIZED: the driver has shut down, and
-/// nothing of CUDA is called by us any more (I6). Thread-safe.
+/// Records that a driver call returned CUDA_ERROR_DEINITIALIZED: the driver has shut down, and
+/// cupool calls no CUDA function any more (I6). Thread-safe.
 void note_shut_down();
 inline bool shut_down() {
   return detail::is_shut_down.load(std::memory_order_relaxed);

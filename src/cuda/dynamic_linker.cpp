@@ -1,4 +1,5 @@
-// Finds the `dlsym` of libc and the next one. It may run before any constructor (a sanitizer's
+// SPDX-License-Identifier: Apache-2.0
+// Finds the `dlsym` of libc and the next one. This may run before any constructor (a sanitizer's
 // start, another preload), so it uses no C++ runtime and keeps its result in a plain variable.
 #include "cuda/dynamic_linker.h"
 
@@ -12,14 +13,15 @@ namespace cupool::cuda {
 namespace {
 
 void* libc_dlsym = nullptr;
+void* found_dlclose = nullptr;
 bool came_back = false;
 
-// One that exists, being exported by us: a look-up that fails leaves an error behind, and clearing
-// that would call the other library's free too early for some. Recognised by its address.
+// An existing name, which cupool exports: a failed look-up would leave an error, and clearing that
+// may call the other library's free too early. Recognised by its address.
 const char kRoundTripName[] = "cuMemAlloc_v2";
 
-// The other library may look its own `dlsym` up in a way that leads to ours: passing calls on to it
-// would never end.
+// The other library's look-up of `dlsym` may lead back to ours: forwarding calls to it would never
+// end.
 bool comes_back(DlsymFunction other) {
   __atomic_store_n(&came_back, false, __ATOMIC_RELAXED);
   other(RTLD_DEFAULT, kRoundTripName);
@@ -31,7 +33,7 @@ bool comes_back(DlsymFunction other) {
 DlsymFunction real_dlsym() {
   void* found = __atomic_load_n(&libc_dlsym, __ATOMIC_ACQUIRE);
   if (found == nullptr) {
-    // dlsym moved to libc in 2.34; before, its version is the architecture's first one.
+    // dlsym moved to libc in 2.34; before that, its version is the architecture's first.
     static const char* const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
     for (const char* version : versions) {
       found = dlvsym(RTLD_NEXT, "dlsym", version);
@@ -46,7 +48,7 @@ DlsymFunction next_dlsym() {
   const DlsymFunction libc = real_dlsym();
   void* next = __atomic_load_n(&cupool_next_dlsym, __ATOMIC_ACQUIRE);
   if (next == nullptr) {
-    // Calls that come in meanwhile go to libc.
+    // Calls in the meantime go to libc.
     __atomic_store_n(&cupool_next_dlsym, reinterpret_cast<void*>(libc), __ATOMIC_RELEASE);
     next = libc(RTLD_NEXT, "dlsym");
     const auto other = reinterpret_cast<DlsymFunction>(next);
@@ -56,6 +58,15 @@ DlsymFunction next_dlsym() {
     __atomic_store_n(&cupool_next_dlsym, next, __ATOMIC_RELEASE);
   }
   return reinterpret_cast<DlsymFunction>(next);
+}
+
+CloseFunction real_dlclose() {
+  void* found = __atomic_load_n(&found_dlclose, __ATOMIC_ACQUIRE);
+  if (found == nullptr) {
+    found = real_dlsym()(RTLD_NEXT, "dlclose");
+    __atomic_store_n(&found_dlclose, found, __ATOMIC_RELEASE);
+  }
+  return reinterpret_cast<CloseFunction>(found);
 }
 
 bool is_round_trip(const char* name) {

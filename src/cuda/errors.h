@@ -1,13 +1,13 @@
-// What a driver's error code means for us: gone for good, refused because of a capture, or plain.
+// SPDX-License-Identifier: Apache-2.0
+// Kinds of driver errors: sticky, refused because of a capture, or ordinary.
 #pragma once
 
 #include "cuda/api.h"
 
 namespace cupool::cuda {
 
-/// True for errors after which every call in the context answers the same code (CUDA Driver API,
-/// CUresult: "leaves the process in an inconsistent state and any further CUDA work will return
-/// the same error").
+/// True for errors that every later call in the context repeats (CUDA Driver API, CUresult: "leaves
+/// the process in an inconsistent state and any further CUDA work will return the same error").
 inline bool is_sticky(CUresult result) {
   switch (static_cast<int>(result)) {
     case 214:  // uncorrectable ECC error
@@ -30,17 +30,22 @@ inline bool is_sticky(CUresult result) {
   }
 }
 
-/// True for the codes by which the driver refuses a call because of a stream capture (900-908).
+/// True for the codes of calls refused because of a stream capture (900-908).
 inline bool is_capture_refusal(CUresult result) {
   const int code = static_cast<int>(result);
   return code >= 900 && code <= 908;
 }
 
-/// True for an answer that says nothing of the GPU's work: the question was refused, and has to be
-/// put in another way.
+/// True for an answer that says nothing about the GPU's work: the call was refused, and another one
+/// has to be made.
 inline bool is_refusal(CUresult result) {
   return result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY &&
          result != CUDA_ERROR_DEINITIALIZED && !is_sticky(result);
+}
+
+/// True for trouble of the call itself, which a second one may not have.
+inline bool is_passing_refusal(CUresult result) {
+  return is_refusal(result) && !is_capture_refusal(result);
 }
 
 }  // namespace cupool::cuda

@@ -1,19 +1,20 @@
-// Scopes around driver calls: a context made current, a thread's capture mode made relaxed, and
-// both put back as the program had them.
+// SPDX-License-Identifier: Apache-2.0
+// Scopes around driver calls: they make a context current, or a thread's capture mode relaxed, and
+// restore the program's state.
 #pragma once
 
 #include "cuda/driver.h"
 
 namespace cupool::cuda {
 
-/// Makes `context` current on this thread for a scope, unless it is so already. ok() is false if
-/// the driver refused; then nothing has changed, and result() is its answer.
+/// Makes `context` current on this thread for a scope, unless it already is. ok() is false if the
+/// driver refused; then nothing has changed, and result() is its answer.
 class ContextScope {
  public:
   ContextScope(const Driver& driver, CUcontext context) : driver_(driver) {
     CUcontext current = nullptr;
     result_ = driver_.cuCtxGetCurrent(&current);
-    if (!ok()) result_ = driver_.cuCtxGetCurrent(&current);  // only cupool asks: its trouble
+    if (!ok()) result_ = driver_.cuCtxGetCurrent(&current);  // a failure here is cupool's own
     if (!ok() || current == context) return;
     result_ = driver_.cuCtxPushCurrent_v2(context);
     pushed_ = ok();
@@ -34,9 +35,9 @@ class ContextScope {
   CUresult result_ = CUDA_SUCCESS;
 };
 
-/// Puts the thread into relaxed capture mode for a scope. Calls such as event queries and
-/// allocations are refused, and break the capture, while the program captures a stream in global
-/// mode; in relaxed mode they go through and the capture survives (docs/design.md, I3).
+/// Puts the thread into relaxed capture mode for a scope. While the program captures a stream in
+/// global mode, calls such as event queries and allocations are refused and break the capture. In
+/// relaxed mode they succeed and the capture survives (docs/design.md, I3).
 class RelaxedCaptureScope {
  public:
   explicit RelaxedCaptureScope(const Driver& driver) : driver_(driver) {
@@ -44,7 +45,9 @@ class RelaxedCaptureScope {
     exchanged_ = driver_.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS;
   }
   ~RelaxedCaptureScope() {
-    if (exchanged_) driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+    if (!exchanged_ || driver_.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS) return;
+    // A refusal may be transient. Without a retry, this thread would stay in relaxed mode for good.
+    driver_.cuThreadExchangeStreamCaptureMode(&mode_);
   }
   RelaxedCaptureScope(const RelaxedCaptureScope&) = delete;
   RelaxedCaptureScope& operator=(const RelaxedCaptureScope&) = delete;

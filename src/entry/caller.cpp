@@ -1,4 +1,5 @@
-// Tells libraries by the name of the object that a return address lies in.
+// SPDX-License-Identifier: Apache-2.0
+// Identifies libraries by the file name of the object that contains a return address.
 #include "entry/caller.h"
 
 #include <dlfcn.h>
@@ -21,6 +22,19 @@ const char* object_of(const void* address) {
   if (dladdr(address, &info) == 0 || info.dli_fname == nullptr) return "?";
   const char* slash = std::strrchr(info.dli_fname, '/');
   return slash == nullptr ? info.dli_fname : slash + 1;
+}
+
+// By path and address: a library reloaded from the same file at the same address counts as the
+// same.
+std::uint64_t object_id(const void* address) {
+  Dl_info info = {};
+  if (dladdr(address, &info) == 0 || info.dli_fname == nullptr) return 0;
+  constexpr std::uint64_t kPrime = 1099511628211u;  // FNV-1a
+  std::uint64_t id = 14695981039346656037u ^ reinterpret_cast<std::uintptr_t>(info.dli_fbase);
+  for (const char* c = info.dli_fname; *c != '\0'; ++c) {
+    id = (id ^ static_cast<unsigned char>(*c)) * kPrime;
+  }
+  return id == 0 ? 1 : id;
 }
 
 bool is_cuda_library(const void* address) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The exported dlsym, aarch64. glibc finds RTLD_NEXT by the return address, so a name that is not
  * ours has to reach the real function by a branch, with the caller's address still in x30: through
  * x16, from which one may branch to the beginning of a function (bti c) whichever pages are guarded. */

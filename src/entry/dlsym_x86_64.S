@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The exported dlsym, x86-64. glibc finds RTLD_NEXT by the return address, so a name that is not
  * ours has to reach the real function by a jump, with the caller's address still on the stack. */
         .text

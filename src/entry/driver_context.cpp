@@ -1,25 +1,26 @@
-// Driver hooks of contexts and streams: synchronisation, the end of contexts, captures.
-#include <atomic>
-#include <map>
-#include <mutex>
-
-#include "core/device_use.h"
-#include "core/stream_use.h"
+// SPDX-License-Identifier: Apache-2.0
+// Driver hooks of contexts and streams: synchronisation, the end of contexts (contract 10),
+// captures (contract 9).
+#include "engine/context/attachments.h"
+#include "engine/context/primary_contexts.h"
+#include "engine/reclaim/device_use.h"
+#include "engine/reclaim/stream_use.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
-#include "process/context_visits.h"
 #include "process/lifecycle.h"
 
-using cupool::core::Allocator;
-using cupool::core::Context;
-using cupool::core::ContextRegistry;
-using cupool::core::Observer;
+using cupool::engine::Allocator;
+using cupool::engine::Attachments;
+using cupool::engine::Context;
+using cupool::engine::ContextRegistry;
+using cupool::engine::PrimaryContexts;
+using cupool::observe::Observer;
 using cupool::process::engine;
 using cupool::process::started_engine;
 
 namespace {
 
-// The calling thread's current context may be another one after `call`, whatever it returns.
+// `call` may change the calling thread's current context, whatever it returns.
 template <typename Call>
 CUresult change_current(const Call& call) {
   ContextRegistry::current_may_change();
@@ -28,124 +29,54 @@ CUresult change_current(const Call& call) {
   return result;
 }
 
-// Handles of primary contexts, as the program's own calls were told them: asking the driver takes a
-// reference, and one that it then refuses to take back keeps the context alive.
-std::atomic<CUcontext> primaries[cupool::stats::kMaxDevices];
-
-std::atomic<CUcontext>* primary_of(CUdevice device) {
-  return device >= 0 && device < cupool::stats::kMaxDevices ? &primaries[device] : nullptr;
-}
-
-// A second question after a failure: events of a context that is taken for alive are used again.
-bool primary_is_active(const cupool::cuda::Driver& real, CUdevice device) {
-  unsigned int flags = 0;
-  int active = 0;
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    if (real.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS) break;
-  }
-  return active != 0;
-}
-
-// After the driver has ended contexts of a device: those that are really gone.
-void primary_context_ended(Allocator& allocator, const cupool::cuda::Driver& real, CUdevice device,
-                           CUcontext primary) {
-  if (primary == nullptr || primary_is_active(real, device)) return;
-  if (Context* context = allocator.registry().find(primary)) allocator.context_gone(*context);
-}
-
-// The handle of a device's primary context if it is active; one that the program did not ask for
-// under our eyes is retained for a moment.
-CUcontext active_primary(const cupool::cuda::Driver& real, CUdevice device) {
-  CUcontext context = nullptr;
-  if (!primary_is_active(real, device)) return nullptr;
-  if (const std::atomic<CUcontext>* known = primary_of(device)) context = known->load();
-  if (context != nullptr) return context;
-  if (real.cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS) return nullptr;
-  real.cuDevicePrimaryCtxRelease_v2 != nullptr ? real.cuDevicePrimaryCtxRelease_v2(device)
-                                               : real.cuDevicePrimaryCtxRelease(device);
-  return context;
+template <typename Call>
+CUresult release_primary(CUdevice device, const Call& call) {
+  Allocator* const allocator = engine();
+  return allocator == nullptr ? PrimaryContexts::of_process().release(device, call)
+                              : allocator->endings().release_primary(device, call);
 }
 
 template <typename Call>
-CUresult end_primary(const cupool::cuda::Driver& real, CUdevice device, const Call& call) {
-  Allocator* allocator = engine();
-  if (allocator == nullptr) return call();
-  const cupool::process::ContextPause no_visits;
-  const CUcontext primary = active_primary(real, device);
-  const CUresult result = call();
-  if (result == CUDA_SUCCESS) primary_context_ended(*allocator, real, device, primary);
-  return result;
-}
-
-// How often the program has attached itself to a context: a detach beyond that destroys it.
-class Attachments {
- public:
-  void add(CUcontext context) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    ++counts_[context];
-  }
-  /// Whether there is one.
-  bool any(CUcontext context) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return counts_.count(context) != 0;
-  }
-  void remove(CUcontext context) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = counts_.find(context);
-    if (found != counts_.end() && --found->second == 0) counts_.erase(found);
-  }
-  /// The context is gone, and its handle may be another's.
-  void forget(CUcontext context) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    counts_.erase(context);
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<CUcontext, unsigned> counts_;
-};
-
-Attachments& attachments() {
-  static auto* const all = new Attachments;  // never destroyed
-  return *all;
+CUresult reset_primary(CUdevice device, const Call& call) {
+  Allocator* const allocator = engine();
+  return allocator == nullptr ? call() : allocator->endings().reset_primary(device, call);
 }
 
 template <typename Call>
 CUresult destroy_context(CUcontext handle, const Call& call) {
-  Allocator* allocator = engine();
-  Context* context = allocator == nullptr ? nullptr : allocator->registry().find(handle);
-  const cupool::process::ContextPause no_visits;
-  const CUresult result = change_current(call);
-  if (result != CUDA_SUCCESS) return result;
-  attachments().forget(handle);
-  if (context != nullptr) allocator->context_gone(*context);
-  return result;
+  const auto destroy = [&] {
+    const CUresult result = change_current(call);
+    if (result == CUDA_SUCCESS) Attachments::of_process().forget(handle);
+    return result;
+  };
+  Allocator* const allocator = engine();
+  return allocator == nullptr ? destroy() : allocator->endings().destroy(handle, destroy);
 }
 
-// A new context: its device is in use from now on, and it may need memory that lies idle with us.
+// A new context: its device is now in use, and its creation may need cupool's idle memory.
 template <typename Call>
 CUresult make_context(CUdevice device, const Call& real) {
   const auto call = [&] { return change_current(real); };
   CUresult result = call();
   Allocator* allocator = engine();
   if (result == CUDA_ERROR_OUT_OF_MEMORY && allocator != nullptr) {
-    result = allocator->retry_on(device, call);
+    result = allocator->out_of_memory().retry_on(device, call);
   }
   if (result != CUDA_SUCCESS) return result;
   if (allocator != nullptr) {
-    allocator->registry().device_in_use(device);
+    allocator->registry().devices().device_in_use(device);
   } else {
-    cupool::core::note_device_in_use(device);
+    cupool::engine::note_device_in_use(device);
   }
   return result;
 }
 
-// What handle 0 means to the functions of per-thread default streams.
+// The meaning of handle 0 in functions of per-thread default streams.
 CUstream per_thread(CUstream stream) {
   return stream == nullptr ? CU_STREAM_PER_THREAD : stream;
 }
 
-// I3: no fence is recorded while a capture begins, and none until it has ended.
+// I3: no fence is recorded from the begin of a capture to its end.
 template <typename Call>
 CUresult begin_capture(CUstream stream, const Call& call) {
   Allocator* allocator = started_engine();
@@ -153,8 +84,7 @@ CUresult begin_capture(CUstream stream, const Call& call) {
     Observer* observer = cupool::process::observer();
     return observer == nullptr ? call() : observer->begin_capture(stream, call);
   }
-  Context* context = allocator->registry().context_of(stream);
-  return context == nullptr ? call() : context->ordering().begin_capture(stream, call);
+  return allocator->streams().begin_capture(stream, call);
 }
 
 template <typename Call>
@@ -169,16 +99,14 @@ CUresult end_capture(CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus*),
     return observer->end_capture(stream, call, still_capturing);
   }
   Allocator* allocator = engine();
-  Context* context =
-      allocator == nullptr ? nullptr : allocator->registry().capturing_context(stream);
-  if (context == nullptr) return call();
-  return context->ordering().end_capture(stream, call, still_capturing);
+  return allocator == nullptr ? call()
+                              : allocator->streams().end_capture(stream, call, still_capturing);
 }
 
-// A stream that is destroyed while it captures ends its capture.
+// The destruction of a capturing stream ends its capture.
 template <typename Call>
 CUresult destroy_stream(CUstream stream, const Call& call) {
-  cupool::core::StreamUse::wait_for_others(stream);
+  cupool::engine::StreamUse::wait_for_others(stream);
   Allocator* allocator = engine();
   if (allocator == nullptr) {
     Observer* observer = cupool::process::observer();
@@ -187,17 +115,7 @@ CUresult destroy_stream(CUstream stream, const Call& call) {
     return observer->end_capture(
         stream, [&] { return ended = call(); }, [&] { return ended != CUDA_SUCCESS; });
   }
-  Context* owner = allocator->registry().context_of(stream);
-  Context* capturing = allocator->registry().capturing_context(stream);
-  CUresult result = CUDA_SUCCESS;
-  if (capturing == nullptr) {
-    result = call();
-  } else {
-    capturing->ordering().end_capture(
-        stream, [&] { return result = call(); }, [&] { return result != CUDA_SUCCESS; });
-  }
-  if (result == CUDA_SUCCESS && owner != nullptr) owner->host_work().stream_destroyed(stream);
-  return result;
+  return allocator->streams().destroy(stream, call);
 }
 
 }  // namespace
@@ -208,8 +126,8 @@ CUresult cupool_hook_cuCtxSynchronize() {
   CUPOOL_REAL_OR_RETURN(cuCtxSynchronize);
   Allocator* allocator = engine();
   if (allocator == nullptr) return real.cuCtxSynchronize();
-  return allocator->synchronize(allocator->registry().current_for_certain(), true,
-                                [&] { return real.cuCtxSynchronize(); });
+  return allocator->synchronization().of_context(allocator->registry().current_for_certain(), true,
+                                                 [&] { return real.cuCtxSynchronize(); });
 }
 
 CUresult cupool_hook_cuCtxSynchronize_v2(CUcontext handle) {
@@ -219,7 +137,8 @@ CUresult cupool_hook_cuCtxSynchronize_v2(CUcontext handle) {
   // A null context means the current one.
   Context* context = handle == nullptr ? allocator->registry().current_for_certain()
                                        : allocator->registry().find(handle);
-  return allocator->synchronize(context, true, [&] { return real.cuCtxSynchronize_v2(handle); });
+  return allocator->synchronization().of_context(context, true,
+                                                 [&] { return real.cuCtxSynchronize_v2(handle); });
 }
 
 CUresult cupool_hook_cuCtxDestroy(CUcontext handle) {
@@ -234,32 +153,33 @@ CUresult cupool_hook_cuCtxDestroy_v2(CUcontext handle) {
 
 CUresult cupool_hook_cuDevicePrimaryCtxRelease(CUdevice device) {
   CUPOOL_REAL_OR_RETURN(cuDevicePrimaryCtxRelease);
-  return end_primary(real, device, [&] { return real.cuDevicePrimaryCtxRelease(device); });
+  return release_primary(device, [&] { return real.cuDevicePrimaryCtxRelease(device); });
 }
 
 CUresult cupool_hook_cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   CUPOOL_REAL_OR_RETURN(cuDevicePrimaryCtxRelease_v2);
-  return end_primary(real, device, [&] { return real.cuDevicePrimaryCtxRelease_v2(device); });
+  return release_primary(device, [&] { return real.cuDevicePrimaryCtxRelease_v2(device); });
 }
 
 CUresult cupool_hook_cuDevicePrimaryCtxReset(CUdevice device) {
   CUPOOL_REAL_OR_RETURN(cuDevicePrimaryCtxReset);
-  return end_primary(real, device, [&] { return real.cuDevicePrimaryCtxReset(device); });
+  return reset_primary(device, [&] { return real.cuDevicePrimaryCtxReset(device); });
 }
 
 CUresult cupool_hook_cuDevicePrimaryCtxReset_v2(CUdevice device) {
   CUPOOL_REAL_OR_RETURN(cuDevicePrimaryCtxReset_v2);
-  return end_primary(real, device, [&] { return real.cuDevicePrimaryCtxReset_v2(device); });
+  return reset_primary(device, [&] { return real.cuDevicePrimaryCtxReset_v2(device); });
 }
 
 CUresult cupool_hook_cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   CUPOOL_REAL_OR_RETURN(cuDevicePrimaryCtxRetain);
-  const CUresult result =
-      make_context(device, [&] { return real.cuDevicePrimaryCtxRetain(context, device); });
-  if (result == CUDA_SUCCESS) {
-    if (std::atomic<CUcontext>* primary = primary_of(device)) primary->store(*context);
-  }
-  return result;
+  PrimaryContexts& primaries = PrimaryContexts::of_process();
+  return make_context(device, [&] {
+    // Not in a forked child, where the mutex may be held for ever.
+    const auto lock = engine() == nullptr ? PrimaryContexts::Lock() : primaries.lock(device);
+    return primaries.retain(device, context,
+                            [&] { return real.cuDevicePrimaryCtxRetain(context, device); });
+  });
 }
 
 CUresult cupool_hook_cuCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {
@@ -284,6 +204,32 @@ CUresult cupool_hook_cuCtxCreate_v4(CUcontext* context, void* parameters, unsign
   CUPOOL_REAL_OR_RETURN(cuCtxCreate_v4);
   return make_context(device,
                       [&] { return real.cuCtxCreate_v4(context, parameters, flags, device); });
+}
+
+CUresult cupool_hook_cuGLCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {
+  CUPOOL_REAL_OR_RETURN(cuGLCtxCreate);
+  return make_context(device, [&] { return real.cuGLCtxCreate(context, flags, device); });
+}
+
+CUresult cupool_hook_cuGLCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device) {
+  CUPOOL_REAL_OR_RETURN(cuGLCtxCreate_v2);
+  return make_context(device, [&] { return real.cuGLCtxCreate_v2(context, flags, device); });
+}
+
+CUresult cupool_hook_cuVDPAUCtxCreate(CUcontext* context, unsigned int flags, CUdevice device,
+                                      uint32_t display, void* display_query) {
+  CUPOOL_REAL_OR_RETURN(cuVDPAUCtxCreate);
+  return make_context(device, [&] {
+    return real.cuVDPAUCtxCreate(context, flags, device, display, display_query);
+  });
+}
+
+CUresult cupool_hook_cuVDPAUCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device,
+                                         uint32_t display, void* display_query) {
+  CUPOOL_REAL_OR_RETURN(cuVDPAUCtxCreate_v2);
+  return make_context(device, [&] {
+    return real.cuVDPAUCtxCreate_v2(context, flags, device, display, display_query);
+  });
 }
 
 CUresult cupool_hook_cuCtxSetCurrent(CUcontext context) {
@@ -314,25 +260,25 @@ CUresult cupool_hook_cuCtxPopCurrent_v2(CUcontext* context) {
 CUresult cupool_hook_cuCtxAttach(CUcontext* context, unsigned int flags) {
   CUPOOL_REAL_OR_RETURN(cuCtxAttach);
   const CUresult result = change_current([&] { return real.cuCtxAttach(context, flags); });
-  if (result == CUDA_SUCCESS) attachments().add(*context);
+  if (result == CUDA_SUCCESS) Attachments::of_process().add(*context);
   return result;
 }
 
 CUresult cupool_hook_cuCtxDetach(CUcontext context) {
   CUPOOL_REAL_OR_RETURN(cuCtxDetach);
   const auto call = [&] { return real.cuCtxDetach(context); };
-  if (!attachments().any(context)) return destroy_context(context, call);
+  if (!Attachments::of_process().any(context)) return destroy_context(context, call);
   const CUresult result = change_current(call);
-  if (result == CUDA_SUCCESS) attachments().remove(context);
+  if (result == CUDA_SUCCESS) Attachments::of_process().remove(context);
   return result;
 }
 
 CUresult cupool_hook_cuGreenCtxCreate(void** green, void* resources, CUdevice device,
                                       unsigned int flags) {
   CUPOOL_REAL_OR_RETURN(cuGreenCtxCreate);
-  // Before the call: no work of a green context may be there when a block is handed out again.
+  // Before the call: no block may be reused once a green context has work.
   if (Allocator* allocator = started_engine()) {
-    allocator->stop_serving(
+    allocator->step_aside().stop_serving(
         "the program uses green contexts, which events of a context do not cover");
   }
   return real.cuGreenCtxCreate(green, resources, device, flags);

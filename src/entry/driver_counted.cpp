@@ -1,13 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
 // Driver hooks of the program's own stream-ordered, managed and host memory, and of its code:
-// untouched and counted (contract 12), but that a stream-ordered free may be given a block of ours.
+// untouched and counted (contract 12). A stream-ordered free may also receive a block of cupool's.
 #include <optional>
 
+#include "engine/reclaim/host_reachable.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
 #include "entry/watched.h"
 #include "process/lifecycle.h"
 
-using cupool::core::Allocator;
+using cupool::engine::Allocator;
+using cupool::engine::HostTargets;
 using cupool::process::engine;
 using cupool::process::started_engine;
 using cupool::stats::Counter;
@@ -17,44 +20,51 @@ namespace {
 void count(Counter counter, CUresult result) {
   if (result != CUDA_SUCCESS) return;
   if (Allocator* allocator = started_engine()) {
-    allocator->count_in_current_device(counter);
-  } else if (cupool::core::Observer* observer = cupool::process::observer()) {
+    allocator->figures().count_in_current_device(counter);
+  } else if (cupool::observe::Observer* observer = cupool::process::observer()) {
     observer->count(counter);
   }
 }
 
-// The program's own allocator may run out of memory because of what lies idle with us.
+// The program's own allocator may run out of memory because of cupool's idle memory.
 template <typename Call>
 CUresult allocate_own(Counter counter, const Call& call) {
   Allocator* allocator = engine();
   CUresult result = call();
   if (result == CUDA_ERROR_OUT_OF_MEMORY && allocator != nullptr) {
-    result = allocator->retry_anywhere(call);
+    result = allocator->out_of_memory().retry_anywhere(call);
   }
   count(counter, result);
   return result;
 }
 
-// A block of ours that the program frees in stream order, as it may do with legacy memory. Inside a
-// capture the driver refuses legacy memory; a node that frees ours must not get into a graph.
-std::optional<CUresult> free_ours(CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus*),
-                                  CUdeviceptr address, CUstream stream) {
-  Allocator* allocator = engine();
-  if (allocator == nullptr || !allocator->holds(address)) return std::nullopt;
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (is_capturing != nullptr && is_capturing(stream, &status) == CUDA_SUCCESS &&
-      status != CU_STREAM_CAPTURE_STATUS_NONE) {
-    return CUDA_ERROR_INVALID_VALUE;
+// Memory of cudaMalloc may be freed in stream order as well. A call of `free` shows whether a
+// capture forbids that; `named` is the stream's handle in other functions.
+CUresult free_in_stream(CUresult (*free)(CUdeviceptr, CUstream), CUdeviceptr address,
+                        CUstream stream, CUstream named) {
+  const auto call = [&] { return free(address, stream); };
+  Allocator* const allocator = engine();
+  cupool::observe::Observer* const observer =
+      allocator == nullptr ? cupool::process::observer() : nullptr;
+  if (observer != nullptr && observer->holds(address)) return observer->free(address, call);
+  if (allocator == nullptr || !allocator->queries().knows(address)) {
+    const CUresult result = call();
+    count(Counter::own_async_free_calls_total, result);
+    return result;
   }
-  return cupool::entry::watched_free(*allocator, address,
-                                     [&] { return allocator->try_free_in_stream(address); });
+  if (const auto refused = allocator->frees().refuse_in_stream(address, free, stream))
+    return *refused;
+  return cupool::entry::watched_free(*allocator, address, [&] {
+    if (const auto freed = allocator->frees().try_free_in_stream(address, named)) return *freed;
+    return allocator->pass_through().free(address, call);
+  });
 }
 
-// Code of the program needs device memory as well (contract 4).
+// Loading code needs device memory too (contract 4).
 template <typename Call>
 CUresult load(const Call& call) {
   Allocator* allocator = engine();
-  return allocator == nullptr ? call() : allocator->rescue(call);
+  return allocator == nullptr ? call() : allocator->out_of_memory().rescue(call);
 }
 
 }  // namespace
@@ -97,32 +107,32 @@ CUresult cupool_hook_cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes, CU
 CUresult cupool_hook_cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
                                              CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocFromPoolAsync);
-  return allocate_own(Counter::own_async_malloc_calls_total,
-                      [&] { return real.cuMemAllocFromPoolAsync(address, bytes, pool, stream); });
+  const CUresult result = allocate_own(Counter::own_async_malloc_calls_total, [&] {
+    return real.cuMemAllocFromPoolAsync(address, bytes, pool, stream);
+  });
+  if (result == CUDA_SUCCESS) HostTargets::note_pool_block(real, pool, *address);
+  return result;
 }
 
 CUresult cupool_hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t bytes,
                                                   CUmemoryPool pool, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocFromPoolAsync_ptsz);
-  return allocate_own(Counter::own_async_malloc_calls_total, [&] {
+  const CUresult result = allocate_own(Counter::own_async_malloc_calls_total, [&] {
     return real.cuMemAllocFromPoolAsync_ptsz(address, bytes, pool, stream);
   });
+  if (result == CUDA_SUCCESS) HostTargets::note_pool_block(real, pool, *address);
+  return result;
 }
 
 CUresult cupool_hook_cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuMemFreeAsync);
-  if (const auto freed = free_ours(real.cuStreamIsCapturing, address, stream)) return *freed;
-  const CUresult result = real.cuMemFreeAsync(address, stream);
-  count(Counter::own_async_free_calls_total, result);
-  return result;
+  return free_in_stream(real.cuMemFreeAsync, address, stream, stream);
 }
 
 CUresult cupool_hook_cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuMemFreeAsync_ptsz);
-  if (const auto freed = free_ours(real.cuStreamIsCapturing_ptsz, address, stream)) return *freed;
-  const CUresult result = real.cuMemFreeAsync_ptsz(address, stream);
-  count(Counter::own_async_free_calls_total, result);
-  return result;
+  return free_in_stream(real.cuMemFreeAsync_ptsz, address, stream,
+                        stream == nullptr ? CU_STREAM_PER_THREAD : stream);
 }
 
 CUresult cupool_hook_cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flags) {
@@ -132,13 +142,14 @@ CUresult cupool_hook_cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsig
   });
   Allocator* allocator = engine();
   if (allocator != nullptr && result == CUDA_SUCCESS) {
-    allocator->managed_allocated(*address, bytes);
+    allocator->pass_through().managed_allocated(*address, bytes);
   }
   return result;
 }
 
 CUresult cupool_hook_cuMemHostAlloc(void** address, size_t bytes, unsigned int flags) {
   CUPOOL_REAL_OR_RETURN(cuMemHostAlloc);
+  HostTargets::made();
   const CUresult result = real.cuMemHostAlloc(address, bytes, flags);
   count(Counter::host_malloc_calls_total, result);
   return result;
@@ -146,6 +157,7 @@ CUresult cupool_hook_cuMemHostAlloc(void** address, size_t bytes, unsigned int f
 
 CUresult cupool_hook_cuMemAllocHost_v2(void** address, size_t bytes) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocHost_v2);
+  HostTargets::made();
   const CUresult result = real.cuMemAllocHost_v2(address, bytes);
   count(Counter::host_malloc_calls_total, result);
   return result;

@@ -1,9 +1,10 @@
-// Driver hooks of memory shared between processes.
+// SPDX-License-Identifier: Apache-2.0
+// Driver hooks of memory shared between processes (contract 8).
 #include "entry/forward.h"
 #include "entry/hooks.h"
 #include "process/lifecycle.h"
 
-using cupool::core::Allocator;
+using cupool::engine::Allocator;
 using cupool::process::engine;
 using cupool::process::started_engine;
 
@@ -13,7 +14,7 @@ template <typename Real>
 CUresult open_handle(CUdeviceptr* address, const CUipcMemHandle& handle, const Real& real) {
   // A process may open memory before it allocates any.
   if (Allocator* allocator = started_engine()) {
-    if (const auto opened = allocator->try_import(handle, address)) return *opened;
+    if (const auto opened = allocator->sharing().try_import(handle, address)) return *opened;
   }
   return real();
 }
@@ -26,10 +27,11 @@ CUresult cupool_hook_cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr addre
   CUPOOL_REAL_OR_RETURN(cuIpcGetMemHandle);
   Allocator* allocator = engine();
   if (allocator != nullptr) {
-    if (const auto exported = allocator->try_export(address, handle)) return *exported;
+    if (const auto exported = allocator->sharing().try_export(address, handle)) return *exported;
   }
   const CUresult result = real.cuIpcGetMemHandle(handle, address);
-  if (allocator != nullptr && result == CUDA_SUCCESS) allocator->mark_shared_outside(address);
+  if (allocator != nullptr && result == CUDA_SUCCESS)
+    allocator->queries().mark_shared_outside(address, false);
   return result;
 }
 
@@ -50,7 +52,7 @@ CUresult cupool_hook_cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle 
 CUresult cupool_hook_cuIpcCloseMemHandle(CUdeviceptr address) {
   CUPOOL_REAL_OR_RETURN(cuIpcCloseMemHandle);
   if (Allocator* allocator = engine()) {
-    if (const auto closed = allocator->imports().close(address)) return *closed;
+    if (const auto closed = allocator->sharing().imports().close(address)) return *closed;
   }
   return real.cuIpcCloseMemHandle(address);
 }

@@ -1,20 +1,22 @@
-// Driver hooks of allocations, frees and questions about memory.
+// SPDX-License-Identifier: Apache-2.0
+// Driver hooks of allocations, frees and questions about memory (contract 1, 3, 5 and 6).
 #include <algorithm>
 #include <cstdint>
 #include <optional>
 
-#include "core/allocator_hot.h"
-#include "entry/bypass.h"
+#include "engine/serve/hot_path.h"
+#include "entry/call_sites.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
 #include "entry/observed.h"
 #include "entry/watched.h"
 #include "process/lifecycle.h"
 
-using cupool::core::Allocator;
-using cupool::core::Block;
-using cupool::core::Context;
-using cupool::core::IpcImports;
+using cupool::engine::Allocator;
+using cupool::engine::Block;
+using cupool::engine::Context;
+using cupool::engine::IpcImports;
+using cupool::engine::Patience;
 using cupool::entry::watched_allocation;
 using cupool::entry::watched_free;
 using cupool::process::engine;
@@ -22,51 +24,54 @@ using cupool::process::started_engine;
 
 namespace {
 
-// Rows of an allocation that the driver pads as it padded the first one.
+// Pitched allocations, with the padding that the driver used for the first one.
 CUresult allocate_pitched(Allocator& allocator, const cupool::cuda::Driver& real,
                           const void* caller, CUdeviceptr* address, size_t* pitch, size_t width,
                           size_t height, unsigned int element_bytes) {
   const bool plain = address != nullptr && pitch != nullptr && height != 0 &&
                      (element_bytes == 4 || element_bytes == 8 || element_bytes == 16);
-  const std::uint64_t known = plain ? allocator.known_pitch(width) : 0;
+  const std::uint64_t known = plain ? allocator.queries().known_pitch(width) : 0;
   std::uint64_t bytes = 0;
+  Patience patience;
   if (known != 0 && !__builtin_mul_overflow(known, height, &bytes) &&
       !cupool::entry::is_bypassed(caller)) {
-    if (const auto served = allocator.try_allocate(bytes, address)) {
+    if (const auto served = allocator.allocations().try_allocate(bytes, address, patience)) {
       if (*served == CUDA_SUCCESS) *pitch = known;
       return *served;
     }
   }
-  const CUresult result = allocator.pass_allocation(
-      [&] { return pitch == nullptr ? 0 : *pitch * height; }, address,
+  std::uint64_t wanted = 0;
+  if (__builtin_mul_overflow(width, height, &wanted)) wanted = ~std::uint64_t{0};
+  const CUresult result = allocator.pass_through().allocate(
+      wanted, [&] { return pitch == nullptr ? 0 : *pitch * height; }, address, patience,
       [&] { return real.cuMemAllocPitch_v2(address, pitch, width, height, element_bytes); });
-  if (result == CUDA_SUCCESS && plain) allocator.learn_pitch(width, *pitch);
+  if (result == CUDA_SUCCESS && plain) allocator.queries().learn_pitch(width, *pitch);
   return result;
 }
 
-// The block that `address` lies in, if it is one of ours, or the memory of another process that is
-// open there. What a block has beyond the bytes that were asked for is nobody's to the program, as
-// a freed block is.
+// cupool's block that contains `address`, or another process's memory that is open there. To the
+// program, a freed block and the bytes of a block beyond the request belong to nobody.
 struct Found {
   const Block* live = nullptr;
   bool nobodys = false;
   std::optional<IpcImports::Seen> imported;
 };
 Found block_at(Allocator& allocator, CUdeviceptr base, CUdeviceptr address) {
-  const Block* live = allocator.live_block(base);
+  const Block* live = allocator.queries().live_block(base);
   if (live == nullptr) {
-    return {nullptr, allocator.is_freed_block(base), allocator.imports().find(base)};
+    return {nullptr, allocator.queries().is_freed_block(base),
+            allocator.sharing().imports().find(base)};
   }
   if (address - base >= live->requested) return {nullptr, true, std::nullopt};
   return {live, false, std::nullopt};
 }
 
-// The same where only the driver knows the base.
+// The same if only the driver knows the base.
 Found find_block(Allocator& allocator, CUdeviceptr address) {
-  return block_at(allocator, allocator.base_of(address), address);
+  return block_at(allocator, allocator.queries().base_of(address), address);
 }
 
-// What the driver says of legacy memory, where it says something else of pool memory (contract 6).
+// The driver's answers for legacy memory where those for pool memory differ (contract 6).
 void answer_as_legacy(const Found& found, CUpointer_attribute attribute, void* value) {
   const Block* block = found.live;
   if (block == nullptr && !found.imported) return;
@@ -82,7 +87,7 @@ void answer_as_legacy(const Found& found, CUpointer_attribute attribute, void* v
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       *static_cast<CUmemoryPool*>(value) = nullptr;
       break;
-    // The driver has written the whole value, of whatever width; what differs is in its low byte.
+    // The driver has written the whole value, of any width; only the low byte differs.
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       if (block != nullptr && block->context->device().can_share(*block)) {
         *static_cast<unsigned char*>(value) = 1;
@@ -96,12 +101,12 @@ void answer_as_legacy(const Found& found, CUpointer_attribute attribute, void* v
   }
 }
 
-// The engine, where a call may have the hot path; else null.
+// The engine if a call may take the hot path; else null.
 [[gnu::always_inline]] inline Allocator* hot_engine() {
   return cupool::trace::watching() ? nullptr : engine();
 }
 
-// What the hot path leaves.
+// The slow path.
 [[gnu::noinline]] CUresult allocate_slowly(CUdeviceptr* address, size_t bytes, const void* caller) {
   CUPOOL_REAL_OR_RETURN(cuMemAlloc_v2);
   Allocator* allocator = started_engine();
@@ -110,11 +115,14 @@ void answer_as_legacy(const Found& found, CUpointer_attribute attribute, void* v
                                               [&] { return real.cuMemAlloc_v2(address, bytes); });
   }
   return watched_allocation(*allocator, bytes, address, [&] {
+    Patience patience;
     if (!cupool::entry::is_bypassed(caller)) {
-      if (const auto served = allocator->try_allocate(bytes, address)) return *served;
+      if (const auto served = allocator->allocations().try_allocate(bytes, address, patience))
+        return *served;
     }
-    return allocator->pass_allocation([&] { return bytes; }, address,
-                                      [&] { return real.cuMemAlloc_v2(address, bytes); });
+    return allocator->pass_through().allocate(
+        bytes, [&] { return bytes; }, address, patience,
+        [&] { return real.cuMemAlloc_v2(address, bytes); });
   });
 }
 
@@ -125,12 +133,12 @@ void answer_as_legacy(const Found& found, CUpointer_attribute attribute, void* v
     return cupool::entry::observed_free(address, [&] { return real.cuMemFree_v2(address); });
   }
   if (address == 0) {
-    allocator->count_null_free();
+    allocator->figures().count_null_free();
     return real.cuMemFree_v2(address);
   }
   return watched_free(*allocator, address, [&] {
-    if (const auto served = allocator->try_free(address)) return *served;
-    return allocator->pass_free(address, [&] { return real.cuMemFree_v2(address); });
+    if (const auto served = allocator->frees().try_free(address)) return *served;
+    return allocator->pass_through().free(address, [&] { return real.cuMemFree_v2(address); });
   });
 }
 
@@ -145,7 +153,7 @@ CUresult cupool_hook_cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   if (context == nullptr || address == nullptr || cupool::entry::is_bypassed(caller)) {
     return allocate_slowly(address, bytes, caller);
   }
-  const Block* const block = allocator->take_hot(*context, bytes);
+  const Block* const block = take_hot(*context, bytes);
   if (block == nullptr) return allocate_slowly(address, bytes, caller);
   *address = block->address;
   return CUDA_SUCCESS;
@@ -169,7 +177,7 @@ CUresult cupool_hook_cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, siz
 CUresult cupool_hook_cuMemFree_v2(CUdeviceptr address) {
   Allocator* const allocator = hot_engine();
   if (allocator != nullptr) {
-    if (const auto freed = allocator->free_hot(address)) return *freed;
+    if (const auto freed = free_hot(*allocator, address)) return *freed;
   }
   return free_slowly(address);
 }
@@ -177,17 +185,14 @@ CUresult cupool_hook_cuMemFree_v2(CUdeviceptr address) {
 CUresult cupool_hook_cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
   CUPOOL_REAL_OR_RETURN(cuMemGetInfo_v2);
   Allocator* allocator = engine();
-  if (allocator != nullptr) allocator->registry().current();  // gives lost memory back first
-  const CUresult result = real.cuMemGetInfo_v2(free_bytes, total_bytes);
-  // Contract 5: what lies idle with us is free for the program.
+  if (allocator != nullptr) allocator->registry().current();  // releases lost memory first
+  size_t own_total = 0;
+  size_t* const total = total_bytes != nullptr ? total_bytes : &own_total;
+  const CUresult result = real.cuMemGetInfo_v2(free_bytes, total);
+  // Contract 5: idle memory counts as free. Other threads may free between the two queries; the sum
+  // is limited to the total.
   if (allocator != nullptr && result == CUDA_SUCCESS && free_bytes != nullptr) {
-    // Other threads may free between the two questions: never more than there is.
-    size_t total = 0;
-    size_t ignored = 0;
-    *free_bytes += allocator->idle_bytes();
-    if (real.cuMemGetInfo_v2(&ignored, &total) == CUDA_SUCCESS) {
-      *free_bytes = std::min(*free_bytes, total);
-    }
+    *free_bytes = std::min<size_t>(*free_bytes + allocator->figures().idle_bytes(), *total);
   }
   return result;
 }
@@ -216,7 +221,7 @@ CUresult cupool_hook_cuPointerGetAttribute(void* value, CUpointer_attribute attr
   Allocator* allocator = engine();
   if (allocator == nullptr) return real.cuPointerGetAttribute(value, attribute, address);
   const Found found = find_block(*allocator, address);
-  if (found.nobodys) return CUDA_ERROR_INVALID_VALUE;  // `value` stays as it is
+  if (found.nobodys) return CUDA_ERROR_INVALID_VALUE;  // `value` stays unchanged
   const CUresult result = real.cuPointerGetAttribute(value, attribute, address);
   if (result == CUDA_SUCCESS) answer_as_legacy(found, attribute, value);
   return result;
@@ -230,14 +235,14 @@ CUresult cupool_hook_cuPointerGetAttributes(unsigned int count, CUpointer_attrib
   if (allocator == nullptr || result != CUDA_SUCCESS) return result;
   const Found found = find_block(*allocator, address);
   if (found.nobodys) {
-    // The driver has no error here: it answers for an address that is none of CUDA's.
+    // The driver returns no error here: it answers as for an address that is not CUDA's.
     const int no_device_memory = 0;
     const auto ask = [&] {
       return real.cuPointerGetAttributes(count, attributes, values,
                                          reinterpret_cast<CUdeviceptr>(&no_device_memory));
     };
     const CUresult answer = ask();
-    return answer == CUDA_SUCCESS ? answer : ask();  // a second attempt: this question is ours
+    return answer == CUDA_SUCCESS ? answer : ask();  // a second attempt: this query is cupool's own
   }
   for (unsigned int index = 0; index < count; ++index) {
     answer_as_legacy(found, attributes[index], values[index]);
@@ -252,7 +257,7 @@ CUresult cupool_hook_cuPointerSetAttribute(const void* value, CUpointer_attribut
   Allocator* allocator = engine();
   if (allocator != nullptr && result == CUDA_SUCCESS &&
       attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
-    allocator->mark_shared_outside(address);
+    allocator->queries().mark_shared_outside(address, false);
   }
   return result;
 }
@@ -263,7 +268,8 @@ CUresult cupool_hook_cuMemGetHandleForAddressRange(void* handle, CUdeviceptr add
   const CUresult result =
       real.cuMemGetHandleForAddressRange(handle, address, bytes, handle_type, flags);
   Allocator* allocator = engine();
-  if (allocator != nullptr && result == CUDA_SUCCESS) allocator->mark_shared_outside(address);
+  if (allocator != nullptr && result == CUDA_SUCCESS)
+    allocator->queries().mark_shared_outside(address, true);
   return result;
 }
 

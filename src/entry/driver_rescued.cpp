@@ -1,18 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
 // Driver hooks of everything else that may take device memory: arrays, physical memory, code,
-// graphs, streams, launches (code is loaded late, local memory grows). Untouched, but made once
-// more after idle memory has been given back where they ran out of it (contract 4).
-#include "core/legacy_stream.h"
+// graphs, streams, launches (code is loaded late, local memory grows). Untouched; after out of
+// memory they are retried once idle memory was given back (contract 4).
+#include "engine/reclaim/host_reachable.h"
+#include "engine/reclaim/legacy_stream.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
 #include "process/lifecycle.h"
 
 namespace {
 
-// The second attempt. Nothing was submitted or made by the first, which failed for lack of memory.
+// The second attempt. The first one failed for lack of memory and had no effect.
 template <typename Call>
 __attribute__((noinline)) CUresult rescue(const Call& call) {
-  cupool::core::Allocator* allocator = cupool::process::engine();
-  return allocator == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : allocator->retry(call);
+  cupool::engine::Allocator* allocator = cupool::process::engine();
+  return allocator == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : allocator->out_of_memory().retry(call);
 }
 
 }  // namespace
@@ -35,8 +37,8 @@ CUPOOL_RESCUED(cuArrayCreate_v2, (CUarray* array, const CUDA_ARRAY_DESCRIPTOR* s
 CUPOOL_RESCUED(cuArray3DCreate_v2, (CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape), (array, shape))
 CUPOOL_RESCUED(cuMipmappedArrayCreate, (CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape, unsigned int levels), (array, shape, levels))
 CUPOOL_RESCUED(cuMemMap, (CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags), (address, bytes, offset, handle, flags))
-CUPOOL_RESCUED(cuMemHostRegister, (void* host, size_t bytes, unsigned int flags), (host, bytes, flags))
-CUPOOL_RESCUED(cuMemHostRegister_v2, (void* host, size_t bytes, unsigned int flags), (host, bytes, flags))
+CUPOOL_RESCUED_AFTER(cupool::engine::HostTargets::made(), cuMemHostRegister, (void* host, size_t bytes, unsigned int flags), (host, bytes, flags))
+CUPOOL_RESCUED_AFTER(cupool::engine::HostTargets::made(), cuMemHostRegister_v2, (void* host, size_t bytes, unsigned int flags), (host, bytes, flags))
 CUPOOL_RESCUED(cuLibraryLoadData, (void** library, const void* code, CUjit_option* jit_options, void** jit_values, unsigned int jit_count, void* options, void** values, unsigned int count), (library, code, jit_options, jit_values, jit_count, options, values, count))
 CUPOOL_RESCUED(cuLibraryLoadFromFile, (void** library, const char* file, CUjit_option* jit_options, void** jit_values, unsigned int jit_count, void* options, void** values, unsigned int count), (library, file, jit_options, jit_values, jit_count, options, values, count))
 CUPOOL_RESCUED(cuLibraryGetModule, (CUmodule* module, void* library), (module, library))
@@ -52,8 +54,8 @@ CUPOOL_RESCUED(cuGraphInstantiateWithParams, (CUgraphExec* executable, CUgraph g
 CUPOOL_RESCUED(cuGraphInstantiateWithParams_ptsz, (CUgraphExec* executable, CUgraph graph, void* parameters), (executable, graph, parameters))
 CUPOOL_RESCUED(cuGraphUpload, (CUgraphExec executable, CUstream stream), (executable, stream))
 CUPOOL_RESCUED(cuGraphUpload_ptsz, (CUgraphExec executable, CUstream stream), (executable, stream))
-CUPOOL_RESCUED_AFTER(cupool::core::LegacyStream::creates(flags), cuStreamCreate, (CUstream* stream, unsigned int flags), (stream, flags))
-CUPOOL_RESCUED_AFTER(cupool::core::LegacyStream::creates(flags), cuStreamCreateWithPriority, (CUstream* stream, unsigned int flags, int priority), (stream, flags, priority))
+CUPOOL_RESCUED_AFTER(cupool::engine::LegacyStream::creates(flags), cuStreamCreate, (CUstream* stream, unsigned int flags), (stream, flags))
+CUPOOL_RESCUED_AFTER(cupool::engine::LegacyStream::creates(flags), cuStreamCreateWithPriority, (CUstream* stream, unsigned int flags, int priority), (stream, flags, priority))
 CUPOOL_RESCUED(cuCtxSetLimit, (CUlimit limit, size_t value), (limit, value))
 CUPOOL_RESCUED(cuLaunchKernel, (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters, void** extra), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra))
 CUPOOL_RESCUED(cuLaunchKernel_ptsz, (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters, void** extra), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra))
@@ -63,17 +65,20 @@ CUPOOL_RESCUED(cuLaunchCooperativeKernel, (CUfunction function, unsigned int gri
 CUPOOL_RESCUED(cuLaunchCooperativeKernel_ptsz, (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters))
 // clang-format on
 
-// Names its device, whatever context is current.
+// Names its device, independent of the current context.
 CUresult cupool_hook_cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
                                  const CUmemAllocationProp* properties, unsigned long long flags) {
   CUPOOL_REAL_OR_RETURN(cuMemCreate);
   const auto create = [&] { return real.cuMemCreate(handle, bytes, properties, flags); };
   const CUresult result = create();
-  cupool::core::Allocator* allocator = cupool::process::engine();
+  if (result == CUDA_SUCCESS && properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+    cupool::engine::HostTargets::made();
+  }
+  cupool::engine::Allocator* allocator = cupool::process::engine();
   if (result != CUDA_ERROR_OUT_OF_MEMORY || allocator == nullptr) return result;
   return properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE
-             ? allocator->retry_on(properties->location.id, create)
-             : allocator->retry(create);
+             ? allocator->out_of_memory().retry_on(properties->location.id, create)
+             : allocator->out_of_memory().retry(create);
 }
 
 }  // extern "C"

@@ -1,11 +1,12 @@
-// How a driver hook starts: the real function, or the error of a process without one.
+// SPDX-License-Identifier: Apache-2.0
+// The begin of a driver hook: the real function, or the error of a process without one.
 #pragma once
 
 #include "cuda/driver.h"
 
-/// Declares `real`, a reference to the driver's table, or returns CUDA_ERROR_NOT_INITIALIZED from
-/// the hook where the process has no driver or the driver no such function. (A program can get here
-/// without them only by a weak reference to our export.)
+/// Declares `real`, a reference to the driver's table. Without a driver, or such a function in it,
+/// the hook returns CUDA_ERROR_NOT_INITIALIZED. (Only a weak reference to cupool's export can lead
+/// here then.)
 #define CUPOOL_REAL_OR_RETURN(symbol)                                       \
   const cupool::cuda::Driver* const cupool_driver = cupool::cuda::driver(); \
   if (cupool_driver == nullptr || cupool_driver->symbol == nullptr) {       \

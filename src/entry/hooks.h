@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Declarations of the exported driver hooks. Their C++ names differ from the exported symbols, so
 // that cuda.h (whatever its version) cannot disagree with the declarations.
 #pragma once

@@ -1,4 +1,5 @@
-// The C interface: guards, and hands on. No exception crosses it.
+// SPDX-License-Identifier: Apache-2.0
+// The C interface: guards and forwards. No exception crosses it.
 #include "cupool/cupool.h"
 
 #include <cstddef>
@@ -14,7 +15,7 @@ CUPOOL_EXPORT const char* cupool_version(void) {
 }
 
 CUPOOL_EXPORT int cupool_snapshot(int device, cupool_figures* figures) {
-  // The size itself and one figure: with less, nothing would be said.
+  // The size itself and one figure: less would return nothing.
   constexpr std::uint64_t kLeast = offsetof(cupool_figures, rounding_bytes);
   if (figures == nullptr || figures->size < kLeast) return CUPOOL_INVALID_ARGUMENT;
   return cupool::process::snapshot(device, figures);

@@ -1,4 +1,5 @@
-// The guards, and what they do.
+// SPDX-License-Identifier: Apache-2.0
+// The guards of newer functions.
 #include "entry/newer.h"
 
 #include <array>
@@ -13,7 +14,7 @@
 #include "process/lifecycle.h"
 #include "util/log.h"
 
-// In newer_*.S: one entry after another.
+// In newer_*.S: an array of entries.
 extern "C" const char cupool_newer_entries[] __attribute__((visibility("hidden")));
 
 namespace cupool::entry {
@@ -23,24 +24,23 @@ constexpr std::size_t kGuards = CUPOOL_NEWER_ENTRIES;
 constexpr std::size_t kEntryBytes = std::size_t{1} << CUPOOL_NEWER_ENTRY_SHIFT;
 
 struct Guard {
-  std::atomic<void*> real{nullptr};  ///< null: not used
+  std::atomic<void*> real{nullptr};  ///< null: unused
   std::array<char, 64> symbol{};
   std::atomic<bool> named{false};
 };
 std::array<Guard, kGuards> guards;
 
-// How the names of such functions begin, and those that have no need to be seen: no host memory
-// takes part.
-constexpr std::string_view kKinds[] = {"cuMemcpy", "cuStreamBegin", "cuStreamCreate",
-                                       "cuLaunchHost", "cuFabricCpy"};
-constexpr std::string_view kHarmless[] = {"cuMemcpyDtoDAsync", "cuMemcpyPeerAsync",
-                                          "cuMemcpy3DPeerAsync"};
+// Prefixes of the names of such functions.
+constexpr std::string_view kKinds[] = {
+    "cuMemcpy",           "cuMemset",          "cuStreamBegin",
+    "cuStreamCreate",     "cuStreamWaitValue", "cuStreamWriteValue",
+    "cuStreamBatchMemOp", "cuLaunchHost",      "cuFabricCpy"};
 
 bool begins_with(std::string_view text, std::string_view start) {
   return text.substr(0, start.size()) == start;
 }
 
-// Without _ptsz, and without a version, which `versioned` then tells.
+// Without _ptsz and without a version; `versioned` tells whether there was one.
 std::string_view base_of(std::string_view symbol, bool* versioned) {
   *versioned = false;
   for (;;) {
@@ -58,13 +58,11 @@ std::string_view base_of(std::string_view symbol, bool* versioned) {
 }  // namespace
 
 bool is_of_guarded_kind(std::string_view base) {
-  for (const std::string_view harmless : kHarmless) {
-    if (base == harmless) return false;
-  }
   for (const std::string_view kind : kKinds) {
     if (!begins_with(base, kind)) continue;
-    // A copy that is not asynchronous is over when it returns.
-    return kind != "cuMemcpy" || base.find("Async") != std::string_view::npos;
+    // A synchronous function has finished when it returns, as far as the host is concerned.
+    const bool both_forms = kind == "cuMemcpy" || kind == "cuMemset";
+    return !both_forms || base.find("Async") != std::string_view::npos;
   }
   return false;
 }
@@ -73,7 +71,7 @@ bool is_newer(const char* symbol) {
   if (is_driver_hook(symbol)) return false;
   bool versioned = false;
   const std::string_view base = base_of(symbol, &versioned);
-  // The form without a version has been there before any other.
+  // The form without a version is the oldest.
   return is_hooked_base(base) ? versioned : is_of_guarded_kind(base);
 }
 
@@ -94,19 +92,19 @@ void* guard_newer(const char* symbol, void* real) {
 
 }  // namespace cupool::entry
 
-/// Called by the guard before each call of the function, whose address it returns.
+/// Called by the guard before each call of the function; returns its address.
 extern "C" __attribute__((visibility("hidden"))) void* cupool_newer_called(std::uint64_t index) {
   using namespace cupool::entry;
   const Guard& guard = guards[index];
-  cupool::core::Allocator* const allocator = cupool::process::started_engine();
-  if (allocator != nullptr && allocator->serves()) {
+  cupool::engine::Allocator* const allocator = cupool::process::started_engine();
+  if (allocator != nullptr && allocator->step_aside().serves()) {
     const bool named = guard.named.load(std::memory_order_acquire);
     std::array<char, 192> reason{};
     std::snprintf(reason.data(), reason.size(),
                   "the program calls %s, which this version of cupool does not know (a later one "
                   "may)",
                   named ? guard.symbol.data() : "a function");
-    allocator->stop_serving(reason.data());
+    allocator->step_aside().stop_serving(reason.data());
   }
   return guard.real.load(std::memory_order_acquire);
 }

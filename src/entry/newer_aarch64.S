@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The guards in front of functions that are newer than this library, aarch64: everything that a
  * caller may pass is as it was when the function itself begins. */
 #include "newer_entries.h"

@@ -1,4 +1,5 @@
-// The look-up table made from hooks.def.
+// SPDX-License-Identifier: Apache-2.0
+// The look-up table of hooks.def.
 #include "entry/substitution.h"
 
 #include <dlfcn.h>
@@ -45,7 +46,7 @@ const char* const runtime_hooks[] = {
 #undef LIBC_HOOK
 };
 
-// The driver's own name for its function at `address`; null if it exports none there.
+// The driver's exported name of the function at `address`; null if there is none.
 const char* exported_name(void* address) {
   Dl_info info = {};
   return dladdr(address, &info) != 0 && info.dli_saddr == address ? info.dli_sname : nullptr;
@@ -103,17 +104,17 @@ void* substitute_query(const char* base, int version, std::uint64_t flags, void*
       by_version = &hook;
     }
   }
-  // libcudart asks for hundreds of names when a program starts: most end here.
+  // libcudart looks up hundreds of names at the start of a program: most end here.
   if ((!hooked && !is_of_guarded_kind(base)) || is_our_entry(real)) return real;
-  // What is exported under another name than those above takes other parameters.
+  // A function exported under another name has other parameters.
   const char* const symbol = exported_name(real);
   if (symbol != nullptr && is_driver_hook(symbol)) return substitute_symbol(symbol, real);
   if (!hooked || (symbol != nullptr && is_newer(symbol))) {
     return guard_newer(symbol != nullptr ? symbol : base, real);
   }
   if (by_version == nullptr) return real;
-  // The function exists (the driver answered) but not under an exported address: what its name,
-  // version and flag say it is. Without the driver's own export our entry could not forward.
+  // The driver has the function, but not at an exported address: name, version and flag identify
+  // it. Without the driver's own export, the hook could not forward.
   if (driver->find(by_version->symbol) == nullptr) return real;
   CUPOOL_LOG(debug, "cuGetProcAddress(%s, %d) is not an exported function; taken for %s", base,
              version, by_version->symbol);

@@ -1,4 +1,5 @@
-// Which of our entries stands for which function of the driver.
+// SPDX-License-Identifier: Apache-2.0
+// The mapping from the driver's functions to cupool's hooks.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +11,19 @@ namespace cupool::entry {
 bool is_driver_hook(const char* symbol);
 bool is_runtime_hook(const char* symbol);
 
-/// Whether a hook is a form of the function that cuGetProcAddress knows under the name `base`.
+/// Whether a hook is a form of cuGetProcAddress's function `base`.
 bool is_hooked_base(std::string_view base);
 
-/// Our entry for the driver's function at `real`, which a look-up of `symbol` has found; `real`
-/// itself if that is not the driver's function of this name, or if cupool is switched off.
+/// cupool's hook for the driver's function at `real`, found by a look-up of `symbol`; `real` itself
+/// if it is not the driver's function of this name, or if cupool is disabled.
 void* substitute_symbol(const char* symbol, void* real);
 
-/// Our entry for what cuGetProcAddress answered to (base, version, flags), a guard (newer.h), or
-/// that answer itself. The function is known by its address; where a driver gives out others than
-/// it exports, by name, version and stream flag.
+/// cupool's hook for cuGetProcAddress's answer to (base, version, flags), a guard (newer.h), or
+/// that answer itself. The address identifies the function; if a driver returns addresses that it
+/// does not export, name, version and stream flag do.
 void* substitute_query(const char* base, int version, std::uint64_t flags, void* real);
 
-/// Whether `address` is one of our own entries.
+/// Whether `address` is one of cupool's hooks.
 bool is_our_entry(const void* address);
 
 }  // namespace cupool::entry

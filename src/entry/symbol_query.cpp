@@ -1,5 +1,6 @@
-// Routes 2 and 3: `dlsym` and `cuGetProcAddress`. Both ask the real resolver first; none invents a
-// function that the real one refused.
+// SPDX-License-Identifier: Apache-2.0
+// Routes 2 and 3: `dlsym` and `cuGetProcAddress`. Both call the real resolver first; neither
+// returns a function that the real one refused.
 #include <dlfcn.h>
 #include <link.h>
 
@@ -15,9 +16,9 @@
 namespace cupool::entry {
 namespace {
 
-// A handle of the object that the code at `address` belongs to, for looking into it and its
-// dependencies; null for the program itself, whose scope begins with us. Closed at once: the caller
-// keeps its own object loaded.
+// A handle of the object that contains the code at `address`, to search it and its dependencies;
+// null for the program itself, whose scope begins with cupool. Closed at once: the caller keeps its
+// own object loaded.
 void* handle_of(const void* address) {
   Dl_info info = {};
   void* map = nullptr;
@@ -25,17 +26,17 @@ void* handle_of(const void* address) {
   const char* path = static_cast<link_map*>(map)->l_name;
   if (path == nullptr || *path == '\0') return nullptr;
   void* library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
-  if (library != nullptr) dlclose(library);
+  if (library != nullptr) cuda::real_dlclose()(library);
   return library;
 }
 
-// What the global scope, or else the caller's own scope, holds behind this library.
+// The next definition behind this library, in the global scope or else in the caller's own.
 void* look_up_behind_us(const void* caller, const char* name) {
   void* found = cuda::real_dlsym()(RTLD_NEXT, name);
   if (found != nullptr) return found;
   void* library = handle_of(caller);
   if (library != nullptr) found = cuda::real_dlsym()(library, name);
-  if (found != nullptr) dlerror();  // what the first look-up left is not the program's
+  if (found != nullptr) dlerror();  // the program must not see the first look-up's error
   return found;
 }
 
@@ -44,15 +45,15 @@ void* look_up_behind_us(const void* caller, const char* name) {
 
 extern "C" {
 
-/// An answer of the filter: what dlsym returns, or, with `handled` 0, the handle with which the
-/// real dlsym has to be jumped to.
+/// The filter's answer: the result of dlsym, or, with `handled` 0, the handle for a jump to the
+/// real dlsym.
 struct CupoolDlsymAnswer {
   void* function_or_handle;
   std::uint64_t handled;
 };
 
-/// Called by the assembly entry of `dlsym` for names that begin with "cu". `caller` is the return
-/// address of the program's call.
+/// Called by the assembly entry of `dlsym` for names that begin with "cu". `caller` is the
+/// program's return address.
 __attribute__((visibility("hidden"))) CupoolDlsymAnswer cupool_dlsym_filter(void* handle,
                                                                             const char* name,
                                                                             const void* caller);
@@ -64,20 +65,20 @@ __attribute__((visibility("hidden"))) void* cupool_resolve_dlsym() {
 
 namespace {
 
-// The program's look-up has to fail, with a message of dlerror() that does not name us: the real
-// one fails in the caller's own object, whose name the message would have carried, or for the
+// Makes the program's look-up fail with a message of dlerror() that does not name cupool: the real
+// dlsym fails in the caller's own object, as the message would say without cupool, or for the
 // program itself in libc.
 CupoolDlsymAnswer refusal(const void* caller) {
   void* without_us = cupool::entry::handle_of(caller);
   if (without_us == nullptr) {
     without_us = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
     if (without_us == nullptr) return {nullptr, 1};
-    dlclose(without_us);
+    cupool::cuda::real_dlclose()(without_us);
   }
   return {without_us, 0};
 }
 
-// A name that is no hook's, but may be that of a function which has to be guarded.
+// A name without a hook, which may be a function that needs a guard.
 CupoolDlsymAnswer guarded(void* handle, const char* name, const void* caller) {
   using namespace cupool::entry;
   const cupool::cuda::Driver* driver = nullptr;
@@ -105,16 +106,16 @@ CupoolDlsymAnswer cupool_dlsym_filter(void* handle, const char* name, const void
   if (!driver_name && !is_runtime_hook(name)) return guarded(handle, name, caller);
 
   if (handle == RTLD_NEXT || handle == RTLD_DEFAULT) {
-    // Our export would be found even where no driver or runtime is: only where a real one stands
-    // behind it may it be seen.
+    // cupool's export would be found even without a driver or runtime: it may be visible only if a
+    // real definition follows it.
     void* real = look_up_behind_us(caller, name);
     if (real == nullptr) return refusal(caller);
-    if (handle == RTLD_NEXT) return {handle, 0};  // by the caller's place in the search order
+    if (handle == RTLD_NEXT) return {handle, 0};  // from the caller's place in the search order
     return {driver_name ? substitute_symbol(name, real) : real, 1};
   }
 
   void* found = cupool::cuda::real_dlsym()(handle, name);
-  // A handle of the whole program (dlopen(NULL)) finds our export first, too.
+  // A handle of the whole program (dlopen(NULL)) finds cupool's export first, too.
   Dl_info info = {};
   Dl_info own = {};
   if (found != nullptr && dladdr(found, &info) != 0 &&

@@ -1,15 +1,16 @@
-// Allocations and frees with those who watch them (trace/watch.h).
+// SPDX-License-Identifier: Apache-2.0
+// Allocations and frees with their watchers (trace/watch.h).
 #pragma once
 
-#include "core/allocator.h"
+#include "engine/serve/allocator.h"
 #include "trace/watch.h"
 #include "util/clock.h"
 
 namespace cupool::entry {
 
-/// Makes an allocation of the program; `bytes` is what a failure is noted with.
+/// Makes an allocation of the program; `bytes` is recorded for a failure.
 template <typename Call>
-CUresult watched_allocation(core::Allocator& allocator, std::uint64_t bytes,
+CUresult watched_allocation(engine::Allocator& allocator, std::uint64_t bytes,
                             const CUdeviceptr* address, const Call& call) {
   if (!trace::watching()) return call();
   const trace::CallRange range(trace::CallRange::Call::malloc, bytes);
@@ -17,23 +18,24 @@ CUresult watched_allocation(core::Allocator& allocator, std::uint64_t bytes,
   const CUresult result = call();
   if (result != CUDA_SUCCESS) {
     trace::note_allocation_failure(bytes, start);
-  } else if (const auto memory = allocator.memory_at(*address)) {
+  } else if (const auto memory = allocator.queries().memory_at(*address)) {
     trace::note_allocation(*memory, start);
   }
   return result;
 }
 
-/// Makes a free of the program. One that is refused gives the memory back.
+/// Makes a free of the program. A refused one is undone for watchers.
 template <typename Call>
-auto watched_free(core::Allocator& allocator, CUdeviceptr address, const Call& call) {
+auto watched_free(engine::Allocator& allocator, CUdeviceptr address, const Call& call) {
   if (!trace::watching()) return call();
-  const auto memory = allocator.memory_at(address);
+  const auto memory = allocator.queries().memory_at(address);
   const trace::CallRange range(trace::CallRange::Call::free, memory ? memory->bytes : 0);
   const std::uint64_t start = util::now_ns();
   if (memory) trace::note_free(*memory);
   const auto result = call();
   if (memory) trace::note_free_done(*memory, start);
-  if (memory && allocator.memory_at(address) && result != decltype(result){CUDA_SUCCESS}) {
+  if (memory && allocator.queries().memory_at(address) &&
+      result != decltype(result){CUDA_SUCCESS}) {
     trace::note_allocation(*memory, util::now_ns());
   }
   return result;

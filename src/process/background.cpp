@@ -1,4 +1,5 @@
-// The mask is set before the thread exists: a signal could come in between.
+// SPDX-License-Identifier: Apache-2.0
+// The mask is set before the thread exists, so that no signal can arrive in between.
 #include "process/background.h"
 
 #include <pthread.h>

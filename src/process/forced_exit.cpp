@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // See forced_exit.h.
 #include "process/forced_exit.h"
 
@@ -17,7 +18,7 @@ void force_exit(int) {
   for (;;) syscall(SYS_exit_group, status_of_forced_exit);
 }
 
-// The kernel's own form of struct sigaction (uapi asm/signal.h), alike on x86-64 and aarch64.
+// The kernel's struct sigaction (uapi asm/signal.h), the same on x86-64 and aarch64.
 struct KernelAction {
   void (*handler)(int);
   unsigned long flags;
@@ -25,7 +26,7 @@ struct KernelAction {
   std::uint64_t mask;
 };
 
-// x86-64 has the C library name the code that a handler returns to. Ours does not return.
+// On x86-64 the C library supplies the return code of a handler. This handler does not return.
 void never_returned_to() {
   __builtin_trap();
 }

@@ -1,12 +1,12 @@
-// The end of a process that may not take longer than a moment, whatever locks are held in it.
+// SPDX-License-Identifier: Apache-2.0
+// A bound on the end of a process, whatever locks are held in it.
 #pragma once
 
 namespace cupool::process {
 
-/// From now on the process ends with `status` in two seconds, if it has not ended by then: no exit
-/// handlers, no report. By a signal (SIGALRM) whose handler is given to the kernel itself, so that
-/// nobody who wraps sigaction, a sanitizer for one, can put it off until a lock is free.
-/// Async-signal-safe.
+/// Ends the process with `status` after two seconds, without exit handlers and report, unless it
+/// has ended by then. Installs the handler of SIGALRM directly in the kernel, so that a wrapper of
+/// sigaction, such as a sanitizer, cannot delay it until a lock is free. Async-signal-safe.
 void force_exit_soon(int status);
 
 }  // namespace cupool::process

@@ -1,4 +1,5 @@
-// The threads visit contexts for a part of their work at a time and pause between the parts.
+// SPDX-License-Identifier: Apache-2.0
+// Each visit of the threads does one part of their work; they pause between parts.
 #include "process/housekeeping.h"
 
 #include <algorithm>
@@ -7,9 +8,9 @@
 #include <mutex>
 #include <thread>
 
-#include "core/decay.h"
+#include "engine/serve/decay.h"
 #include "process/background.h"
-#include "process/context_visits.h"
+#include "process/background_visits.h"
 #include "util/log.h"
 
 namespace cupool::process {
@@ -18,12 +19,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
-// Between two parts, so that the program finds the driver free.
+// Pause between two parts, so that the program finds the driver free.
 constexpr microseconds kPause{1000};
-// What waits for a context that can be used is looked at again.
+// Time until work without a usable context is tried again.
 constexpr microseconds kPatience{100'000};
 
-core::Allocator* served = nullptr;
+engine::Allocator* served = nullptr;
 microseconds decay_step{0};  // 0: nothing decays
 std::mutex mutex;
 std::condition_variable* woken = nullptr;  // never destroyed: the thread waits to the end
@@ -39,26 +40,26 @@ void wake() {
   woken->notify_one();
 }
 
-// Until `part` says that there is no more, or the program has a better use for the contexts.
+// Runs `part` until it returns false, or visits are no longer allowed.
 template <typename Part>
 void work(const Part& part) {
   for (;; std::this_thread::sleep_for(kPause)) {
-    const ContextVisit visit;
+    const BackgroundVisit visit;
     if (!visit.allowed() || cuda::shut_down() || !part()) return;
   }
 }
 
 void* run(void*) {
-  core::Decay decay(*served);
+  engine::Decay decay(served->registry(), served->idle());
   for (Clock::time_point next = Clock::now() + decay_step;;) {
-    work([] { return served->preallocate_some(); });
+    work([] { return served->preparation().preallocate_some(); });
     if (decay_step.count() != 0 && Clock::now() >= next) {
       work([&] { return decay.go_on(); });
       next = Clock::now() + decay_step;
     }
     std::unique_lock<std::mutex> lock(mutex);
     const auto is_woken = [] { return work_waits; };
-    if (served->preallocates()) {
+    if (served->preparation().preallocates()) {
       woken->wait_for(lock, decay_step.count() == 0 ? kPatience : std::min(decay_step, kPatience),
                       is_woken);
     } else if (decay_step.count() != 0) {
@@ -77,13 +78,14 @@ bool starter_may_end() {
   return !starter_runs;
 }
 
-// Lives as long as there are pools to start.
+// Runs while there are pools to start.
 void* start_pools(void*) {
   for (bool all_started = false;;) {
     if (all_started && starter_may_end()) return nullptr;
     {
-      const ContextVisit visit;
-      all_started = visit.allowed() && (cuda::shut_down() || served->start_some_pools());
+      const BackgroundVisit visit;
+      all_started =
+          visit.allowed() && (cuda::shut_down() || served->preparation().start_some_pools());
     }
     if (!all_started) std::this_thread::sleep_for(kPatience);
   }
@@ -100,30 +102,28 @@ void wake_starter() {
   }
   if (start_background("cupool-start", start_pools)) return;
   CUPOOL_LOG(info, "no thread to start the pools; the next allocation waits for them");
-  served->start_pools_at_first();
+  served->preparation().start_pools_at_first();
 }
 
 }  // namespace
 
-void start_housekeeping(core::Allocator& allocator, const config::Settings& settings) {
+void start_housekeeping(engine::Allocator& allocator, const config::Settings& settings) {
   const bool preallocates = settings.prealloc_background && settings.prealloc.value != 0;
   served = &allocator;
   if (settings.pool_start == config::PoolStart::background) {
-    expect_context_visits();
-    allocator.start_pools_elsewhere(wake_starter);
+    allocator.preparation().start_pools_elsewhere(wake_starter);
   }
   if (settings.decay.count() == 0 && !preallocates) return;
   woken = new std::condition_variable;
   decay_step = std::chrono::duration_cast<microseconds>(settings.decay) /
-               static_cast<int>(core::BlockCache::kDecaySteps);
-  expect_context_visits();
+               static_cast<int>(engine::BlockCache::kDecaySteps);
   if (!start_background("cupool-idle", run)) {
     CUPOOL_WARN_ONCE(
         "no thread for CUPOOL_DECAY_MS and CUPOOL_PREALLOC_BACKGROUND; idle memory "
         "stays, and what is preallocated is so at the first allocation");
     return;
   }
-  if (preallocates) allocator.preallocate_elsewhere(wake);
+  if (preallocates) allocator.preparation().preallocate_elsewhere(wake);
 }
 
 }  // namespace cupool::process

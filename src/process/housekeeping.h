@@ -1,14 +1,15 @@
-// What cupool does on a thread of its own, so that no call of the program has to: idle memory goes
-// back to the device (CUPOOL_DECAY_MS), CUPOOL_PREALLOC is reserved, and pools are made.
+// SPDX-License-Identifier: Apache-2.0
+// Work of background threads, so that no call of the program has to do it: decay of idle memory
+// (CUPOOL_DECAY_MS), reservation of CUPOOL_PREALLOC, and creation of pools.
 #pragma once
 
 #include "config/settings.h"
-#include "core/allocator.h"
+#include "engine/serve/allocator.h"
 
 namespace cupool::process {
 
-/// Starts the thread if the settings ask for it, and has another one ready for the time when the
-/// program needs pools. To be called once.
-void start_housekeeping(core::Allocator& allocator, const config::Settings& settings);
+/// Starts the thread if the settings need it, and prepares the start of another one for the time
+/// when the program needs pools. To be called once.
+void start_housekeeping(engine::Allocator& allocator, const config::Settings& settings);
 
 }  // namespace cupool::process

@@ -1,5 +1,6 @@
-// Start, fork and exit. Everything here is plain data with constant initialisation: exit handlers
-// and other threads may still call in when the process is nearly gone.
+// SPDX-License-Identifier: Apache-2.0
+// Start, fork and exit. All data here is plain and constant-initialised: exit handlers and other
+// threads may still call at the end of the process.
 #include "process/lifecycle.h"
 
 #include <pthread.h>
@@ -12,13 +13,14 @@
 #include <mutex>
 
 #include "config/settings.h"
-#include "core/agents.h"
-#include "core/ipc_socket.h"
-#include "core/stream_use.h"
-#include "core/thread_stream.h"
-#include "process/context_visits.h"
+#include "engine/context/thread_slots.h"
+#include "engine/reclaim/stream_use.h"
+#include "process/background_visits.h"
+#include "process/bounded.h"
+#include "process/copies.h"
 #include "process/forced_exit.h"
 #include "process/housekeeping.h"
+#include "process/interruption.h"
 #include "process/requests.h"
 #include "process/sampler.h"
 #include "process/signal_report.h"
@@ -28,58 +30,66 @@
 #include "trace/nvtx.h"
 #include "trace/recorder.h"
 #include "trace/watch.h"
+#include "util/descriptor.h"
+#include "util/lock_order.h"
 #include "util/log.h"
 #include "util/path_pattern.h"
 
 namespace cupool::process {
 namespace {
 
-std::atomic<core::Observer*> observing{nullptr};
+std::atomic<observe::Observer*> observing{nullptr};
 std::atomic<bool> stopped{false};
 std::atomic<pid_t> owner{0};
 std::atomic<bool> reported{false};
 std::mutex start_mutex;
-core::Allocator* allocator = nullptr;  // one of these two
-core::Observer* measuring = nullptr;
+engine::Allocator* allocator = nullptr;  // at most one of these two is set
+observe::Observer* measuring = nullptr;
 
-// I6: the child shares nothing of the GPU with its parent, and locks may be held for ever in it.
-void stop_in_child() {
-  core::resume_looks_at_libraries();
-  core::StreamUse::forget();
+// From now on the driver answers everything, and cupool takes no lock.
+void stop() {
   detail::running.store(nullptr, std::memory_order_relaxed);
   observing.store(nullptr, std::memory_order_relaxed);
   stopped.store(true, std::memory_order_relaxed);
-  core::keep_thread_streams();
-  core::ipc::close_in_child();
-  forget_context_visits();
+  engine::keep_thread_streams();
 }
 
-// Before start_mutex is taken, so that no fork leaves it held in a child that does not know. Two
-// threads may register one each; a flag that one of them set first would let the other go on early.
+// I6: the child has nothing of its parent's GPU state, and locks may be held for ever in it.
+void stop_in_child() {
+  engine::StreamUse::forget();
+  // Not left to the comparison with getpid(): in a pid namespace the ids may be equal.
+  owner.store(0, std::memory_order_relaxed);
+  stop();
+  util::close_in_child();
+}
+
+// Called before start_mutex is taken, so that the fork handler covers that lock. Two threads may
+// both register a handler; with a flag, the second might continue before the first has registered.
 void watch_forks() {
   static std::atomic<bool> watching{false};
   if (watching.load(std::memory_order_acquire)) return;
-  pthread_atfork(core::hold_looks_at_libraries, core::resume_looks_at_libraries, stop_in_child);
+  pthread_atfork(nullptr, nullptr, stop_in_child);
   watching.store(true, std::memory_order_release);
 }
 
-// Held while a report is put together. Whoever has it may ask the driver, unless that is leaving.
+// Held while a report is composed. Its holder may ask the driver, unless that is shutting down.
 std::mutex report_mutex;
-bool driver_leaves = false;
+std::atomic<bool> driver_leaves{false};
 std::uint64_t snapshots = 0;
 
-// Runs before the exit handlers that were registered earlier, the driver's own among them.
+// Runs before all exit handlers registered earlier, including the driver's.
 void driver_may_go_soon() {
   if (owner.load(std::memory_order_relaxed) != getpid()) return;
-  core::Allocator* const live = engine();
+  if (stop_if_interrupted()) return;
+  engine::Allocator* const live = engine();
   {
-    // Waits for a snapshot that is being taken. The next ones do without the driver, by figures
-    // that are not older than what they are held against.
+    // Waits for a snapshot in progress. Later ones do not ask the driver; its figures are read
+    // here, as recent as the counters.
     const std::lock_guard<std::mutex> lock(report_mutex);
-    if (live != nullptr) live->refresh_figures();
+    if (live != nullptr) live->figures().refresh();
     driver_leaves = true;
   }
-  end_context_visits();
+  end_background_visits();
   if (live != nullptr) live->registry().distrust_hooks();
 }
 
@@ -89,19 +99,20 @@ void report_at_quick_exit() {
 
 const char* backend_text() {
   if (allocator == nullptr) return "driver";
-  for (core::Device* device : allocator->registry().devices()) {
-    return device->backend().source() == core::BlockSource::pool ? "pool" : "malloc";
+  for (engine::Device* device : allocator->registry().devices().all()) {
+    return device->backend().source() == engine::BlockSource::pool ? "pool" : "malloc";
   }
   return "none";
 }
 
-// Never destroyed; written at the start, and again (the backend is known then) for the report.
+// Never destroyed; written at the start, and again for the report, when the backend is known.
 stats::ProcessInfo* identity = nullptr;
 
 void describe_process() {
   if (identity == nullptr) identity = new stats::ProcessInfo(stats::this_process());
   if (identity->backend == backend_text()) return;
-  identity->free_mode = allocator == nullptr ? "driver" : config::text_of(allocator->free_mode());
+  identity->free_mode =
+      allocator == nullptr ? "driver" : config::text_of(allocator->policy().mode());
   identity->backend = backend_text();
   identity->settings.clear();
   for (const config::EffectiveValue& value : config::effective()) {
@@ -113,11 +124,11 @@ void describe_process() {
 
 void refresh_figures(bool ask_driver) {
   if (allocator == nullptr) return measuring->refresh_figures();
-  if (ask_driver) allocator->refresh_figures();
-  allocator->fold_statistics();
+  if (ask_driver) allocator->figures().refresh();
+  allocator->figures().fold();
 }
 
-// Bytes that are free on the file system of a file, or will be created on.
+// Free bytes of the file system of an existing or future file.
 std::uint64_t room_beside(const std::string& path) {
   const std::size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
@@ -129,7 +140,7 @@ std::uint64_t room_beside(const std::string& path) {
 // Never destroyed; null without CUPOOL_STATS_INTERVAL.
 stats::SampleRing* samples = nullptr;
 
-// The formats and the file that the settings ask for.
+// The formats and the file of the settings.
 report::Destinations destinations_in_force() {
   const config::Settings& settings = config::settings();
   report::Destinations destinations;
@@ -141,7 +152,7 @@ report::Destinations destinations_in_force() {
   return destinations;
 }
 
-// All that a report shows, of now; `number` as in the snapshot.
+// The current data of a report; `number` as in the snapshot.
 stats::Snapshot take_snapshot(bool ask_driver, std::uint64_t number) {
   ask_driver = ask_driver && !cuda::shut_down();
   refresh_figures(ask_driver);
@@ -159,7 +170,7 @@ stats::Snapshot take_snapshot(bool ask_driver, std::uint64_t number) {
   return snapshot;
 }
 
-// The report of now. False if there is nothing to report.
+// Writes a report. False if there is nothing to report.
 bool write_report(bool ask_driver, std::uint64_t number, const report::Destinations& destinations) {
   const stats::Snapshot snapshot = take_snapshot(ask_driver, number);
   if (!snapshot.allocated_gpu_memory()) return false;
@@ -167,7 +178,8 @@ bool write_report(bool ask_driver, std::uint64_t number, const report::Destinati
   return true;
 }
 
-// One interval of the series; Prometheus's file follows it. False: the process has reported.
+// One interval of the series, and the Prometheus file with it. False: the process has written its
+// last report.
 bool sample_now() {
   const std::lock_guard<std::mutex> lock(report_mutex);
   if (reported.load(std::memory_order_acquire)) return false;
@@ -196,6 +208,17 @@ void report_on_signal() {
   }
 }
 
+void report_at_the_end(bool ask_driver) {
+  trace::finish_trace();
+  if (config::settings().stats.off()) return;
+  const std::lock_guard<std::mutex> lock(report_mutex);
+  try {
+    write_report(ask_driver, 0, destinations_in_force());
+  } catch (...) {
+    CUPOOL_LOG(warn, "no memory for the report at exit");
+  }
+}
+
 void start_watchers() {
   const config::Settings& settings = config::settings();
   if (!settings.trace.empty()) {
@@ -221,14 +244,14 @@ void start_sampling() {
   }
 }
 
-// Not before cuInit, nor in a child of a process that initialised the driver and allocated nothing:
-// there it refuses everything, and there is nothing to report.
+// False before cuInit, and in a child of a process that initialised the driver without allocating:
+// there the driver refuses everything, and there is nothing to report.
 bool accepts_calls(const cuda::Driver& driver) {
   CUcontext current = nullptr;
   return driver.cuCtxGetCurrent != nullptr && driver.cuCtxGetCurrent(&current) == CUDA_SUCCESS;
 }
 
-core::Allocator* start_engine() {
+engine::Allocator* start_engine() {
   const cuda::Driver* driver = cuda::driver();
   if (driver == nullptr || !accepts_calls(*driver)) return nullptr;
   watch_forks();
@@ -237,10 +260,11 @@ core::Allocator* start_engine() {
     return detail::running.load(std::memory_order_relaxed);
   }
   config::announce_warnings();
+  warn_of_other_copy();
   if (config::settings().mode == config::Mode::observe) {
-    measuring = new core::Observer(*driver, config::settings());
+    measuring = new observe::Observer(*driver, config::settings());
   } else {
-    allocator = new core::Allocator(*driver, config::settings());
+    allocator = new engine::Allocator(*driver, config::settings());
   }
   describe_process();
   owner.store(getpid(), std::memory_order_relaxed);
@@ -253,7 +277,7 @@ core::Allocator* start_engine() {
   if (settings.stats_signal.value != 0 && !settings.stats.off()) {
     write_on_signal(settings.stats_signal.value, report_on_signal);
   }
-  // What an observed program has is not followed over time: there is no engine to ask.
+  // An observed run has no time series: there is no engine to sample.
   if (allocator != nullptr && settings.stats_interval.count() != 0 && !settings.stats.off()) {
     start_sampling();
   }
@@ -261,40 +285,55 @@ core::Allocator* start_engine() {
   return allocator;
 }
 
-// The last thing of this library in a normal exit: after exit handlers and static destructors.
+// The library's last action in a normal exit: after exit handlers and static destructors.
 __attribute__((destructor)) void report_at_unload() {
   report_once(false);
 }
 
 }  // namespace
 
-core::Allocator* detail::start() {
+engine::Allocator* detail::start() {
   if (stopped.load(std::memory_order_relaxed) || cuda::shut_down() || !enabled()) return nullptr;
   if (observing.load(std::memory_order_acquire) != nullptr) return nullptr;
   return start_engine();
 }
 
-core::Observer* observer() {
-  core::Observer* live = observing.load(std::memory_order_acquire);
+observe::Observer* observer() {
+  observe::Observer* live = observing.load(std::memory_order_acquire);
   return live != nullptr && !cuda::shut_down() ? live : nullptr;
 }
 
 bool enabled() {
   const config::Settings& settings = config::settings();
-  return settings.enable && settings.mode != config::Mode::off;
+  return settings.enable && settings.mode != config::Mode::off && is_first_copy();
+}
+
+bool stop_if_interrupted() {
+  if (owner.load(std::memory_order_relaxed) != getpid()) return false;
+  if (interrupted() == Interrupted::nothing) return false;
+  util::LockOrder::begin_anew();
+  driver_leaves = true;
+  end_background_visits_at_once();
+  stop();
+  return true;
 }
 
 void report_once(bool driver_is_up) {
   const pid_t process = owner.load(std::memory_order_acquire);
   if (process == 0 || process != getpid()) return;
   if (reported.exchange(true, std::memory_order_acq_rel)) return;
-  trace::finish_trace();
-  if (config::settings().stats.off()) return;
-  const std::lock_guard<std::mutex> lock(report_mutex);
-  try {
-    write_report(driver_is_up, 0, destinations_in_force());
-  } catch (...) {
-    CUPOOL_LOG(warn, "no memory for the report at exit");
+  util::LockOrder::begin_anew();  // it may be a handler that leaves, whoever called that
+  // Longer than any report that finds its locks free.
+  constexpr int kPatienceMs = 500;
+  const Interrupted by_signal = interrupted();
+  if (by_signal == Interrupted::nothing) return report_at_the_end(driver_is_up);
+  const bool written =
+      by_signal != Interrupted::heap && do_within(kPatienceMs, [] { report_at_the_end(false); });
+  if (!written && !config::settings().stats.off()) {
+    log::write_at_once(
+        log::Level::warn,
+        "no report: the program left in a signal handler that interrupted the holder "
+        "of a lock, which stays held");
   }
 }
 

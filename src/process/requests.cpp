@@ -1,4 +1,5 @@
-// Requests of the program: the figures of a device, and idle memory that goes back.
+// SPDX-License-Identifier: Apache-2.0
+// Requests of the program: the figures of a device, and the return of idle memory.
 #include "process/requests.h"
 
 #include <algorithm>
@@ -20,14 +21,14 @@ std::uint64_t peak_of(const stats::DeviceStats& stats, Gauge gauge) {
   return static_cast<std::uint64_t>(std::max<std::int64_t>(stats.value(gauge).peak, 0));
 }
 
-core::Device* find(core::Allocator& allocator, int ordinal) {
-  for (core::Device* device : allocator.registry().devices()) {
+engine::Device* find(engine::Allocator& allocator, int ordinal) {
+  for (engine::Device* device : allocator.registry().devices().all()) {
     if (device->ordinal() == ordinal) return device;
   }
   return nullptr;
 }
 
-cupool_figures figures_of(const core::Device& device) {
+cupool_figures figures_of(const engine::Device& device) {
   const stats::DeviceStats& stats = device.stats();
   const stats::PoolFigures pool = device.pool_figures();
   cupool_figures figures{};
@@ -51,17 +52,18 @@ cupool_figures figures_of(const core::Device& device) {
   return figures;
 }
 
-// Bytes of the device that are taken on our account.
-std::uint64_t footprint(const core::Device& device) {
+// Bytes of the device that cupool holds.
+std::uint64_t footprint(const engine::Device& device) {
   const stats::PoolFigures pool = device.pool_figures();
   return pool.valid ? pool.reserved_current : of(device.stats(), Gauge::held_bytes);
 }
 
-std::uint64_t trim_device(core::Allocator& allocator, const core::Device& device) {
+std::uint64_t trim_device(engine::Allocator& allocator, const engine::Device& device) {
   const std::uint64_t before = footprint(device);
-  for (core::Context* context : allocator.registry().contexts_of(device.ordinal())) {
+  for (engine::Context* context : allocator.registry().contexts_of(device.ordinal())) {
     if (!context->usable()) continue;
-    allocator.give_back_idle(*context);  // of all contexts of the device
+    engine::Patience patience;
+    allocator.out_of_memory().give_back_idle(*context, patience);  // of all contexts of the device
     break;
   }
   const std::uint64_t after = footprint(device);
@@ -72,11 +74,11 @@ std::uint64_t trim_device(core::Allocator& allocator, const core::Device& device
 
 int snapshot(int ordinal, cupool_figures* figures) noexcept {
   try {
-    core::Allocator* allocator = engine();
+    engine::Allocator* allocator = engine();
     if (allocator == nullptr) return CUPOOL_NOT_RUNNING;
-    const core::Device* device = find(*allocator, ordinal);
+    const engine::Device* device = find(*allocator, ordinal);
     if (device == nullptr) return CUPOOL_INVALID_ARGUMENT;
-    allocator->fold_statistics();
+    allocator->figures().fold();
     cupool_figures all = figures_of(*device);
     all.size = std::min<std::uint64_t>(figures->size, sizeof all);
     std::memcpy(figures, &all, all.size);
@@ -88,11 +90,11 @@ int snapshot(int ordinal, cupool_figures* figures) noexcept {
 
 int trim(int ordinal, std::uint64_t* released_bytes) noexcept {
   try {
-    core::Allocator* allocator = engine();
+    engine::Allocator* allocator = engine();
     if (allocator == nullptr) return CUPOOL_NOT_RUNNING;
     if (ordinal != -1 && find(*allocator, ordinal) == nullptr) return CUPOOL_INVALID_ARGUMENT;
     std::uint64_t released = 0;
-    for (const core::Device* device : allocator->registry().devices()) {
+    for (const engine::Device* device : allocator->registry().devices().all()) {
       if (ordinal == -1 || device->ordinal() == ordinal)
         released += trim_device(*allocator, *device);
     }

@@ -1,4 +1,5 @@
-// What the program asks of us by the C interface; meanings and errors stand in cupool/cupool.h.
+// SPDX-License-Identifier: Apache-2.0
+// The program's requests by the C interface; cupool/cupool.h has meanings and errors.
 #pragma once
 
 #include <cstdint>

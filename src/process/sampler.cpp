@@ -1,4 +1,5 @@
-// Sleeping to points in time, not for durations: samples do not drift.
+// SPDX-License-Identifier: Apache-2.0
+// Sleeps until points in time, not for durations: samples do not drift.
 #include "process/sampler.h"
 
 #include <errno.h>
@@ -6,13 +7,13 @@
 
 #include "cuda/scopes.h"
 #include "process/background.h"
-#include "process/context_visits.h"
+#include "process/background_visits.h"
 #include "util/clock.h"
 
 namespace cupool::process {
 namespace {
 
-// A program that allocates all the time does not get a sample's thread to itself.
+// Bounds the work of a sample in a program that allocates all the time.
 constexpr int kTriesForOneMoment = 4;
 
 std::uint64_t interval_ns = 0;
@@ -37,11 +38,12 @@ void* run(void*) {
   return nullptr;
 }
 
-// The pools' figures of now, after what is held: a pool that grows meanwhile has never less than
-// that. False if memory came or went meanwhile, so that the two are not of one moment.
-bool ask_pools(core::Allocator& allocator, stats::Sample* sample) {
+// The pools' current figures, read after the held bytes: a pool that grows in between never has
+// less than those. False if memory came or went in between, so that the two do not belong to one
+// moment.
+bool ask_pools(engine::Allocator& allocator, stats::Sample* sample) {
   bool of_one_moment = true;
-  for (core::Device* device : allocator.registry().devices()) {
+  for (engine::Device* device : allocator.registry().devices().all()) {
     const stats::PoolFigures pool = device->pool_figures();
     device->stats().set_pool_figures(pool);
     for (stats::DeviceSample& each : sample->devices) {
@@ -55,11 +57,12 @@ bool ask_pools(core::Allocator& allocator, stats::Sample* sample) {
   return of_one_moment;
 }
 
-// In relaxed capture mode and by way of the real functions: no capture of the program notices.
-bool ask_free_memory(core::Allocator& allocator, const cuda::Driver& driver,
+// In relaxed capture mode and by the real functions, so that no capture of the program is affected.
+bool ask_free_memory(engine::Allocator& allocator, const cuda::Driver& driver,
                      stats::DeviceSample* sample) {
-  for (core::Context* context : allocator.registry().contexts_of(sample->ordinal)) {
-    if (!context->usable()) continue;
+  for (engine::Context* context : allocator.registry().contexts_of(sample->ordinal)) {
+    const engine::ContextVisit inside(*context);
+    if (!inside || !context->usable()) continue;
     const cuda::RelaxedCaptureScope relaxed(driver);
     const cuda::ContextScope scope(driver, context->handle());
     size_t free_bytes = 0;
@@ -77,19 +80,18 @@ bool ask_free_memory(core::Allocator& allocator, const cuda::Driver& driver,
 bool sample_every(std::chrono::milliseconds interval, bool (*sample)()) {
   interval_ns = static_cast<std::uint64_t>(interval.count()) * 1'000'000u;
   take = sample;
-  expect_context_visits();
   return start_background("cupool-sample", run);
 }
 
-stats::Sample take_sample(core::Allocator& allocator, bool ask_driver) {
+stats::Sample take_sample(engine::Allocator& allocator, bool ask_driver) {
   const cuda::Driver* driver = ask_driver ? cuda::driver() : nullptr;
-  allocator.fold_statistics();
+  allocator.figures().fold();
   stats::Sample sample = stats::sample_figures();
   if (driver == nullptr) return sample;
   for (int i = 1; !ask_pools(allocator, &sample) && i < kTriesForOneMoment; ++i) {
     sample = stats::sample_figures();
   }
-  const ContextVisit visit;
+  const BackgroundVisit visit;
   if (!visit.allowed()) return sample;
   for (stats::DeviceSample& device : sample.devices) {
     device.has_device_memory = ask_free_memory(allocator, *driver, &device);

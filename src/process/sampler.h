@@ -1,22 +1,21 @@
-// The time series (CUPOOL_STATS_INTERVAL): a thread of ours looks at the figures from time to time.
-// It never touches what the program's threads are doing, and steps back where one destroys a
-// context.
+// SPDX-License-Identifier: Apache-2.0
+// The time series (CUPOOL_STATS_INTERVAL): a background thread samples the figures. It does not
+// disturb the program's threads, and yields to one that destroys a context.
 #pragma once
 
 #include <chrono>
 
-#include "core/allocator.h"
+#include "engine/serve/allocator.h"
 #include "stats/series.h"
 
 namespace cupool::process {
 
-/// From now on `sample` is called on a thread of its own every `interval`, until it returns false.
-/// An interval that the thread slept through is left out. False if there can be no thread. To be
-/// called once.
+/// Calls `sample` on a background thread every `interval`, until it returns false. Missed intervals
+/// are skipped. False if the thread cannot be created. To be called once.
 bool sample_every(std::chrono::milliseconds interval, bool (*sample)());
 
-/// The figures of now; with `ask_driver` those of the driver too: its pools, and the free memory of
-/// each device, unless a context is being destroyed. Throws only std::bad_alloc.
-stats::Sample take_sample(core::Allocator& allocator, bool ask_driver);
+/// The current figures. With `ask_driver` also the driver's: its pools, and the free memory of each
+/// device, unless a context is being destroyed. Throws only std::bad_alloc.
+stats::Sample take_sample(engine::Allocator& allocator, bool ask_driver);
 
 }  // namespace cupool::process

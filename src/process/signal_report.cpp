@@ -1,5 +1,6 @@
-// A semaphore and not an eventfd: programs close descriptors that they do not know, and a number
-// used again would have the handler write into a file of the program.
+// SPDX-License-Identifier: Apache-2.0
+// A semaphore, not an eventfd: programs close descriptors that they do not know, and with a reused
+// number the handler would write into a file of the program.
 #include "process/signal_report.h"
 
 #include <errno.h>
@@ -18,7 +19,7 @@ sem_t wanted;
 pid_t process_of_thread = 0;
 void (*write_snapshot)() = nullptr;
 
-// A forked child has the handler but not the thread, and is no longer what the user asked about.
+// A forked child has the handler but not the thread, and is not the process that the user meant.
 void ask(int) {
   const int saved_errno = errno;
   if (getpid() == process_of_thread) sem_post(&wanted);

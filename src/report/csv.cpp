@@ -1,5 +1,6 @@
-// CSV from a snapshot, counters and gauges by traversal of counters.def.
-// Source of the format: RFC 4180; of the time stamps: RFC 3339.
+// SPDX-License-Identifier: Apache-2.0
+// CSV of a snapshot; counters and gauges by traversal of counters.def. Sources: RFC 4180 for the
+// format, RFC 3339 for timestamps.
 #include "report/csv.h"
 
 #include <time.h>
@@ -13,7 +14,7 @@ namespace cupool::report {
 
 namespace {
 
-// Quoted if it holds what separates fields or lines; a quote is doubled.
+// Quoted if it contains a separator of fields or lines; quotes are doubled.
 std::string field(std::string_view text) {
   if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
   std::string quoted = "\"";
@@ -42,7 +43,7 @@ class Table {
       : who_("," + field(snapshot.process.host) + "," + std::to_string(snapshot.pid) + "," +
              field(snapshot.process.rank) + ",") {}
 
-  // The rows that follow belong to this moment and device (an empty text: to the whole process).
+  // Sets time and device of the following rows (empty text: the whole process).
   void begin(std::uint64_t wall_ns, const std::string& device) {
     prefix_ = timestamp(wall_ns) + who_ + device + ",";
   }
@@ -72,8 +73,9 @@ void add_time(Table& table, const std::string& call, const stats::HistogramSumma
 
 void add_device(Table& table, const stats::DeviceSnapshot& device) {
   table.row("device", "total_memory_bytes", device.total_memory_bytes);
-#define CUPOOL_COUNTER(key, unit, help) table.row("counter", #key, device[stats::Counter::key]);
-#define CUPOOL_GAUGE(key, unit, help)                                  \
+#define CUPOOL_COUNTER(key, unit, label, help) \
+  table.row("counter", #key, device[stats::Counter::key]);
+#define CUPOOL_GAUGE(key, unit, label, help)                           \
   table.row("gauge_current", #key, device[stats::Gauge::key].current); \
   table.row("gauge_peak", #key, device[stats::Gauge::key].peak);
 #include "stats/counters.def"
@@ -112,7 +114,7 @@ void add_sample(Table& table, const stats::DeviceSample& sample,
     const std::uint64_t grown = growth_of(counter, sample, before);
     if (grown != 0) table.row("sample_growth", key, grown);
   };
-#define CUPOOL_COUNTER(key, unit, help) growth(#key, stats::Counter::key);
+#define CUPOOL_COUNTER(key, unit, label, help) growth(#key, stats::Counter::key);
 #include "stats/counters.def"
 }
 

@@ -1,5 +1,6 @@
-// The report as a table for spreadsheets and data frames: one row for each figure.
-// Long rather than wide, so that devices, kinds and later versions only add rows.
+// SPDX-License-Identifier: Apache-2.0
+// The report as a table for spreadsheets and data frames: one row per figure. Long rather than
+// wide, so that devices, kinds and later versions only add rows.
 #pragma once
 
 #include <string>

@@ -1,7 +1,10 @@
-// The few figures that are computed from others, and nowhere else.
+// SPDX-License-Identifier: Apache-2.0
+// The figures that are computed from others; nothing else computes them.
 #include "report/derived.h"
 
 #include <algorithm>
+
+#include "stats/pool_growth.h"
 
 namespace cupool::report {
 
@@ -14,13 +17,11 @@ std::int64_t unaccounted_bytes(const stats::DeviceSnapshot& device) noexcept {
 }
 
 std::uint64_t suggested_pool_bytes(const stats::Snapshot& snapshot) noexcept {
-  constexpr std::uint64_t step = std::uint64_t{32} << 20;
   std::uint64_t highest = 0;
   for (const stats::DeviceSnapshot& device : snapshot.devices) {
     if (device.pool.valid) highest = std::max(highest, device.pool.reserved_high);
   }
-  const std::uint64_t steps = highest / step + (highest % step != 0 ? 1 : 0);
-  return steps * step;
+  return stats::in_growth_steps(highest);
 }
 
 const stats::DeviceSample* device_in(const stats::Sample* sample, int ordinal) noexcept {

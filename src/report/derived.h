@@ -1,4 +1,5 @@
-// Figures that follow from a snapshot, computed once for both reports.
+// SPDX-License-Identifier: Apache-2.0
+// Figures derived from a snapshot, computed once for all reports.
 #pragma once
 
 #include <cstdint>
@@ -8,23 +9,23 @@
 
 namespace cupool::report {
 
-/// Held bytes less the parts that make them up (application, rounding, retired, cached). 0 unless
-/// threads were allocating while the snapshot was taken; otherwise a fault of cupool.
+/// Held bytes minus their parts (application, rounding, retired, cached). 0, unless threads were
+/// allocating during the snapshot; any other difference is a fault of cupool.
 std::int64_t unaccounted_bytes(const stats::DeviceSnapshot& device) noexcept;
 
 /// The size that a pool of this program should keep and reserve at start: the highest reserved size
-/// of any device's pool, rounded up to 32 MiB (the step by which the driver grows a pool). 0 if no
-/// driver pool was used.
+/// of any device's pool, rounded up to the step by which the driver grows a pool
+/// (stats/pool_growth.h). 0 if no driver pool was used.
 std::uint64_t suggested_pool_bytes(const stats::Snapshot& snapshot) noexcept;
 
 /// The sample of a device, or null if there is none (or no `sample`).
 const stats::DeviceSample* device_in(const stats::Sample* sample, int ordinal) noexcept;
 
-/// What a counter grew by since the sample before, or since the start if that is null.
+/// The growth of a counter since the previous sample, or since the start if that is null.
 std::uint64_t growth_of(stats::Counter counter, const stats::DeviceSample& sample,
                         const stats::DeviceSample* before) noexcept;
 
-/// Bytes as a value that CUPOOL_* options take: "3G", "3104M", "1234".
+/// Bytes as a value of CUPOOL_* options: "3G", "3104M", "1234".
 std::string option_value(std::uint64_t bytes);
 
 }  // namespace cupool::report

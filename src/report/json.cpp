@@ -1,4 +1,5 @@
-// JSON from a snapshot, counters and gauges by traversal of counters.def.
+// SPDX-License-Identifier: Apache-2.0
+// JSON of a snapshot; counters and gauges by traversal of counters.def.
 #include "report/json.h"
 
 #include "report/derived.h"
@@ -11,14 +12,14 @@ namespace {
 
 Json counters_of(const stats::DeviceSnapshot& device) {
   Json json = Json::object();
-#define CUPOOL_COUNTER(key, unit, help) json[#key] = device[stats::Counter::key];
+#define CUPOOL_COUNTER(key, unit, label, help) json[#key] = device[stats::Counter::key];
 #include "stats/counters.def"
   return json;
 }
 
 Json gauges_of(const stats::DeviceSnapshot& device) {
   Json json = Json::object();
-#define CUPOOL_GAUGE(key, unit, help)                           \
+#define CUPOOL_GAUGE(key, unit, label, help)                    \
   json[#key] = {{"current", device[stats::Gauge::key].current}, \
                 {"peak", device[stats::Gauge::key].peak}};
 #include "stats/counters.def"

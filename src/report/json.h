@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The report for programs: every figure of a snapshot. The schema is documented in
 // docs/statistics.md.
 #pragma once
@@ -8,8 +9,8 @@
 
 namespace cupool::report {
 
-/// The JSON report of a snapshot, one object and a line end. Pure. Text that is not UTF-8 is
-/// written with replacement characters. Throws only std::bad_alloc.
+/// The JSON report of a snapshot, one object and a line end. Pure. Invalid UTF-8 is written as
+/// replacement characters. Throws only std::bad_alloc.
 std::string json_report(const stats::Snapshot& snapshot);
 
 }  // namespace cupool::report

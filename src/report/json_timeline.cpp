@@ -1,5 +1,6 @@
-// Threads, events and samples in JSON. Samples hold what counters grew by since the sample before:
-// a reader draws rates without a second look, and zeros need no place.
+// SPDX-License-Identifier: Apache-2.0
+// Threads, events and samples in JSON. Samples contain the growth of counters since the previous
+// sample: a reader can draw rates directly, and zeros are omitted.
 #include "report/json_timeline.h"
 
 #include "report/derived.h"
@@ -22,7 +23,7 @@ Json all_growth_of(const stats::DeviceSample& now, const stats::DeviceSample* be
     const std::uint64_t grown = growth_of(counter, now, before);
     if (grown != 0) json[key] = grown;
   };
-#define CUPOOL_COUNTER(key, unit, help) add(#key, stats::Counter::key);
+#define CUPOOL_COUNTER(key, unit, label, help) add(#key, stats::Counter::key);
 #include "stats/counters.def"
   return json;
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of the JSON report that grow with the run: threads, events, the time series.
 #pragma once
 
@@ -13,11 +14,11 @@ using Json = nlohmann::ordered_json;  // keys in the order of counters.def
 Json threads_of(const stats::Snapshot& snapshot);
 Json other_threads_of(const stats::Snapshot& snapshot);
 Json events_of(const stats::Snapshot& snapshot);
-/// Null if there is no series.
+/// Null without a series.
 Json series_of(const stats::Snapshot& snapshot);
-/// Null if they are not kept.
+/// Null if leaks are not kept.
 Json leaks_of(const stats::Snapshot& snapshot);
-/// Null if there is no trace.
+/// Null without a trace.
 Json trace_of(const stats::Snapshot& snapshot);
 
 }  // namespace cupool::report

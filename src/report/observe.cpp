@@ -1,4 +1,5 @@
-// The conclusion from an observed run, in figures and in words. Every assumption is named.
+// SPDX-License-Identifier: Apache-2.0
+// The conclusion from an observed run, in figures and in words, with every assumption.
 #include "report/observe.h"
 
 #include <algorithm>
@@ -15,10 +16,10 @@ using util::format_duration_ns;
 
 namespace {
 
-// Shares of the run's time that a thread would save: from here on it is worth it, or a little.
+// Thresholds of a thread's saving, as a share of the run: worth it, or worth a little.
 constexpr double kWorthIt = 0.05;
 constexpr double kALittle = 0.01;
-// Above this share of the devices' memory the program is told to look at what it needs.
+// Above this share of the devices' memory, the report warns of the limit.
 constexpr double kNearLimit = 0.9;
 
 std::uint64_t ran_ns(const stats::Snapshot& snapshot) {

@@ -1,4 +1,6 @@
-// What an observed run means: what pooling would save, what it would need, whether it is worth it.
+// SPDX-License-Identifier: Apache-2.0
+// The conclusion from an observed run: what pooling would save and need, and whether it is worth
+// it.
 #pragma once
 
 #include <cstdint>
@@ -10,30 +12,30 @@
 
 namespace cupool::report {
 
-/// Nanoseconds that a call served by cupool is assumed to take; the report says so.
+/// Assumed duration of a call served by cupool, in nanoseconds; stated in the report.
 inline constexpr std::uint64_t kAssumedCallNs = 500;
 
 enum class Worth { yes, little, no, nothing_seen };
 
-/// The conclusion, with the figures that it rests on.
+/// The conclusion, with its figures.
 struct Conclusion {
   Worth worth = Worth::nothing_seen;
   std::uint64_t legacy_ns = 0;     ///< time in malloc and free, all threads
-  std::uint64_t remaining_ns = 0;  ///< of it what would be left under the assumptions
-  std::uint64_t saved_ns = 0;      ///< at most
-  double share = 0;                ///< saved time of one thread, on average, in the run's: 0..1
+  std::uint64_t remaining_ns = 0;  ///< the part that would remain under the assumptions
+  std::uint64_t saved_ns = 0;      ///< upper bound
+  double share = 0;                ///< average saving per thread as a share of the run: 0..1
   std::string verdict;             ///< one line
   std::vector<std::string> sentences;
   std::vector<std::string> assumptions;
 };
 
-/// Needs `snapshot.observation`. Pure. Throws only std::bad_alloc, as those below.
+/// Requires `snapshot.observation`. Pure. Throws only std::bad_alloc, as do the functions below.
 Conclusion conclude(const stats::Snapshot& snapshot);
 
 /// The section `observe` of the JSON report.
 nlohmann::ordered_json observe_json(const stats::Snapshot& snapshot);
 
-/// The section of the text report: lines without a line end after the last.
+/// The section of the text report, without a line end after the last line.
 std::string observe_text(const stats::Snapshot& snapshot);
 
 /// "yes", "little", "no" or "nothing_seen".

@@ -1,56 +1,35 @@
-// Prometheus text from a snapshot. Names come from the keys of counters.def by rule: nanoseconds
-// become seconds, a gauge's peak gets a name of its own, and the unit stands last.
-// Source: prometheus.io, "Exposition formats" and "Metric and label naming".
+// SPDX-License-Identifier: Apache-2.0
+// Prometheus text of a snapshot. Names follow from the keys of counters.def: nanoseconds become
+// seconds, a gauge's peak gets its own name, and the unit comes last. Source: prometheus.io,
+// "Exposition formats" and "Metric and label naming".
 #include "report/prometheus.h"
 
 #include <cstdio>
 #include <string_view>
 
 #include "report/derived.h"
+#include "util/text.h"
 
 namespace cupool::report {
 
 namespace {
 
-// How many bytes a UTF-8 sequence that begins with `first` has; 0: none begins so.
-std::size_t sequence_length(unsigned char first) {
-  if (first < 0x80) return 1;
-  if (first >= 0xc2 && first <= 0xdf) return 2;
-  if (first >= 0xe0 && first <= 0xef) return 3;
-  return first >= 0xf0 && first <= 0xf4 ? 4 : 0;
-}
-
-// In label values backslash, quote and line end are escaped. They have to be UTF-8, which paths
-// need not be: what begins no sequence, or an unfinished one, becomes a question mark.
+// Label values: backslash, quote and line end are escaped. They must be UTF-8, which paths may not
+// be, and are shown on terminals: invalid or unprintable bytes become question marks.
 std::string label_value(std::string_view text) {
   std::string escaped;
-  for (std::size_t i = 0; i < text.size();) {
-    std::size_t length = sequence_length(static_cast<unsigned char>(text[i]));
-    bool whole = length != 0 && i + length <= text.size();
-    for (std::size_t k = 1; whole && k < length; ++k) {
-      whole = (static_cast<unsigned char>(text[i + k]) & 0xc0) == 0x80;
-    }
-    if (whole && length > 1) {  // no overlong form, no surrogate, nothing beyond U+10FFFF
-      const auto first = static_cast<unsigned char>(text[i]);
-      const auto second = static_cast<unsigned char>(text[i + 1]);
-      whole = !(first == 0xe0 && second < 0xa0) && !(first == 0xed && second > 0x9f) &&
-              !(first == 0xf0 && second < 0x90) && !(first == 0xf4 && second > 0x8f);
-    }
-    if (!whole) length = 1;
-    if (text[i] == '\\' || text[i] == '"') escaped += '\\';
-    if (text[i] == '\n') {
+  for (const char c : util::printable(text, true)) {
+    if (c == '\\' || c == '"') escaped += '\\';
+    if (c == '\n') {
       escaped += "\\n";
-    } else if (whole) {
-      escaped += text.substr(i, length);
     } else {
-      escaped += '?';
+      escaped += c;
     }
-    i += length;
   }
   return escaped;
 }
 
-// Exact: nine digits hold every nanosecond.
+// Exact to the nanosecond: nine digits.
 std::string seconds(std::uint64_t ns) {
   char text[40];
   std::snprintf(text, sizeof text, "%llu.%09llu", static_cast<unsigned long long>(ns / 1000000000u),
@@ -94,7 +73,7 @@ class Exposition {
     return "device=\"" + std::to_string(device.ordinal) + "\"," + who_;
   }
 
-  // A metric with one sample for each device that `value` has a text for.
+  // A metric with one sample for each device with a text from `value`.
   template <typename Value>
   void metric(const std::string& name, const char* type, std::string_view help,
               const Value& value) {
@@ -166,12 +145,12 @@ void add_process(Exposition& out, const stats::Snapshot& snapshot) {
 }
 
 void add_figures(Exposition& out) {
-#define CUPOOL_COUNTER(key, unit, help)                                           \
+#define CUPOOL_COUNTER(key, unit, label, help)                                    \
   out.metric(counter_name(#key), "counter", help, [](const Device& device) {      \
     const std::uint64_t value = device[stats::Counter::key];                      \
     return ends_with(#key, "_ns_total") ? seconds(value) : std::to_string(value); \
   });
-#define CUPOOL_GAUGE(key, unit, help)                                  \
+#define CUPOOL_GAUGE(key, unit, label, help)                           \
   out.metric("cupool_" #key, "gauge", help, [](const Device& device) { \
     return std::to_string(device[stats::Gauge::key].current);          \
   });                                                                  \

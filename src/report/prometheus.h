@@ -1,4 +1,5 @@
-// The report for Prometheus, as node_exporter's textfile collector reads it.
+// SPDX-License-Identifier: Apache-2.0
+// The report for Prometheus, for node_exporter's textfile collector.
 #pragma once
 
 #include <string>
@@ -8,8 +9,8 @@
 namespace cupool::report {
 
 /// A snapshot in the Prometheus text format 0.0.4: HELP, TYPE and samples of each metric together,
-/// base units (bytes, seconds), `_total` on counters alone, labels `device` (the driver's ordinal;
-/// -1 if unknown), `pid` and `rank` (empty without a launcher). No time stamps: the textfile
+/// base units (bytes, seconds), `_total` only on counters, labels `device` (the driver's ordinal;
+/// -1 if unknown), `pid` and `rank` (empty without a launcher). No timestamps: the textfile
 /// collector refuses them. Pure. Throws only std::bad_alloc.
 std::string prometheus_report(const stats::Snapshot& snapshot);
 

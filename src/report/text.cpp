@@ -1,6 +1,6 @@
-// The report for people: a sum that adds up, then calls, times, events, and what to set next time.
-// Three columns throughout, so that the eye can run down them; nothing that is zero and rare is
-// shown.
+// SPDX-License-Identifier: Apache-2.0
+// The report for people: a sum that adds up, then calls, times, events, and suggested settings.
+// Three columns throughout, for easy reading; rare figures of zero are omitted.
 #include "report/text.h"
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 
 #include "report/derived.h"
 #include "report/observe.h"
+#include "stats/labels.h"
 #include "util/text.h"
 
 namespace cupool::report {
@@ -20,6 +21,7 @@ using stats::DeviceSnapshot;
 using stats::Gauge;
 using stats::GaugeValue;
 using stats::HistogramSummary;
+using stats::label_of;
 using util::format_bytes;
 using util::format_count;
 using util::format_duration_ns;
@@ -35,12 +37,14 @@ std::string signed_text(std::int64_t value, std::string (*format)(std::uint64_t)
   return value < 0 ? "-" + format(std::uint64_t{0} - magnitude) : format(magnitude);
 }
 
+// A label behind what stands before it in its row: indentation, the sign of a summand.
+std::string row_label(const char* before, std::string_view label) {
+  return std::string(before) + std::string(label);
+}
+
 // Text from outside (paths, names) must stay on its line.
-std::string one_line(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
-  }
-  return text;
+std::string one_line(const std::string& text) {
+  return util::printable(text);
 }
 
 class Page {
@@ -48,7 +52,7 @@ class Page {
   void line(const std::string& text) { text_ += text + "\n"; }
   void blank() { text_ += "\n"; }
 
-  // A label and right-aligned cells; empty cells at the end leave no blanks.
+  // A label and right-aligned cells, without trailing blanks.
   void row(const std::string& label, const std::vector<std::string>& cells,
            std::size_t first_width = kFirstWidth, std::size_t width = kColumnWidth) {
     std::string text = "  " + label;
@@ -58,7 +62,7 @@ class Page {
       end += first ? first_width : width;
       first = false;
       if (cell.empty()) continue;
-      // A cell that is too wide pushes, it does not run into its neighbour.
+      // A cell that is too wide shifts the row, and does not overlap its neighbour.
       const std::size_t used = text.size() + cell.size();
       text.append(used < end ? end - used : 1, ' ');
       text += cell;
@@ -89,69 +93,76 @@ void add_heading(Page& page, const stats::Snapshot& snapshot) {
             process.backend);
 }
 
-void add_memory_row(Page& page, const std::string& label, const GaugeValue& value) {
-  page.row(label,
+void add_memory_row(Page& page, const char* before, const DeviceSnapshot& device, Gauge gauge) {
+  const GaugeValue& value = device[gauge];
+  page.row(row_label(before, label_of(gauge)),
            {signed_text(value.current, format_count), signed_text(value.current, format_bytes),
             signed_text(value.peak, format_bytes)});
 }
 
 void add_memory(Page& page, const DeviceSnapshot& device, const char* moment) {
   page.row("Memory", {std::string("bytes ") + moment, moment, "peak"});
-  add_memory_row(page, "    application", device[Gauge::application_bytes]);
-  add_memory_row(page, "  + rounding", device[Gauge::rounding_bytes]);
-  add_memory_row(page, "  + retired (GPU may still use it)", device[Gauge::retired_bytes]);
-  add_memory_row(page, "  + cached (idle)", device[Gauge::cached_bytes]);
-  add_memory_row(page, "  = held by cupool", device[Gauge::held_bytes]);
+  add_memory_row(page, "    ", device, Gauge::application_bytes);
+  add_memory_row(page, "  + ", device, Gauge::rounding_bytes);
+  add_memory_row(page, "  + ", device, Gauge::retired_bytes);
+  add_memory_row(page, "  + ", device, Gauge::cached_bytes);
+  add_memory_row(page, "  = ", device, Gauge::held_bytes);
   const std::int64_t unaccounted = unaccounted_bytes(device);
   if (unaccounted != 0) {
     page.line("    ! these differ by " + signed_text(unaccounted, format_count) +
               " bytes: threads were still allocating, or a fault of cupool");
   }
   if (device.pool.valid) {
+    if (device[Gauge::plain_bytes].peak != 0) {
+      add_memory_row(page, "  - ", device, Gauge::plain_bytes);
+    }
     const std::int64_t slack = device.driver_slack_bytes();
-    page.row("  + driver slack",
+    page.row(row_label("  + ", stats::kDriverSlackLabel),
              {signed_text(slack, format_count), signed_text(slack, format_bytes), "-"});
-    page.row("  = pool reserved",
+    page.row(row_label("  = ", stats::kPoolReservedLabel),
              {format_count(device.pool.reserved_current),
               format_bytes(device.pool.reserved_current), format_bytes(device.pool.reserved_high)});
-    page.row("    pool used",
+    page.row(row_label("    ", stats::kPoolUsedLabel),
              {format_count(device.pool.used_current), format_bytes(device.pool.used_current),
               format_bytes(device.pool.used_high)});
   }
   if (device[Gauge::passthrough_bytes].peak != 0) {
-    add_memory_row(page, "    passed through (cuMemAlloc)", device[Gauge::passthrough_bytes]);
-    add_memory_row(page, "    application + passed through", device[Gauge::device_bytes]);
+    add_memory_row(page, "    ", device, Gauge::passthrough_bytes);
+    add_memory_row(page, "    ", device, Gauge::device_bytes);
   }
 }
 
 void add_calls(Page& page, const DeviceSnapshot& device) {
-  const std::uint64_t mallocs = device[Counter::malloc_calls_total];
-  const std::uint64_t frees = device[Counter::free_calls_total];
   page.row("Calls", {"number", "share", "bytes"});
-  page.row("  malloc", {format_count(mallocs), "",
-                        format_bytes(device[Counter::malloc_requested_bytes_total])});
-  const auto share = [&](const char* label, Counter counter, std::uint64_t whole,
-                         bool even_if_zero) {
+  const auto calls = [&](Counter number, Counter bytes) {
+    page.row(row_label("  ", label_of(number)),
+             {format_count(device[number]), "", format_bytes(device[bytes])});
+  };
+  const auto share = [&](const char* before, Counter counter, Counter whole, bool even_if_zero) {
     const std::uint64_t part = device[counter];
     if (part == 0 && !even_if_zero) return;
-    page.row(label, {format_count(part), format_percent(part, whole)});
+    page.row(row_label(before, label_of(counter)),
+             {format_count(part), format_percent(part, device[whole])});
   };
-  share("    from the thread's cache", Counter::served_thread_cache_total, mallocs, true);
-  share("    from the shared cache", Counter::served_shared_cache_total, mallocs, true);
-  share("    fresh memory", Counter::served_fresh_total, mallocs, true);
-  share("    passed through (cuMemAlloc)", Counter::served_passthrough_total, mallocs, true);
-  share("    failed", Counter::malloc_failed_total, mallocs, false);
-  page.row("  free", {format_count(frees), "", format_bytes(device[Counter::free_bytes_total])});
-  share("    did not wait for a busy GPU", Counter::frees_unwaited_busy_total, frees, true);
-  share("    waited for the GPU", Counter::free_waits_total, frees, true);
-  share("      by CUPOOL_FREE_MODE=sync", Counter::free_waits_sync_total, frees, false);
-  share("      for copies to or from the host", Counter::free_waits_host_copy_total, frees, false);
-  share("      for managed memory", Counter::free_waits_managed_total, frees, false);
-  share("      for zero-copy memory", Counter::free_waits_zero_copy_total, frees, false);
-  share("      beyond CUPOOL_MAX_PENDING", Counter::free_waits_pending_limit_total, frees, false);
-  share("    of a null pointer", Counter::free_null_total, frees, false);
-  share("    not from cupool", Counter::free_foreign_total, frees, false);
-  share("    refused (double or interior)", Counter::free_rejected_total, frees, false);
+  constexpr Counter mallocs = Counter::malloc_calls_total;
+  calls(mallocs, Counter::malloc_requested_bytes_total);
+  share("    ", Counter::served_thread_cache_total, mallocs, true);
+  share("    ", Counter::served_shared_cache_total, mallocs, true);
+  share("    ", Counter::served_fresh_total, mallocs, true);
+  share("    ", Counter::served_passthrough_total, mallocs, true);
+  share("    ", Counter::malloc_failed_total, mallocs, false);
+  constexpr Counter frees = Counter::free_calls_total;
+  calls(frees, Counter::free_bytes_total);
+  share("    ", Counter::frees_unwaited_busy_total, frees, true);
+  share("    ", Counter::free_waits_total, frees, true);
+  share("      ", Counter::free_waits_sync_total, frees, false);
+  share("      ", Counter::free_waits_host_copy_total, frees, false);
+  share("      ", Counter::free_waits_managed_total, frees, false);
+  share("      ", Counter::free_waits_zero_copy_total, frees, false);
+  share("      ", Counter::free_waits_pending_limit_total, frees, false);
+  share("    ", Counter::free_null_total, frees, false);
+  share("    ", Counter::free_foreign_total, frees, false);
+  share("    ", Counter::free_rejected_total, frees, false);
 }
 
 void add_time_row(Page& page, const std::string& label, const HistogramSummary& time) {
@@ -168,42 +179,41 @@ void add_times(Page& page, const DeviceSnapshot& device) {
   add_time_row(page, "  malloc", device.malloc_time);
   add_time_row(page, "  free", device.free_time);
   if (device[Counter::free_waits_total] > 0) {
-    page.row("    of it waiting for the GPU",
+    page.row(row_label("    ", label_of(Counter::free_wait_ns_total)),
              {"", "", "", "", format_duration_ns(device[Counter::free_wait_ns_total])}, kTimeWidth,
              kTimeWidth);
   }
   add_time_row(page, "  synchronise", device.synchronize_time);
 }
 
-void add_events(Page& page, const DeviceSnapshot& device, const char* live_label) {
-  const auto event = [&](const char* label, Counter number, const std::string& bytes,
-                         bool even_if_zero) {
+void add_events(Page& page, const DeviceSnapshot& device, bool at_exit) {
+  const auto event = [&](Counter number, const std::string& bytes = "", bool even_if_zero = false) {
     if (device[number] == 0 && !even_if_zero) return;
-    page.row(label, {format_count(device[number]), "", bytes});
+    page.row(row_label("  ", label_of(number)), {format_count(device[number]), "", bytes});
   };
   page.row("Events", {"number", "", "bytes"});
-  event("  growth (fresh memory)", Counter::growth_total,
-        format_bytes(device[Counter::growth_bytes_total]), true);
-  event("  idle blocks given back", Counter::returned_blocks_total,
-        format_bytes(device[Counter::returned_bytes_total]), true);
-  event("  trims of the driver's pool", Counter::trims_total, "", false);
-  event("  out-of-memory errors averted", Counter::oom_rescues_total, "", false);
-  event("  fences recorded", Counter::fences_total, "", false);
+  event(Counter::growth_total, format_bytes(device[Counter::growth_bytes_total]), true);
+  event(Counter::returned_blocks_total, format_bytes(device[Counter::returned_bytes_total]), true);
+  event(Counter::trims_total);
+  event(Counter::oom_rescues_total);
+  event(Counter::fences_total);
   if (device[Counter::context_lost_bytes_total] > 0) {
-    page.row("  lost with a context",
+    page.row(row_label("  ", label_of(Counter::context_lost_bytes_total)),
              {"", "", format_bytes(device[Counter::context_lost_bytes_total])});
   }
-  page.row(live_label, {signed_text(device[Gauge::leaked_blocks].current, format_count), "",
-                        signed_text(device[Gauge::leaked_bytes].current, format_bytes)});
-  event("  shared with other processes", Counter::ipc_exports_total, "", false);
-  event("  opened of other processes", Counter::ipc_imports_total, "", false);
-  event("  own cudaMallocAsync (untouched)", Counter::own_async_malloc_calls_total, "", false);
-  event("  own cudaFreeAsync (untouched)", Counter::own_async_free_calls_total, "", false);
-  event("  managed allocations (untouched)", Counter::managed_malloc_calls_total, "", false);
-  event("  host allocations (untouched)", Counter::host_malloc_calls_total, "", false);
+  const std::string live =
+      at_exit ? row_label("  ", label_of(Gauge::leaked_bytes)) + ": live at exit" : "  live now";
+  page.row(live, {signed_text(device[Gauge::leaked_blocks].current, format_count), "",
+                  signed_text(device[Gauge::leaked_bytes].current, format_bytes)});
+  event(Counter::ipc_exports_total);
+  event(Counter::ipc_imports_total);
+  event(Counter::own_async_malloc_calls_total);
+  event(Counter::own_async_free_calls_total);
+  event(Counter::managed_malloc_calls_total);
+  event(Counter::host_malloc_calls_total);
 }
 
-// Calls of threads without a current context: nothing of them can be in memory of ours.
+// Calls of threads without a current context: cupool cannot have served them.
 void add_unknown_device(Page& page, const DeviceSnapshot& device) {
   page.blank();
   page.line("Without a current context: " + std::to_string(device[Counter::malloc_calls_total]) +
@@ -220,7 +230,7 @@ void add_device(Page& page, const DeviceSnapshot& device, bool at_exit) {
   add_memory(page, device, at_exit ? "at exit" : "now");
   add_calls(page, device);
   add_times(page, device);
-  add_events(page, device, at_exit ? "  leaked: live at exit" : "  live now");
+  add_events(page, device, at_exit);
 }
 
 std::string frame_text(const stats::LeakFrame& frame) {
@@ -231,7 +241,7 @@ std::string frame_text(const stats::LeakFrame& frame) {
   return text;
 }
 
-// The call sites that matter most; the JSON report has all.
+// The call sites with the most bytes; the JSON report has all.
 void add_leaks(Page& page, const stats::Leaks& leaks, bool at_exit) {
   constexpr std::size_t kMostSites = 10;
   if (leaks.one_in == 0) return;

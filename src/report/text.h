@@ -1,4 +1,5 @@
-// The report for people. What stands in it is a subset of the JSON report.
+// SPDX-License-Identifier: Apache-2.0
+// The report for people: a subset of the JSON report.
 #pragma once
 
 #include <string>

@@ -1,12 +1,10 @@
-// Writing reports: a whole buffer at once, never waiting for what may not come, never fatal.
+// SPDX-License-Identifier: Apache-2.0
+// Writes reports: one whole buffer at a time, without unbounded waits, never fatal.
 #include "report/write.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cstdio>
+#include <cstdint>
 #include <cstring>
 #include <string_view>
 #include <vector>
@@ -17,50 +15,31 @@
 #include "report/text.h"
 #include "util/log.h"
 #include "util/path_pattern.h"
-#include "util/write_all.h"
+#include "util/place_file.h"
+#include "util/standard_error.h"
 
 namespace cupool::report {
 
 namespace {
 
-bool write_file(const std::string& path, const std::string& report) {
-  // Non-blocking while opening: a FIFO that nobody reads must not keep the program from exiting.
-  const int fd =
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
-  if (fd < 0) return false;
-  const bool written = util::write_all(fd, report.data(), report.size());
-  const int cause = errno;
-  const bool closed = ::close(fd) == 0;
-  if (!written) errno = cause;
-  return written && closed;
-}
-
-// A whole new file in the place of the old one, as who reads it at any time needs it. What is no
-// file (a terminal, a FIFO) is written to, not replaced.
-bool replace_file(const std::string& path, const std::string& report) {
-  struct stat present {};
-  if (::stat(path.c_str(), &present) == 0 && !S_ISREG(present.st_mode)) {
-    return write_file(path, report);
-  }
-  const std::string half = path + "." + std::to_string(::getpid()) + ".tmp";
-  if (write_file(half, report) && ::rename(half.c_str(), path.c_str()) == 0) return true;
-  const int cause = errno;
-  ::unlink(half.c_str());
-  errno = cause;
-  return false;
-}
-
-void write_report(const std::string& path, const std::string& report,
-                  bool (*write)(const std::string&, const std::string&)) {
+void write_report(const std::string& path, const std::string& report, std::uint64_t since_wall_ns) {
   if (!path.empty()) {
-    if (write(path, report)) return;
+    const util::Placed placed = util::place_file(path, report, since_wall_ns);
+    if (placed == util::Placed::replaced_others) {
+      CUPOOL_WARN_ONCE(
+          "CUPOOL_STATS_FILE %s: another process had written it meanwhile, and its report is "
+          "replaced; "
+          "%%p in the name gives each process a file",
+          path.c_str());
+    }
+    if (placed != util::Placed::failed) return;
     CUPOOL_WARN_ONCE("cannot write CUPOOL_STATS_FILE %s: %s; the report goes to standard error",
                      path.c_str(), std::strerror(errno));
   }
-  util::write_all(STDERR_FILENO, report.data(), report.size());
+  util::write_standard_error(report.data(), report.size());
 }
 
-// run.log becomes run.3.log, report becomes report.3; a dot in a folder's name is none of the file.
+// run.log becomes run.3.log, report becomes report.3; a dot in a folder's name is not an extension.
 std::string numbered(const std::string& path, std::uint64_t number) {
   if (path.empty() || number == 0) return path;
   const std::size_t name = path.rfind('/') == std::string::npos ? 0 : path.rfind('/') + 1;
@@ -70,8 +49,8 @@ std::string numbered(const std::string& path, std::uint64_t number) {
 }
 
 struct Format {
-  const char* extension;  ///< says this format; null: of none
-  const char* added;      ///< what its own file's name ends with
+  const char* extension;  ///< means this format; null: none
+  const char* added;      ///< extension of its own file
   std::string (*render)(const stats::Snapshot&);
 };
 constexpr Format kText{nullptr, ".txt", text_report};
@@ -109,21 +88,22 @@ std::string path_of(const Format& format, const Formats& formats, const std::str
 
 void write_format(const Format& format, const Formats& formats, const std::string& path,
                   const stats::Snapshot& snapshot) {
-  const std::string report = format.render(snapshot);
-  if (&format == &kPrometheus) {
-    write_report(path_of(format, formats, path), report, replace_file);
-  } else {
-    write_report(path_of(format, formats, numbered(path, snapshot.number)), report, write_file);
-  }
+  // The Prometheus file always has the latest figures.
+  const bool has_number = &format != &kPrometheus;
+  const std::string file =
+      path_of(format, formats, has_number ? numbered(path, snapshot.number) : path);
+  write_report(file, format.render(snapshot), snapshot.process.start_wall_ns);
 }
 
 }  // namespace
 
 bool write_report_to(const std::string& path, const stats::Snapshot& snapshot) {
-  if (named_by(kJson, path)) return write_file(path, json_report(snapshot));
-  if (named_by(kCsv, path)) return write_file(path, csv_report(snapshot));
-  if (named_by(kPrometheus, path)) return replace_file(path, prometheus_report(snapshot));
-  return write_file(path, text_report(snapshot));
+  const Format* format = &kText;
+  for (const Format* each : {&kJson, &kCsv, &kPrometheus}) {
+    if (named_by(*each, path)) format = each;
+  }
+  // The program names the file, and is responsible for its old content.
+  return util::place_file(path, format->render(snapshot), UINT64_MAX) != util::Placed::failed;
 }
 
 void write_reports(const stats::Snapshot& snapshot, const Destinations& destinations) noexcept {
@@ -137,7 +117,7 @@ void write_reports(const stats::Snapshot& snapshot, const Destinations& destinat
       write_format(*format, formats, path, snapshot);
     }
   } catch (...) {
-    // No memory for a report: the program ends as it would have without one.
+    // No memory for a report: the program ends without one.
   }
   errno = saved_errno;
 }

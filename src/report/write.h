@@ -1,6 +1,7 @@
-// Sends the reports of a snapshot to where the user wants them: files or standard error.
-// Trouble with a destination is warned of once and never the program's: the report then goes to
-// standard error.
+// SPDX-License-Identifier: Apache-2.0
+// Writes the reports of a snapshot to the user's destinations: files or standard error. If a
+// destination fails, there is one warning, and the report goes to standard error. The program is
+// not affected.
 #pragma once
 
 #include <string>
@@ -9,31 +10,32 @@
 
 namespace cupool::report {
 
-/// Which reports, and where to. `file_pattern` is expanded by util/path_pattern.h, %t being the
-/// time when the process began to use the GPU, so that all reports of a process have one name;
-/// empty means standard error. Several formats never share a file: the one that the name's
-/// extension (.json, .csv, .prom) says has the name, and the others get theirs in its place
-/// (`run.json`, `run.txt`); where the extension says none, text has the name and the others get
-/// theirs appended
-/// (`run.log.json`). A snapshot of the running process has its number in the name: `run.1.log`; but
-/// not for Prometheus, whose file always holds the newest figures.
+/// Formats and destination of reports. `file_pattern` is expanded by util/path_pattern.h; %t is the
+/// time of the process's first use of the GPU, the same in all its reports. An empty pattern means
+/// standard error. Each of several formats has its own file: if the name's extension (.json, .csv,
+/// .prom) means a format, that format has the name, and the others replace the extension
+/// (`run.json`, `run.txt`). Otherwise text has the name and the others append theirs
+/// (`run.log.json`). A snapshot of the running process has its number in the name (`run.1.log`),
+/// except for Prometheus, whose file always has the latest figures.
 struct Destinations {
   bool text = true;
   bool json = false;
   std::string file_pattern;
   bool csv = false;
   bool prometheus = false;
-  bool only_prometheus = false;  ///< this time the others are not written, but keep their names
+  bool only_prometheus = false;  ///< write only this format; the file names stay the same
 };
 
-/// Writes the reports. A file is created or replaced (mode 0666 less umask), that of Prometheus by
-/// renaming, so that its collector never reads half of one; standard error gets each report by one
-/// buffer, so that those of several ranks do not mix. Keeps errno. Thread-safe. Never throws, never
-/// fails: a destination that fails is warned of and replaced.
+/// Writes the reports. A file is created or replaced atomically (util/place_file.h, which has the
+/// exceptions): nobody reads a partial report. Of several processes that write one file, the last
+/// wins, with a warning if it replaces a file written since the process began to use the GPU.
+/// Standard error gets each report in one buffer, so that several ranks do not mix. Preserves
+/// errno. Thread-safe. Never throws, never fails: a failed destination gives a warning and is
+/// replaced.
 void write_reports(const stats::Snapshot& snapshot, const Destinations& destinations) noexcept;
 
-/// Writes one report to the file of this name, in the format that its ending says (.json, .csv,
-/// .prom; any other: text). False, with errno, if it cannot be written. Throws only std::bad_alloc.
+/// Writes one report to the file of this name, in the format of its extension (.json, .csv, .prom;
+/// any other: text). False, with errno, on failure. Throws only std::bad_alloc.
 bool write_report_to(const std::string& path, const stats::Snapshot& snapshot);
 
 }  // namespace cupool::report

@@ -1,5 +1,5 @@
-// The devices' figures in zero-initialised static storage: pages that no device touches cost
-// nothing.
+// SPDX-License-Identifier: Apache-2.0
+// The devices' figures, in zero-initialised static storage: untouched pages cost nothing.
 #include "stats/device_stats.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace cupool::stats {
 
 namespace {
 
-// The last one is the spare for ordinals that are not known.
+// The last entry is for unknown ordinals.
 DeviceStats g_devices[kMaxDevices + 1];
 
 }  // namespace
@@ -82,24 +82,24 @@ bool DeviceStats::active() const noexcept {
     if (cell.current.load(std::memory_order_relaxed) != 0) return true;
     if (cell.peak.load(std::memory_order_relaxed) != 0) return true;
   }
-  return malloc_time_.max() != 0 || free_time_.max() != 0 || synchronize_time_.max() != 0 ||
-         pool_.valid.load(std::memory_order_relaxed);
+  return call_times_.malloc.max() != 0 || call_times_.free.max() != 0 ||
+         call_times_.synchronize.max() != 0 || pool_.valid.load(std::memory_order_relaxed);
 }
 
 void DeviceStats::reset() noexcept {
-  // A parent's thread may have been in the middle of naming the device; the name can be set anew.
+  // A thread of the parent may have been setting the name; the child can set it again.
   if (info_state_.load(std::memory_order_relaxed) != info_unset) {
     info_state_.store(info_unset, std::memory_order_relaxed);
   }
-  if (!active()) return;  // do not touch the pages of devices that nobody used
+  if (!active()) return;  // leave the pages of unused devices untouched
   for (auto& counter : counters_) counter.store(0, std::memory_order_relaxed);
   for (GaugeCell& cell : gauges_) {
     cell.current.store(0, std::memory_order_relaxed);
     cell.peak.store(0, std::memory_order_relaxed);
   }
-  malloc_time_.reset();
-  free_time_.reset();
-  synchronize_time_.reset();
+  call_times_.malloc.reset();
+  call_times_.free.reset();
+  call_times_.synchronize.reset();
   requested_sizes_.reset();
   set_pool_figures(PoolFigures{});
 }

@@ -1,6 +1,7 @@
-// What is counted for each device, and how the engine counts it: relaxed atomics, static storage.
-// Callers say what happened and to which device, never where the number lives, so that counts can
-// move into per-thread shards without touching them.
+// SPDX-License-Identifier: Apache-2.0
+// Counters and gauges of each device: relaxed atomics in static storage. Callers name the event and
+// the device, not the place of the number, so that counts can move into per-thread shards without a
+// change of the callers.
 #pragma once
 
 #include <array>
@@ -13,16 +14,16 @@
 
 namespace cupool::stats {
 
-/// Figures that only grow; see counters.def.
+/// Monotonic figures; see counters.def.
 enum class Counter : std::size_t {
-#define CUPOOL_COUNTER(key, unit, help) key,
+#define CUPOOL_COUNTER(key, unit, label, help) key,
 #include "stats/counters.def"
   count_
 };
 
 /// Figures that rise and fall, each with its peak; see counters.def.
 enum class Gauge : std::size_t {
-#define CUPOOL_GAUGE(key, unit, help) key,
+#define CUPOOL_GAUGE(key, unit, label, help) key,
 #include "stats/counters.def"
   count_
 };
@@ -32,18 +33,25 @@ inline constexpr std::size_t kGauges = static_cast<std::size_t>(Gauge::count_);
 inline constexpr int kMaxDevices = 64;
 
 struct GaugeValue {
-  std::int64_t current = 0;  ///< signed: a negative one is a bug that should show
+  std::int64_t current = 0;  ///< signed: a negative value is a bug that should show
   std::int64_t peak = 0;
 };
 
-/// What the driver says of the pool that serves a device, in bytes (CU_MEMPOOL_ATTR_RESERVED_MEM_*,
-/// CU_MEMPOOL_ATTR_USED_MEM_*); several pools of one device are added up by who sets it.
+/// The driver's figures of the pool that serves a device, in bytes (CU_MEMPOOL_ATTR_RESERVED_MEM_*,
+/// CU_MEMPOOL_ATTR_USED_MEM_*). The caller sums several pools of one device.
 struct PoolFigures {
   bool valid = false;  ///< false: no driver pool, or the driver could not be asked
   std::uint64_t reserved_current = 0;
   std::uint64_t reserved_high = 0;
   std::uint64_t used_current = 0;
   std::uint64_t used_high = 0;
+};
+
+/// Time that calls of the program took in cupool, the real call included if one was made.
+struct CallTimes {
+  Histogram malloc;
+  Histogram free;
+  Histogram synchronize;
 };
 
 /// The figures of one device. All members are thread-safe, lock-free and cannot fail.
@@ -57,15 +65,15 @@ class alignas(64) DeviceStats {
     counters_[static_cast<std::size_t>(counter)].fetch_add(amount, std::memory_order_relaxed);
   }
 
-  /// Moves a gauge. The peak is exact: the highest value that any add gave. Each gauge is moved by
-  /// the caller, device_bytes too (with application_bytes and passthrough_bytes).
+  /// Changes a gauge. The peak is exact: the highest value after any addition. The caller changes
+  /// each gauge, including device_bytes (with application_bytes and passthrough_bytes).
   void gauge_add(Gauge gauge, std::int64_t amount) noexcept {
     GaugeCell& cell = gauges_[static_cast<std::size_t>(gauge)];
     const std::int64_t now = cell.current.fetch_add(amount, std::memory_order_relaxed) + amount;
     if (amount > 0) raise_peak(cell, now);
   }
 
-  /// Sets a gauge that is computed, not followed (leaked_blocks, leaked_bytes).
+  /// Sets a gauge that is computed on demand (leaked_blocks, leaked_bytes).
   void gauge_set(Gauge gauge, std::int64_t value) noexcept {
     GaugeCell& cell = gauges_[static_cast<std::size_t>(gauge)];
     cell.current.store(value, std::memory_order_relaxed);
@@ -81,25 +89,21 @@ class alignas(64) DeviceStats {
             cell.peak.load(std::memory_order_relaxed)};
   }
 
-  /// Time that calls of the program took in cupool, the real call included if one was made.
-  Histogram& malloc_time() noexcept { return malloc_time_; }
-  Histogram& free_time() noexcept { return free_time_; }
-  Histogram& synchronize_time() noexcept { return synchronize_time_; }
-  const Histogram& malloc_time() const noexcept { return malloc_time_; }
-  const Histogram& free_time() const noexcept { return free_time_; }
-  const Histogram& synchronize_time() const noexcept { return synchronize_time_; }
+  /// Time of the program's calls.
+  CallTimes& call_times() noexcept { return call_times_; }
+  const CallTimes& call_times() const noexcept { return call_times_; }
 
-  /// What the program asked for in calls that succeeded, by size.
+  /// Requests of successful calls, by size.
   SizeHistogram& requested_sizes() noexcept { return requested_sizes_; }
   const SizeHistogram& requested_sizes() const noexcept { return requested_sizes_; }
 
-  /// Keeps what the driver said of the pool; the last call before take() is reported. The engine
-  /// calls it while the driver can still be asked.
+  /// Stores the driver's figures of the pool; a snapshot reports the last ones. The engine calls it
+  /// while the driver can still be asked.
   void set_pool_figures(const PoolFigures& figures) noexcept;
   PoolFigures pool_figures() const noexcept;
 
-  /// Names the device (cut to 127 bytes; a copy is kept) and its total memory in bytes. The first
-  /// call counts.
+  /// Sets the device's name (a copy, truncated to 127 bytes) and its total memory in bytes. Only
+  /// the first call has an effect.
   void set_device_info(const char* name, std::uint64_t total_memory_bytes) noexcept;
   const char* device_name() const noexcept;  ///< "" until set
   std::uint64_t total_memory_bytes() const noexcept;
@@ -107,7 +111,7 @@ class alignas(64) DeviceStats {
   /// Whether anything was counted.
   bool active() const noexcept;
 
-  /// Every figure back to zero; for a forked child, before other threads exist.
+  /// Resets every figure; for a forked child, before other threads exist.
   void reset() noexcept;
 
  private:
@@ -132,9 +136,7 @@ class alignas(64) DeviceStats {
 
   std::array<std::atomic<std::uint64_t>, kCounters> counters_{};
   std::array<GaugeCell, kGauges> gauges_{};
-  Histogram malloc_time_;
-  Histogram free_time_;
-  Histogram synchronize_time_;
+  CallTimes call_times_;
   SizeHistogram requested_sizes_;
   PoolCells pool_;
   std::atomic<int> info_state_{info_unset};
@@ -143,15 +145,15 @@ class alignas(64) DeviceStats {
 };
 
 /// The figures of a device by its driver ordinal. Static storage, never freed, usable from the
-/// first instruction to the last. An ordinal outside 0..63 (or unknown: -1) gets one shared spare,
+/// first instruction to the last. Ordinals outside 0..63, and -1 for unknown, share one entry,
 /// which a snapshot shows as device -1. Thread-safe; cannot fail.
 DeviceStats& device(int ordinal) noexcept;
 
-/// The ordinal of a device's figures; -1 of the spare's. Cannot fail.
+/// The ordinal of a device's figures; -1 for the shared entry. Cannot fail.
 int ordinal_of(const DeviceStats& stats) noexcept;
 
-/// Empties all figures in a forked child, which must report what it did and not what its parent
-/// did. Async-signal-safe; call it before other threads exist.
+/// Resets all figures in a forked child, which must not report its parent's. Async-signal-safe;
+/// call it before other threads exist.
 void reset_after_fork() noexcept;
 
 }  // namespace cupool::stats

@@ -1,4 +1,5 @@
-// Reading a histogram: percentiles by a walk over a copy of the buckets.
+// SPDX-License-Identifier: Apache-2.0
+// Percentiles of a histogram, from a copy of its buckets.
 #include "stats/histogram.h"
 
 #include <algorithm>
@@ -10,8 +11,8 @@ namespace {
 
 using Buckets = std::array<std::uint64_t, Histogram::kBuckets>;
 
-// The rank of a quantile among `count` records: the smallest number of records that make up this
-// share, at least one.
+// The rank of a quantile among `count` records: the smallest number of records with this share, at
+// least one.
 std::uint64_t rank_of(double quantile, std::uint64_t count) noexcept {
   const double share = std::min(1.0, std::max(0.0, quantile));
   const auto rank = static_cast<std::uint64_t>(std::ceil(share * static_cast<double>(count)));

@@ -1,5 +1,6 @@
-// Durations by log-linear buckets: exact count, sum and maximum, percentiles within 12.5 %.
-// Fixed memory, no lock and no allocation: it is recorded in every malloc and free.
+// SPDX-License-Identifier: Apache-2.0
+// Durations in log-linear buckets: exact count, sum and maximum, percentiles within 12.5 %. Fixed
+// memory, no lock and no allocation, since every malloc and free records one.
 #pragma once
 
 #include <array>
@@ -10,9 +11,9 @@
 
 namespace cupool::stats {
 
-/// A bucket that is not empty.
+/// A non-empty bucket.
 struct HistogramBucket {
-  std::uint64_t upper_bound_ns = 0;  ///< the longest duration that falls into it
+  std::uint64_t upper_bound_ns = 0;  ///< the longest duration in it
   std::uint64_t count = 0;
 };
 
@@ -25,13 +26,12 @@ struct HistogramSummary {
   std::uint64_t p90_ns = 0;
   std::uint64_t p99_ns = 0;
   std::uint64_t p99_9_ns = 0;
-  std::vector<HistogramBucket> buckets;  ///< those that are not empty, by duration
+  std::vector<HistogramBucket> buckets;  ///< non-empty ones, by duration
 };
 
 /// Buckets: each of 0..15 ns by itself, then 8 of equal width for each power of two.
 /// Constant-initialised (static storage needs no constructor call). All members are thread-safe and
-/// lock-free; a reader that runs beside writers may see a value that is in some figures and not yet
-/// in others.
+/// lock-free; a concurrent reader may see a value in some figures and not yet in others.
 class Histogram {
  public:
   static constexpr std::size_t kSubBuckets = 8;
@@ -41,7 +41,7 @@ class Histogram {
   Histogram(const Histogram&) = delete;
   Histogram& operator=(const Histogram&) = delete;
 
-  /// Counts one duration; as `times` ones if it stands for so many that were not taken.
+  /// Records one duration, `times` times if it stands for untimed ones.
   void record(std::uint64_t duration_ns, std::uint64_t times = 1) noexcept {
     buckets_[bucket_of(duration_ns)].fetch_add(times, std::memory_order_relaxed);
     sum_.fetch_add(times * duration_ns, std::memory_order_relaxed);
@@ -55,15 +55,15 @@ class Histogram {
   std::uint64_t sum() const noexcept { return sum_.load(std::memory_order_relaxed); }
   std::uint64_t max() const noexcept { return max_.load(std::memory_order_relaxed); }
 
-  /// The duration that the share `quantile` (0..1) of the records does not exceed: the upper bound
-  /// of the bucket that holds this record, or the maximum if that is less. So never below the true
-  /// figure and at most 12.5 % above it. 0 if nothing was recorded.
+  /// The duration at `quantile` (0..1) of the records: the upper bound of that record's bucket, or
+  /// the maximum if that is less. Never below the true value and at most 12.5 % above it. 0 without
+  /// records.
   std::uint64_t percentile(double quantile) const noexcept;
 
-  /// All figures from one reading of the buckets. Throws only std::bad_alloc.
+  /// All figures from one copy of the buckets. Throws only std::bad_alloc.
   HistogramSummary summary() const;
 
-  /// Back to empty; for a forked child, before other threads exist.
+  /// Resets it; for a forked child, before other threads exist.
   void reset() noexcept;
 
   /// The bucket of a duration, and the largest duration of a bucket.

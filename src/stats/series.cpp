@@ -1,4 +1,5 @@
-// Decimation by two: what is kept are the samples whose number is a multiple of the stride.
+// SPDX-License-Identifier: Apache-2.0
+// Decimation by two: samples whose number is a multiple of the stride are kept.
 #include "stats/series.h"
 
 #include <utility>

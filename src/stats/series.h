@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The time series: samples of gauges and counters over the whole run, in bounded memory.
 #pragma once
 
@@ -11,7 +12,7 @@
 
 namespace cupool::stats {
 
-/// One device at one moment. Counters are totals since the start, so that samples may be left out.
+/// One device at one moment. Counters are totals since the start, so that samples may be dropped.
 struct DeviceSample {
   int ordinal = -1;
   std::array<std::int64_t, kGauges> gauges{};
@@ -27,23 +28,22 @@ struct Sample {
   std::vector<DeviceSample> devices;
 };
 
-/// What is kept of the samples.
+/// The samples that are kept.
 struct Series {
-  std::uint64_t interval_ns = 0;       ///< as asked for; 0: no series
+  std::uint64_t interval_ns = 0;       ///< as set; 0: no series
   std::uint64_t kept_interval_ns = 0;  ///< between the samples that are kept
   std::vector<Sample> samples;
 };
 
-/// Keeps at most kMostSamples samples: when they are full, every second one goes and from then on
-/// only every second one comes, so that the whole run is covered evenly. Thread-safe.
+/// Keeps at most kMostSamples samples. When full, it drops every second one and from then on
+/// accepts only every second one, so that the whole run is covered evenly. Thread-safe.
 class SampleRing {
  public:
   static constexpr std::size_t kMostSamples = 1024;
 
   explicit SampleRing(std::uint64_t interval_ns) : interval_ns_(interval_ns) {}
 
-  /// Takes the sample of one interval, or passes it over. Throws only std::bad_alloc, and then
-  /// nothing has changed.
+  /// Adds or skips the sample of one interval. Throws only std::bad_alloc, without effect.
   void add(Sample sample);
   Series read() const;
 
@@ -51,11 +51,11 @@ class SampleRing {
   const std::uint64_t interval_ns_;
   mutable std::mutex mutex_;
   std::vector<Sample> samples_;
-  std::uint64_t stride_ = 1;  ///< one in so many is kept
+  std::uint64_t stride_ = 1;  ///< one in `stride_` is kept
   std::uint64_t offered_ = 0;
 };
 
-/// The figures of all active devices now; without the device's memory, which the caller asks for.
+/// The current figures of all active devices, without the device's memory, which the caller adds.
 /// Throws only std::bad_alloc.
 Sample sample_figures();
 

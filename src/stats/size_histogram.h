@@ -1,5 +1,6 @@
-// Requested sizes by powers of two: how many allocations of about which size a program makes.
-// A thread counts into a tally of its own, which is added up here with its other figures.
+// SPDX-License-Identifier: Apache-2.0
+// Histogram of requested sizes by powers of two. Each thread counts in its own tally, which is
+// folded into this with its other figures.
 #pragma once
 
 #include <array>
@@ -9,7 +10,7 @@
 
 namespace cupool::stats {
 
-/// Bucket i holds the sizes above 2^(i-1) and up to 2^i bytes; the last one all that are larger.
+/// Bucket i holds the sizes above 2^(i-1) and up to 2^i bytes; the last one all larger sizes.
 inline constexpr std::size_t kSizeBuckets = 48;
 
 inline constexpr std::size_t size_bucket_of(std::uint64_t bytes) noexcept {
@@ -29,7 +30,7 @@ struct SizeBucket {
 };
 using SizeBuckets = std::array<SizeBucket, kSizeBuckets>;
 
-/// Of one device. Constant-initialised; all members are thread-safe and lock-free.
+/// The histogram of one device. Constant-initialised; all members are thread-safe and lock-free.
 class SizeHistogram {
  public:
   constexpr SizeHistogram() noexcept = default;
@@ -49,7 +50,7 @@ class SizeHistogram {
     }
     return buckets;
   }
-  /// Back to empty; for a forked child, before other threads exist.
+  /// Resets it; for a forked child, before other threads exist.
   void reset() noexcept {
     for (Cell& cell : cells_) {
       cell.count.store(0, std::memory_order_relaxed);
@@ -65,8 +66,7 @@ class SizeHistogram {
   std::array<Cell, kSizeBuckets> cells_{};
 };
 
-/// What one thread has counted since it was last folded; not thread-safe. Folding touches only the
-/// buckets that were used.
+/// One thread's counts since the last fold; not thread-safe. A fold touches only used buckets.
 class SizeTally {
  public:
   void record(std::uint64_t bytes) noexcept {
@@ -75,7 +75,7 @@ class SizeTally {
     ++buckets_[bucket].count;
     buckets_[bucket].bytes += bytes;
   }
-  /// Adds all to `histogram` and begins anew.
+  /// Adds all to `histogram` and resets the tally.
   void fold(SizeHistogram& histogram) noexcept {
     for (; used_ != 0; used_ &= used_ - 1) {
       const auto bucket = static_cast<std::size_t>(__builtin_ctzll(used_));

@@ -1,4 +1,5 @@
-// Taking a snapshot, and what is known of the process.
+// SPDX-License-Identifier: Apache-2.0
+// Taking a snapshot, and the description of the process.
 #include "stats/snapshot.h"
 
 #include <errno.h>
@@ -13,8 +14,8 @@ namespace cupool::stats {
 
 namespace {
 
-// The last copy that was handed in. A replaced one stays, and stays reachable: take() may be
-// reading it. No lock, which a fork could leave held in the child.
+// The last copy that was set. A replaced one stays reachable: take() may be reading it. No lock: a
+// fork could leave it held in the child.
 struct KeptInfo {
   ProcessInfo info;
   const KeptInfo* previous = nullptr;
@@ -38,9 +39,9 @@ DeviceSnapshot snapshot_of(const DeviceStats& stats, int ordinal) {
   for (std::size_t i = 0; i < kGauges; ++i) {
     snapshot.gauges[i] = stats.value(static_cast<Gauge>(i));
   }
-  snapshot.malloc_time = stats.malloc_time().summary();
-  snapshot.free_time = stats.free_time().summary();
-  snapshot.synchronize_time = stats.synchronize_time().summary();
+  snapshot.malloc_time = stats.call_times().malloc.summary();
+  snapshot.free_time = stats.call_times().free.summary();
+  snapshot.synchronize_time = stats.call_times().synchronize.summary();
   snapshot.pool = stats.pool_figures();
   snapshot.requested_sizes = stats.requested_sizes().read();
   return snapshot;
@@ -67,13 +68,15 @@ void set_process_info(const ProcessInfo& info) noexcept {
       kept->previous = current;
     } while (!g_info.compare_exchange_weak(current, kept, std::memory_order_acq_rel));
   } catch (...) {
-    // No memory: the snapshot finds out by itself what it can.
+    // No memory: the snapshot collects what it can by itself.
   }
 }
 
 std::int64_t DeviceSnapshot::driver_slack_bytes() const noexcept {
   if (!pool.valid) return 0;
-  return static_cast<std::int64_t>(pool.reserved_current) - (*this)[Gauge::held_bytes].current;
+  const std::int64_t of_pools =
+      (*this)[Gauge::held_bytes].current - (*this)[Gauge::plain_bytes].current;
+  return static_cast<std::int64_t>(pool.reserved_current) - of_pools;
 }
 
 bool Snapshot::allocated_gpu_memory() const noexcept {

@@ -1,5 +1,6 @@
-// Everything that a report shows, as plain data taken at one moment.
-// Writers of text and JSON see this alone, so they can be tested without a GPU, and agree.
+// SPDX-License-Identifier: Apache-2.0
+// All data of a report, plain, taken at one moment. Writers of text and JSON see only this, so they
+// can be tested without a GPU, and agree.
 #pragma once
 
 #include <array>
@@ -18,7 +19,7 @@ namespace cupool::stats {
 
 inline constexpr int kSchemaVersion = 1;
 
-/// A setting in force, in text: statistics do not know the options.
+/// A setting in force, as text: the statistics do not depend on the options.
 struct SettingRow {
   std::string name;    ///< CUPOOL_...
   std::string value;   ///< as written, or the default's text
@@ -26,29 +27,30 @@ struct SettingRow {
   bool is_default = true;
 };
 
-/// Who the process is. this_process() fills what can be found out; the caller adds the rest.
+/// Description of the process. this_process() fills in what the system tells; the caller adds the
+/// rest.
 struct ProcessInfo {
   std::string program_path;  ///< /proc/self/exe
-  std::string argv0;         ///< as it was started
+  std::string argv0;         ///< argv[0] of its start
   std::string host;
   std::string rank;  ///< the launcher's, empty if none
   std::string library_version;
   std::uint64_t start_wall_ns = 0;  ///< since 1970
   std::string free_mode;            ///< in force, as the user would write it
-  std::string backend;              ///< in force (pool, malloc, none), not what was asked for
+  std::string backend;              ///< in force (pool, malloc, none), not as set
   std::vector<SettingRow> settings;
 };
 
 /// program_path, argv0, host, rank, version and the time of this call as start. Thread-safe.
-/// What cannot be found out stays empty. Throws only std::bad_alloc.
+/// Unknown fields stay empty. Throws only std::bad_alloc.
 ProcessInfo this_process();
 
-/// Keeps a copy for take(); a later call replaces it. Thread-safe. Never throws.
+/// Stores a copy for take(); a later call replaces it. Thread-safe. Never throws.
 void set_process_info(const ProcessInfo& info) noexcept;
 
 /// One device at the moment of the snapshot.
 struct DeviceSnapshot {
-  int ordinal = -1;  ///< -1: the device of these calls is not known
+  int ordinal = -1;  ///< -1: unknown device
   std::string name;
   std::uint64_t total_memory_bytes = 0;
   std::array<std::uint64_t, kCounters> counters{};
@@ -64,20 +66,19 @@ struct DeviceSnapshot {
   const GaugeValue& operator[](Gauge g) const { return gauges[static_cast<std::size_t>(g)]; }
   GaugeValue& operator[](Gauge g) { return gauges[static_cast<std::size_t>(g)]; }
 
-  /// Reserved bytes of the driver's pool that are not in blocks of cupool: the driver's own
-  /// rounding and what it keeps idle. 0 without a pool. Negative would be a bug; it is shown as
-  /// such.
+  /// Reserved bytes of the driver's pool outside of cupool's blocks: the driver's own rounding and
+  /// its idle memory. 0 without a pool. A negative value is a bug, and is shown.
   std::int64_t driver_slack_bytes() const noexcept;
 };
 
 /// A frame of a call stack.
 struct LeakFrame {
-  std::string module;        ///< path of the program or library; empty: not known
-  std::uint64_t offset = 0;  ///< in the module, as addr2line takes it
-  std::string symbol;        ///< of the function; empty if it is not exported
+  std::string module;        ///< path of the program or library; empty: unknown
+  std::uint64_t offset = 0;  ///< in the module, for addr2line
+  std::string symbol;        ///< name of the function; empty if not exported
 };
 
-/// Live allocations of one call site on one device; `blocks` and `bytes` are scaled estimates where
+/// Live allocations of one call site on one device; `blocks` and `bytes` are scaled estimates if
 /// only a sample is kept.
 struct LeakSite {
   int device = -1;
@@ -86,15 +87,15 @@ struct LeakSite {
   std::vector<LeakFrame> frames;  ///< innermost first; none: too many call sites
 };
 
-/// What was live when the report was taken (CUPOOL_LEAKS).
+/// Live memory at the time of the report (CUPOOL_LEAKS).
 struct Leaks {
-  std::uint64_t one_in = 0;     ///< 0: not asked for; 1: every allocation; else one in so many
+  std::uint64_t one_in = 0;     ///< 0: off; 1: every allocation; N: one in N
   std::vector<LeakSite> sites;  ///< most bytes first
 };
 
-/// What became of the trace (CUPOOL_TRACE) so far.
+/// State of the trace (CUPOOL_TRACE).
 struct TraceSummary {
-  std::string path;  ///< empty: there is none
+  std::string path;  ///< empty: no trace
   std::uint64_t events = 0;
   std::uint64_t dropped = 0;
   std::uint64_t bytes = 0;
@@ -103,25 +104,26 @@ struct TraceSummary {
 struct Snapshot {
   int schema_version = kSchemaVersion;
   int pid = 0;
-  std::uint64_t number = 0;       ///< 1, 2, ... while the process runs; 0: at its exit
-  std::uint64_t end_wall_ns = 0;  ///< when it was taken
+  std::uint64_t number = 0;       ///< 1, 2, ... while the process runs; 0 at exit
+  std::uint64_t end_wall_ns = 0;  ///< time of the snapshot
   ProcessInfo process;
   std::vector<DeviceSnapshot> devices;  ///< those with any activity, by ordinal
   std::vector<ThreadSnapshot> threads;  ///< those with figures of their own
   ThreadSnapshot other_threads;         ///< the sum of all others
   std::uint64_t other_thread_count = 0;
   std::vector<Event> events;               ///< by time
-  Series series;                           ///< added by who keeps one
-  TraceSummary trace;                      ///< added by who keeps one
-  Leaks leaks;                             ///< added by who keeps them
+  Series series;                           ///< added by the caller
+  TraceSummary trace;                      ///< added by the caller
+  Leaks leaks;                             ///< added by the caller
   std::optional<Observation> observation;  ///< with CUPOOL_MODE=observe; added by the caller
 
-  /// Whether the process allocated GPU memory in any way, ours or its own: only then it reports.
+  /// Whether the process allocated GPU memory in any way, by cupool or by itself. Only then it
+  /// reports.
   bool allocated_gpu_memory() const noexcept;
 };
 
-/// Reads all figures. Each figure is exact; figures read while other threads allocate may differ
-/// from one another by the calls in flight. Thread-safe. Throws only std::bad_alloc.
+/// Reads all figures. Each figure is exact; figures read during allocations of other threads may
+/// differ by the calls in progress. Thread-safe. Throws only std::bad_alloc.
 Snapshot take();
 
 }  // namespace cupool::stats

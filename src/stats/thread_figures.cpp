@@ -1,5 +1,6 @@
-// A table in static storage: a thread takes the next place for good, so that nothing has to be
-// given back when threads end.
+// SPDX-License-Identifier: Apache-2.0
+// A table in static storage: a thread takes the next entry for good, so an ending thread has
+// nothing to return.
 #include "stats/thread_figures.h"
 
 #include <sys/prctl.h>

@@ -1,5 +1,6 @@
-// What each thread of the program did: the first 256 that allocate by themselves, all others
-// together. Sums alone, brought here when a thread's tally is folded and in slow paths.
+// SPDX-License-Identifier: Apache-2.0
+// Figures of the program's threads: one entry for each of the first 256 that allocate, one for all
+// others together. Only sums, updated in slow paths and when a thread's tally is folded.
 #pragma once
 
 #include <atomic>
@@ -14,8 +15,8 @@ inline constexpr std::size_t kListedThreads = 256;
 
 /// A thread at the moment of a snapshot; the keys are those of the counters.
 struct ThreadSnapshot {
-  int tid = 0;       ///< the kernel's; 0 of all others together
-  std::string name;  ///< what the thread was called when it first allocated
+  int tid = 0;       ///< the kernel's; 0 for all others together
+  std::string name;  ///< at its first allocation
   std::uint64_t malloc_calls_total = 0;
   std::uint64_t malloc_requested_bytes_total = 0;
   std::uint64_t free_calls_total = 0;
@@ -50,7 +51,7 @@ class ThreadFigures {
   ThreadSnapshot read() const;
   void reset() noexcept;
 
-  std::atomic<int> tid_{0};  // set last: until then nobody reads the name
+  std::atomic<int> tid_{0};  // set last: only then the name may be read
   char name_[16] = {};
   std::atomic<std::uint64_t> mallocs_{0};
   std::atomic<std::uint64_t> malloc_bytes_{0};
@@ -59,14 +60,14 @@ class ThreadFigures {
   std::atomic<std::uint64_t> wait_ns_{0};
 };
 
-/// The calling thread's. Static storage, never freed.
+/// The calling thread's figures. Static storage, never freed.
 ThreadFigures& this_thread() noexcept;
 
-/// The threads with figures of their own, in the order in which they first allocated; of the others
-/// the sum, and how many they are. Throws only std::bad_alloc.
+/// The threads with entries of their own, in the order of their first allocations; sum and number
+/// of the others. Throws only std::bad_alloc.
 std::vector<ThreadSnapshot> thread_snapshots(ThreadSnapshot* others, std::uint64_t* other_threads);
 
-/// All back to zero; for a forked child, before other threads exist.
+/// Resets all; for a forked child, before other threads exist.
 void reset_threads() noexcept;
 
 }  // namespace cupool::stats

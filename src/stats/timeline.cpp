@@ -1,4 +1,5 @@
-// One bounded list for each kind, so that many events of one kind displace none of another.
+// SPDX-License-Identifier: Apache-2.0
+// One bounded list for each kind, so that frequent events do not displace those of another kind.
 #include "stats/timeline.h"
 
 #include <algorithm>
@@ -26,8 +27,8 @@ class EventList {
   void clear() noexcept { size_ = 0; }
 
  private:
-  // Puts neighbours of one device together. With many devices in turn there may be none: then the
-  // events of every second place go, and their figures with them, but never the newest.
+  // Merges neighbours of one device. If devices alternate, there may be none: then every second
+  // event is dropped with its figures, but never the newest.
   void halve() noexcept {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < size_; ++kept) {

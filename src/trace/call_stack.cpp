@@ -1,5 +1,6 @@
-// Offsets are those that addr2line takes: relative to where the module was linked, and of the call
-// itself, one byte before the address to which it returns.
+// SPDX-License-Identifier: Apache-2.0
+// Offsets suit addr2line: relative to the module's link address, and of the call itself, one byte
+// before its return address.
 #include "trace/call_stack.h"
 
 #include <cxxabi.h>
@@ -38,7 +39,7 @@ std::string demangled(const char* symbol) {
   return name;
 }
 
-// The modules between the program and the allocation: us, and NVIDIA's.
+// The modules between the program and the allocation: cupool and NVIDIA's.
 bool is_between(const Dl_info& info) {
   static const void* const own_base = [] {
     Dl_info own{};

@@ -1,4 +1,5 @@
-// Where the program was when it called us: return addresses, and what they mean.
+// SPDX-License-Identifier: Apache-2.0
+// The program's call stack: return addresses, and their modules and symbols.
 #pragma once
 
 #include <array>
@@ -10,7 +11,7 @@
 
 namespace cupool::trace {
 
-/// Return addresses, innermost first; unused places are 0.
+/// Return addresses, innermost first; unused entries are 0.
 struct CallStack {
   static constexpr std::size_t kMostFrames = 20;
   std::array<std::uintptr_t, kMostFrames> addresses{};
@@ -18,11 +19,11 @@ struct CallStack {
   bool operator==(const CallStack& other) const { return addresses == other.addresses; }
 };
 
-/// The stack of the caller. Unwinds by the tables that every program has, not by frame pointers.
-/// About a microsecond for each few frames. Thread-safe; cannot fail, but may be cut short.
+/// The stack of the caller. Unwinds by the unwind tables of the program, not by frame pointers.
+/// About a microsecond for a few frames. Thread-safe; cannot fail, but may be truncated.
 CallStack call_stack() noexcept;
 
-/// At most 8 frames of the program: without those of cupool, libcudart and libcuda above them.
+/// At most 8 frames of the program, without those of cupool, libcudart and libcuda above them.
 /// Throws only std::bad_alloc.
 std::vector<stats::LeakFrame> frames_of(const CallStack& stack);
 

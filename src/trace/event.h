@@ -1,4 +1,5 @@
-// What a trace holds of one call: enough to play it again.
+// SPDX-License-Identifier: Apache-2.0
+// The trace's record of one call: enough to replay it.
 #pragma once
 
 #include <cstdint>
@@ -6,15 +7,15 @@
 namespace cupool::trace {
 
 enum class Action : std::uint8_t {
-  allocate,          ///< memory became the program's; the time is that of the call's end
+  allocate,          ///< a successful allocation; the time is the end of the call
   allocate_failure,  ///< the call returned an error
-  free,              ///< the program gave memory up; the time is that of the call's begin
-  free_done,         ///< how long that call took; of no interest to a replay
+  free,              ///< a free; the time is the begin of the call
+  free_done,         ///< the duration of that free; not needed by a replay
 };
 
 struct Event {
-  std::uint64_t time_ns = 0;      ///< monotonic, see util/clock.h; strictly rising in each thread
-  std::uint64_t duration_ns = 0;  ///< of an allocation or free_done, which ended at time_ns
+  std::uint64_t time_ns = 0;      ///< monotonic, see util/clock.h; increases in each thread
+  std::uint64_t duration_ns = 0;  ///< of an allocation or free_done, ending at time_ns
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
   int tid = 0;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sources: rapidsai/rmm, docs of logging_resource_adaptor (columns Thread,Time,Action,Pointer,Size,
 // Stream; the order of the rows is the order of the replay); "Trace Event Format" of the Chromium
 // project (the array form, whose closing bracket may be missing).
@@ -16,7 +17,7 @@ namespace {
 constexpr std::uint64_t kSecond = 1'000'000'000;
 constexpr std::uint64_t kCounterStepNs = 100'000;
 
-// Text of ours and of thread names, which may hold anything.
+// JSON strings; thread names may contain any bytes.
 std::string quoted(const std::string& text) {
   std::string json = "\"";
   for (const char c : text) {
@@ -108,7 +109,7 @@ void Renderer::name_thread(int tid, std::string* out) {
           "}}";
 }
 
-// The live bytes as a counter, no more often than a reader can see.
+// The live bytes as a counter, limited to a visible resolution.
 void Renderer::count(const Event& event, std::string* out) {
   const auto bytes = static_cast<std::int64_t>(event.bytes);
   std::int64_t& live = live_bytes_[event.device];
@@ -124,7 +125,7 @@ void Renderer::count(const Event& event, std::string* out) {
 
 void Renderer::render_json(const Event& event, std::string* out) {
   if (event.action == Action::allocate || event.action == Action::free) count(event, out);
-  if (event.action == Action::free) return;  // shown when it is done
+  if (event.action == Action::free) return;  // shown by its free_done
   name_thread(event.tid, out);
   const char* name = event.action == Action::allocate           ? "malloc"
                      : event.action == Action::allocate_failure ? "malloc failed"

@@ -1,5 +1,6 @@
-// Traces as text: the table that RMM's logging adaptor writes and its replay benchmark reads, and
-// the JSON that chrome://tracing and Perfetto read.
+// SPDX-License-Identifier: Apache-2.0
+// Formats of traces: the table of RMM's logging adaptor, for RMM's replay benchmark, and the JSON
+// of chrome://tracing and Perfetto.
 #pragma once
 
 #include <array>
@@ -13,14 +14,14 @@ namespace cupool::trace {
 
 enum class Format { rmm_csv, chrome_json };
 
-/// The format that a file's name asks for: `.json` is Chrome's, any other RMM's.
+/// The format of a file by its name: `.json` is Chrome's, any other RMM's.
 Format format_of(const std::string& path);
 
-/// Renders events in the order of their times. Not thread-safe. Throws only std::bad_alloc.
+/// Renders events ordered by time. Not thread-safe. Throws only std::bad_alloc.
 class Renderer {
  public:
-  /// `wall_ns` is the wall time (since 1970) of the monotonic time `monotonic_ns`; `process` is
-  /// shown as the process' name.
+  /// `wall_ns` is the wall time (since 1970) of the monotonic time `monotonic_ns`; `process` is the
+  /// displayed name of the process.
   Renderer(Format format, std::uint64_t wall_ns, std::uint64_t monotonic_ns, int pid,
            std::string process);
 
@@ -40,11 +41,11 @@ class Renderer {
   const std::uint64_t monotonic_ns_;
   const int pid_;
   const std::string process_;
-  std::uint64_t second_ = UINT64_MAX;  ///< whose clock time is at hand
+  std::uint64_t second_ = UINT64_MAX;  ///< the second whose clock time is cached
   std::string clock_;
   std::map<int, bool> named_threads_;
   std::map<int, std::int64_t> live_bytes_;   ///< by device
-  std::map<int, std::uint64_t> counted_at_;  ///< when they were last shown
+  std::map<int, std::uint64_t> counted_at_;  ///< time of the last counter event
 };
 
 }  // namespace cupool::trace

@@ -1,5 +1,6 @@
-// Live allocations in shards by address, each with the number of its call site. A small filter in
-// front answers most frees where only a sample is kept.
+// SPDX-License-Identifier: Apache-2.0
+// Live allocations in shards by address, each with the number of its call site. For a sample, a
+// small filter in front answers most frees.
 #include "trace/leaks.h"
 
 #include <algorithm>
@@ -45,11 +46,11 @@ struct HashOfStack {
   }
 };
 
-// What an address means is found out when a site is new: its module may be unloaded later.
+// Addresses are resolved when a site is new: its module may be unloaded later.
 struct Sites {
   std::mutex mutex;
   std::unordered_map<CallStack, std::size_t, HashOfStack> numbers;
-  std::deque<std::vector<stats::LeakFrame>> frames{{}};  // the first: beyond kMostSites
+  std::deque<std::vector<stats::LeakFrame>> frames{{}};  // the first is for sites beyond kMostSites
 };
 
 struct State {
@@ -65,7 +66,7 @@ std::uint64_t mixed(std::uint64_t address) {
   return (address >> 9) * std::uint64_t{0x9e3779b97f4a7c15};  // addresses are 512 bytes apart
 }
 
-// Not every n-th: programs allocate in loops.
+// Random, not every n-th: programs allocate in loops.
 bool is_sampled(std::uint64_t one_in) {
   if (one_in <= 1) return true;
   static thread_local std::uint64_t random = 0;
@@ -83,14 +84,15 @@ std::size_t site_of(Sites& sites, const CallStack& stack) {
     if (found != sites.numbers.end()) return found->second;
     if (sites.numbers.size() >= kMostSites) return 0;
   }
-  std::vector<stats::LeakFrame> frames = frames_of(stack);  // asks the dynamic linker: no lock held
+  std::vector<stats::LeakFrame> frames =
+      frames_of(stack);  // calls the dynamic linker: no lock held
   const std::lock_guard<std::mutex> lock(sites.mutex);
   const auto [place, added] = sites.numbers.emplace(stack, sites.frames.size());
   if (added) sites.frames.push_back(std::move(frames));
   return place->second;
 }
 
-// Sites that differ only in what is not shown are one.
+// Sites that differ only in hidden frames are merged.
 using Key = std::tuple<int, std::vector<std::tuple<std::string, std::uint64_t>>>;
 
 Key key_of(int device, const std::vector<stats::LeakFrame>& frames) {

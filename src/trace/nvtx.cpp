@@ -1,5 +1,6 @@
-// NVTX version 3, header-only: without a tool each call is a look at a null pointer. A tool comes
-// by NVTX_INJECTION64_PATH; nothing is linked.
+// SPDX-License-Identifier: Apache-2.0
+// NVTX version 3, header-only: without a tool each call checks a null pointer.
+// NVTX_INJECTION64_PATH names a tool; nothing is linked.
 #include "trace/nvtx.h"
 
 #include <nvtx3/nvToolsExt.h>
@@ -77,7 +78,7 @@ void nvtx_changed(const Memory& memory, bool allocated) noexcept {
   }
   char name[48];
   std::snprintf(name, sizeof name, "live bytes of device %d", memory.device);
-  // Blocks of the time before there was somebody to count may be freed later.
+  // Blocks allocated before counting began may be freed later.
   nvtxEventAttributes_t attributes = attributes_of(live < 0 ? 0 : static_cast<std::uint64_t>(live));
   attributes.messageType = NVTX_MESSAGE_TYPE_ASCII;
   attributes.message.ascii = name;

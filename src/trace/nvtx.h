@@ -1,4 +1,5 @@
-// Ranges and marks for Nsight Systems and other NVTX tools (CUPOOL_NVTX), in a domain of our own.
+// SPDX-License-Identifier: Apache-2.0
+// Ranges and marks for Nsight Systems and other NVTX tools (CUPOOL_NVTX), in cupool's own domain.
 #pragma once
 
 #include <cstdint>
@@ -7,15 +8,16 @@
 
 namespace cupool::trace {
 
-/// Finds the tool that this process runs under, if any. To be called once.
+/// Finds this process's NVTX tool, if any. To be called once.
 void start_nvtx() noexcept;
 
-/// A range of the calling thread with a number of bytes; each begin has its end on the same thread.
+/// A range of the calling thread with a number of bytes. Each begin needs an end on the same
+/// thread.
 void nvtx_begin_malloc(std::uint64_t bytes) noexcept;
 void nvtx_begin_free(std::uint64_t bytes) noexcept;
 void nvtx_end() noexcept;
 
-/// Marks the live bytes of a device after they have changed, at most once in 100 us.
+/// Marks the live bytes of a device after a change, at most once per 100 us.
 void nvtx_changed(const Memory& memory, bool allocated) noexcept;
 
 }  // namespace cupool::trace

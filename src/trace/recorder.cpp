@@ -1,6 +1,7 @@
-// An event is stamped and stored under its buffer's lock, which nobody else wants but who empties
-// all buffers. So whatever is stored in a buffer after it was emptied is younger than the moment at
-// which emptying began: up to that moment the merged order is final and can be written.
+// SPDX-License-Identifier: Apache-2.0
+// An event gets its time and is stored under its buffer's lock; only a flush of all buffers
+// contends for it. So an event stored after its buffer was flushed is later than the begin of that
+// flush: up to then the merged order is final and can be written.
 #include "trace/recorder.h"
 
 #include <errno.h>
@@ -23,6 +24,7 @@
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/path_pattern.h"
+#include "util/standard_error.h"
 #include "util/write_all.h"
 
 namespace cupool::trace {
@@ -31,7 +33,7 @@ namespace {
 
 constexpr std::size_t kBufferEvents = 2048;
 
-// Of one thread at a time; one whose thread has ended is used again. Never freed.
+// The buffer of one thread at a time; reused after the thread has ended. Never freed.
 struct alignas(128) Buffer {
   std::atomic<bool> locked{false};
   std::atomic<bool> in_use{true};
@@ -55,7 +57,7 @@ class BufferLock {
   Buffer& buffer_;
 };
 
-// The file and what waits for it; under file_mutex.
+// The file and its waiting events; protected by file_mutex.
 struct File {
   File(std::string file_path, std::uint64_t limit)
       : path(std::move(file_path)),
@@ -68,11 +70,11 @@ struct File {
   const std::uint64_t limit_bytes;
   const Format format;
   Renderer renderer;
-  std::vector<Event> waiting;  // recorded, but not yet final in their order
+  std::vector<Event> waiting;  // recorded; their order is not final yet
   std::uint64_t bytes = 0;
   std::uint64_t events = 0;
   std::uint64_t dropped = 0;
-  bool closed = false;  // finished, full, or the disk is
+  bool closed = false;  // finished, or file or disk full
 };
 
 std::mutex file_mutex;
@@ -121,20 +123,20 @@ void warn_of_failure(const File& failed, int cause) {
                    std::strerror(cause));
 }
 
-// Rendered events, and where in the text each of them ends.
+// Rendered events, and the end of each one in the text.
 struct Batch {
   std::string text;
   std::vector<std::size_t> ends;
 };
 
-// How many bytes of a batch are whole events, of those that were written.
+// The bytes of complete events among the written bytes of a batch.
 std::size_t whole_bytes(const Batch& batch, std::size_t written) {
   const auto cut = std::upper_bound(batch.ends.begin(), batch.ends.end(), written);
   return cut == batch.ends.begin() ? 0 : *(cut - 1);
 }
 
-// Takes the last `bytes` off a file: readers refuse all of a trace that ends within a row. What is
-// no file (a FIFO) keeps them.
+// Removes the last `bytes` of a file: readers refuse a trace with a partial row. Only for regular
+// files (not a FIFO).
 void take_back(int fd, std::size_t bytes) {
   struct stat status {};
   if (bytes == 0 || ::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) return;
@@ -142,20 +144,21 @@ void take_back(int fd, std::size_t bytes) {
   if (left < 0 || ::ftruncate(fd, left) != 0) CUPOOL_LOG(warn, "the trace ends within a row");
 }
 
-// Opened for each write: a descriptor kept open could be closed by the program and its number given
-// to one of the program's own files. Where not all can be written, whole events stay.
+// Opened for each write: the program could close a descriptor kept open, and its number could
+// become one of the program's files. After a partial write, only complete events remain.
 bool append(File& to, const Batch& batch) {
   const int flags =
       O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (to.bytes == 0 ? O_TRUNC : O_APPEND);
-  const int fd = ::open(to.path.c_str(), flags, 0666);
+  const int named = util::descriptor_named(to.path);
+  const int fd = named >= 0 ? -1 : ::open(to.path.c_str(), flags, 0666);
+  const char* const text = batch.text.data();
   std::size_t written = 0;
-  const bool all = fd >= 0 && util::write_all(fd, batch.text.data(), batch.text.size(), &written);
+  const bool all = named >= 0 ? util::write_descriptor(named, text, batch.text.size(), &written)
+                              : fd >= 0 && util::write_all(fd, text, batch.text.size(), &written);
   const int cause = errno;
   const std::size_t kept = all ? written : whole_bytes(batch, written);
-  if (fd >= 0) {
-    take_back(fd, written - kept);
-    ::close(fd);
-  }
+  take_back(named >= 0 ? named : fd, written - kept);
+  if (fd >= 0) ::close(fd);
   if (!all) warn_of_failure(to, cause);
   to.bytes += kept;
   to.events += static_cast<std::uint64_t>(
@@ -163,7 +166,7 @@ bool append(File& to, const Batch& batch) {
   return all;
 }
 
-// Writes `events`, in their order, as far as there is room.
+// Writes `events` in order, while there is room.
 void write_events(File& to, const Event* first, const Event* last) {
   Batch batch;
   if (to.bytes == 0 && first != last) batch.text = to.renderer.header();
@@ -182,7 +185,7 @@ void write_events(File& to, const Event* first, const Event* last) {
     batch.ends.push_back(batch.text.size());
   }
   if (batch.text.empty()) {
-    to.events += batch.ends.size();  // frees, which Chrome's format shows when they are done
+    to.events += batch.ends.size();  // frees; Chrome's format shows them when done
   } else if (!append(to, batch)) {
     to.closed = true;
   }
@@ -203,7 +206,7 @@ void take_all(File& to) {
 
 void write_final(File& to, std::uint64_t final_ns) {
   const auto earlier = [](const Event& a, const Event& b) {
-    // An address that is free at the same nanosecond was free before it was handed out.
+    // If a free and an allocation of an address have the same time, the free comes first.
     if (a.time_ns != b.time_ns) return a.time_ns < b.time_ns;
     return a.action == Action::free && b.action != Action::free;
   };
@@ -237,7 +240,7 @@ void record(Event event) noexcept {
   bool full = false;
   {
     const BufferLock lock(*buffer);
-    if (buffer->size == kBufferEvents) {  // what could not be written is dropped
+    if (buffer->size == kBufferEvents) {  // events that could not be written are dropped
       unbuffered.fetch_add(1, std::memory_order_relaxed);
       return;
     }

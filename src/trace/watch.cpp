@@ -1,4 +1,5 @@
-// Tells each watcher what it wants to know.
+// SPDX-License-Identifier: Apache-2.0
+// Notifies each watcher.
 #include "trace/watch.h"
 
 #include "trace/leaks.h"
@@ -61,7 +62,7 @@ void note_free_done(const Memory& memory, std::uint64_t start_ns) noexcept {
   }
 }
 
-// A free by another name.
+// Watchers see it as a free.
 void note_lost(const Memory& memory) noexcept {
   note_free(memory);
 }

@@ -1,5 +1,6 @@
-// Who wants to know of every allocation and free of the program: the trace, the list of leaks,
-// NVTX. Where nobody does, a call pays for one look at one flag.
+// SPDX-License-Identifier: Apache-2.0
+// Watchers of every allocation and free of the program: the trace, the list of leaks, NVTX. Without
+// watchers, a call costs one check of a flag.
 #pragma once
 
 #include <atomic>
@@ -22,7 +23,7 @@ inline bool watching(Watcher watcher) noexcept {
   return (detail::watchers.load(std::memory_order_relaxed) & watcher) != 0;
 }
 
-/// From now on this one is told. Thread-safe.
+/// Turns a watcher on. Thread-safe.
 void add_watcher(Watcher watcher) noexcept;
 
 /// Memory of the program.
@@ -32,17 +33,17 @@ struct Memory {
   int device = -1;
 };
 
-/// Each is called by the thread that allocates or frees; `start_ns` is when its call began
+/// To be called by the thread that allocates or frees; `start_ns` is the begin of its call
 /// (util/clock.h). Thread-safe. Never throw.
 void note_allocation(const Memory& memory, std::uint64_t start_ns) noexcept;
 void note_allocation_failure(std::uint64_t bytes, std::uint64_t start_ns) noexcept;
-/// Before the free: afterwards the address may be another thread's at once.
+/// To be called before the free: afterwards the address may belong to another thread at once.
 void note_free(const Memory& memory) noexcept;
 void note_free_done(const Memory& memory, std::uint64_t start_ns) noexcept;
-/// The memory went away with its context.
+/// The memory was lost with its context.
 void note_lost(const Memory& memory) noexcept;
 
-/// The range of a call in NVTX, for the life of an object; nothing where nobody asked for NVTX.
+/// The NVTX range of a call, for the lifetime of the object; no effect without NVTX.
 class CallRange {
  public:
   enum class Call { malloc, free };

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clocks: monotonic time for durations, wall time for the report's heading.
 // One place, so that every duration in the statistics comes from the same clock.
 #pragma once

@@ -1,10 +1,11 @@
-// The newest CUDA whose driver functions were looked through for what the engine has to see: such a
-// one is hooked by src/entry/hooks.def, or guarded (src/entry/newer.h).
+// SPDX-License-Identifier: Apache-2.0
+// The newest CUDA release whose driver functions were reviewed. Functions that the engine has to
+// see are hooked (src/entry/hooks.def), newer ones guarded (src/entry/newer.h).
 #pragma once
 
 namespace cupool::util {
 
-/// As cuDriverGetVersion says it: 1000 for each major, 10 for each minor.
+/// As cuDriverGetVersion returns it: 1000 * major + 10 * minor.
 inline constexpr int kNewestKnownCuda = 13050;
 
 }  // namespace cupool::util

@@ -1,6 +1,7 @@
-// The logger: a private spdlog logger, made on the first message and never destroyed.
-// Not in spdlog's registry (the program may have its own spdlog), not destroyed at exit (messages
-// come until the last instruction), and left behind in a forked child (its lock may be held).
+// SPDX-License-Identifier: Apache-2.0
+// The logger: a private spdlog logger, created with the first message and never destroyed. It is
+// not in spdlog's registry (the program may have its own spdlog), outlives exit (messages come
+// until the last instruction), and is abandoned in a forked child (its lock may be held).
 #include "util/log.h"
 
 #include <errno.h>
@@ -22,6 +23,8 @@
 
 #include "util/clock.h"
 #include "util/path_pattern.h"
+#include "util/standard_error.h"
+#include "util/text.h"
 #include "util/write_all.h"
 
 namespace cupool::log {
@@ -32,10 +35,12 @@ std::atomic<int> threshold{static_cast<int>(Level::warn)};
 
 namespace {
 
-// One configuration and its logger. Superseded ones stay, and stay reachable: another thread may be
-// in the middle of a message with them.
+// One configuration and its logger. Replaced ones stay reachable: another thread may be writing a
+// message with them.
 struct Destination {
   std::string file_pattern;  // empty: standard error
+  std::string path;          // the same for `process`
+  pid_t process = 0;
   std::atomic<spdlog::logger*> logger{nullptr};
   spdlog::logger* parents_logger = nullptr;  // in a forked child
   const Destination* previous = nullptr;
@@ -44,8 +49,77 @@ struct Destination {
 std::atomic<Destination*> g_destination{nullptr};
 std::atomic<bool> g_told_unwritable{false};
 
-// Opens its file for each line: a descriptor kept open could be closed by the program (daemons
-// close all) and its number given to one of the program's own files.
+// A destination of messages. After a wait in vain, further messages are tried without a wait, until
+// one is accepted: otherwise a stopped reader would cost the program two seconds per message.
+class Outlet {
+ public:
+  // `write(patience_ms)` returns whether all was written; else errno has the cause.
+  template <typename Write>
+  bool try_to(const Write& write) noexcept {
+    const bool written = write(full_.load(std::memory_order_relaxed) ? 0 : util::kWritePatienceMs);
+    if (written || errno == EAGAIN) full_.store(!written, std::memory_order_relaxed);
+    return written;
+  }
+  void forget() noexcept { full_.store(false, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<bool> full_{false};
+};
+
+Outlet g_file;
+Outlet g_standard_error;
+
+void write_to_standard_error(const char* data, std::size_t size) {
+  g_standard_error.try_to([&](int patience_ms) {
+    return util::write_descriptor(STDERR_FILENO, data, size, nullptr, patience_ms);
+  });
+}
+
+// Uses no heap, hence not util::printable(): a name must not control a terminal.
+void warn_of_file(const char* path, int cause) {
+  char name[301] = {};
+  for (std::size_t i = 0; i + 1 < sizeof name && path[i] != '\0'; ++i) {
+    const auto character = static_cast<unsigned char>(path[i]);
+    name[i] = character < 0x20 || character == 0x7f ? '?' : path[i];
+  }
+  char text[512];
+  const int length = std::snprintf(
+      text, sizeof text,
+      "cupool[%d] warning: cannot write CUPOOL_LOG_FILE %s: %s; using standard error\n",
+      static_cast<int>(::getpid()), name, std::strerror(cause));
+  if (length > 0) {
+    write_to_standard_error(text, std::min(static_cast<std::size_t>(length), sizeof text - 1));
+  }
+}
+
+// Opened for each line: the program could close a descriptor kept open (daemons close all), and its
+// number could become one of the program's files.
+bool append_to_file(const char* path, const char* data, std::size_t size) {
+  const int named = util::descriptor_named(path);
+  const int fd =
+      named >= 0
+          ? -1
+          : ::open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
+  const bool written = g_file.try_to([&](int patience_ms) {
+    if (named >= 0) return util::write_descriptor(named, data, size, nullptr, patience_ms);
+    return fd >= 0 && util::write_all(fd, data, size, nullptr, patience_ms);
+  });
+  const int cause = errno;
+  if (fd >= 0) ::close(fd);
+  if (!written && !g_told_unwritable.exchange(true, std::memory_order_relaxed)) {
+    warn_of_file(path, cause);
+  }
+  return written;
+}
+
+// Writes to the file, or to standard error if there is none or it cannot be written. Uses no lock
+// and no heap.
+void write_line(const char* path, const char* data, std::size_t size) {
+  if (*path == '\0' || !append_to_file(path, data, size)) {
+    write_to_standard_error(data, size);
+  }
+}
+
 class LineSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit LineSink(std::string path) : path_(std::move(path)) {}
@@ -54,38 +128,16 @@ class LineSink final : public spdlog::sinks::base_sink<std::mutex> {
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
-    if (path_.empty() || !append_to_file(line.data(), line.size())) {
-      util::write_all(STDERR_FILENO, line.data(), line.size());
-    }
+    write_line(path_.c_str(), line.data(), line.size());
   }
   void flush_() override {}
 
  private:
-  bool append_to_file(const char* data, std::size_t size) {
-    const int fd =
-        ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666);
-    const bool written = fd >= 0 && util::write_all(fd, data, size);
-    const int cause = errno;
-    if (fd >= 0) ::close(fd);
-    if (!written && !g_told_unwritable.exchange(true, std::memory_order_relaxed)) {
-      char text[512];
-      const int length = std::snprintf(
-          text, sizeof text,
-          "cupool[%d] warning: cannot write CUPOOL_LOG_FILE %.300s: %s; using standard error\n",
-          static_cast<int>(::getpid()), path_.c_str(), std::strerror(cause));
-      if (length > 0) {
-        util::write_all(STDERR_FILENO, text,
-                        std::min(static_cast<std::size_t>(length), sizeof text - 1));
-      }
-    }
-    return written;
-  }
-
   const std::string path_;
 };
 
-// In the child no other thread lives on, so a lock that one of them held would stay held: begin
-// anew. The parent's logger is left behind, not destroyed; destroying would need that lock.
+// No other thread exists in the child, so a lock held by one would stay held: start afresh. The
+// parent's logger is abandoned, since destroying it would need that lock.
 void start_anew_in_child() {
   Destination* destination = g_destination.load(std::memory_order_relaxed);
   if (destination != nullptr) {
@@ -93,8 +145,8 @@ void start_anew_in_child() {
   }
 }
 
-// Registers the fork handler with the first message: a process that says nothing has none.
-// An atomic flag, not std::call_once: a fork in the middle of that would leave the child waiting.
+// Registers the fork handler with the first message: a silent process has none. An atomic flag, not
+// std::call_once: a fork during that would leave the child waiting.
 void register_fork_handler() {
   static std::atomic<bool> registered{false};
   if (!registered.exchange(true, std::memory_order_acq_rel)) {
@@ -102,10 +154,12 @@ void register_fork_handler() {
   }
 }
 
-// Puts a new destination in place, or, if `only_if_none`, keeps the one that another thread put.
+// Installs a new destination. With `only_if_none`, keeps one that another thread has installed.
 Destination* put_destination(std::string file_pattern, bool only_if_none) {
   auto made = std::make_unique<Destination>();
+  made->path = util::expand_path_pattern(file_pattern, util::wall_ns());
   made->file_pattern = std::move(file_pattern);
+  made->process = ::getpid();
   Destination* current = g_destination.load(std::memory_order_acquire);
   do {
     if (only_if_none && current != nullptr) return current;
@@ -114,22 +168,26 @@ Destination* put_destination(std::string file_pattern, bool only_if_none) {
   return made.release();
 }
 
-std::unique_ptr<spdlog::logger> make_logger(const std::string& file_pattern) {
-  auto sink = std::make_shared<LineSink>(util::expand_path_pattern(file_pattern, util::wall_ns()));
+std::unique_ptr<spdlog::logger> make_logger(const Destination& destination) {
+  std::string path = destination.path;
+  if (destination.process != ::getpid()) {  // a forked child: its file may have another name
+    path = util::expand_path_pattern(destination.file_pattern, util::wall_ns());
+  }
+  auto sink = std::make_shared<LineSink>(std::move(path));
   auto logger = std::make_unique<spdlog::logger>("cupool", std::move(sink));
   logger->set_pattern("cupool[%P] %l: %v");
   logger->set_level(spdlog::level::trace);  // detail::threshold decides
   return logger;
 }
 
-// The logger, made if there is none. Two threads may make one each; the later is dropped.
+// The logger, created if there is none. Two threads may create one each; the later one is dropped.
 spdlog::logger* logger() {
   Destination* destination = g_destination.load(std::memory_order_acquire);
   if (destination == nullptr) destination = put_destination({}, true);
   spdlog::logger* current = destination->logger.load(std::memory_order_acquire);
   if (current != nullptr) return current;
   register_fork_handler();
-  std::unique_ptr<spdlog::logger> made = make_logger(destination->file_pattern);
+  std::unique_ptr<spdlog::logger> made = make_logger(*destination);
   if (destination->logger.compare_exchange_strong(current, made.get(), std::memory_order_acq_rel)) {
     return made.release();
   }
@@ -160,8 +218,10 @@ void configure(Level level, const char* file_pattern) noexcept {
   try {
     put_destination(file_pattern == nullptr ? "" : file_pattern, false);
     g_told_unwritable.store(false, std::memory_order_relaxed);
+    g_file.forget();
+    g_standard_error.forget();
   } catch (...) {
-    // No memory for the file's name: messages go on where they went.
+    // No memory for the file's name: messages keep their destination.
   }
   detail::threshold.store(static_cast<int>(level), std::memory_order_relaxed);
 }
@@ -177,10 +237,27 @@ void write(Level level, const char* format, ...) noexcept {
   if (length >= 0 && level != Level::off) {
     try {
       const std::size_t kept = std::min(static_cast<std::size_t>(length), sizeof text - 1);
-      logger()->log(spdlog_level(level), spdlog::string_view_t(text, kept));
+      // Contains names and values from the user's environment: none may control a terminal.
+      logger()->log(spdlog_level(level), util::printable({text, kept}));
     } catch (...) {
-      // A message is never the program's error.
+      // A failed message is not an error of the program.
     }
+  }
+  errno = saved_errno;
+}
+
+void write_at_once(Level level, const char* text) noexcept {
+  if (!enabled(level)) return;
+  const int saved_errno = errno;
+  const Destination* destination = g_destination.load(std::memory_order_acquire);
+  const spdlog::string_view_t name = spdlog::level::to_string_view(spdlog_level(level));
+  char line[2001];
+  const int length =
+      std::snprintf(line, sizeof line, "cupool[%d] %.*s: %s\n", static_cast<int>(::getpid()),
+                    static_cast<int>(name.size()), name.data(), text);
+  if (length > 0) {
+    write_line(destination == nullptr ? "" : destination->path.c_str(), line,
+               std::min(static_cast<std::size_t>(length), sizeof line - 1));
   }
   errno = saved_errno;
 }

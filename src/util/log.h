@@ -1,14 +1,14 @@
-// Messages to the person who runs the program: levels, one line each, standard error or a file.
-// A preloaded library is a guest: nothing exists before the first message, a disabled message costs
-// one relaxed load, and a forked child never meets a lock that its parent held.
+// SPDX-License-Identifier: Apache-2.0
+// Messages to the user of the program: levels, one line each, to standard error or a file. A
+// preloaded library is a guest: nothing is created before the first message, a disabled message
+// costs one relaxed load, and a forked child never waits for a lock of its parent.
 #pragma once
 
 #include <atomic>
 
 namespace cupool::log {
 
-/// How much is said. A message is written if its level is at most the configured one; `off` is
-/// silence.
+/// Verbosity. A message is written if its level is at most the configured one; `off` writes none.
 enum class Level : int { off = 0, error, warn, info, debug, trace };
 
 namespace detail {
@@ -16,10 +16,11 @@ extern std::atomic<int> threshold;
 }
 
 /// Sets the level and the destination: `file_pattern` (see util/path_pattern.h) or, if null or
-/// empty, standard error. Nothing is opened here; the file is opened for each message (appended to,
-/// closed again), so that a program which closes or reuses descriptors loses nothing. A file that
-/// cannot be written is reported once on standard error, which then takes the messages.
-/// Thread-safe; the default is `warn` on standard error. Never throws.
+/// empty, standard error. Nothing is opened here. Each message opens the file, appends and closes
+/// it, so a program that closes or reuses descriptors loses nothing. If the file cannot be written,
+/// standard error gets one warning and then the messages. A full destination (a FIFO) is waited for
+/// once, for two seconds, and again only after it has accepted a message. Thread-safe; the default
+/// is `warn` on standard error. Never throws.
 void configure(Level level, const char* file_pattern) noexcept;
 
 /// Whether a message of this level would be written. One relaxed load. Thread-safe.
@@ -29,9 +30,14 @@ inline bool enabled(Level level) noexcept {
 }
 
 /// Writes `cupool[pid] warning: text` as one write(2), so that lines of several threads and
-/// processes do not mix. Text beyond 2000 bytes is cut. Keeps errno. Thread-safe, safe in a forked
-/// child; not async-signal-safe. Never throws: a message that cannot be written is dropped.
+/// processes do not mix. Text is truncated after 2000 bytes. Preserves errno. Thread-safe, safe in
+/// a forked child; not async-signal-safe. Never throws: a message that cannot be written is
+/// dropped.
 void write(Level level, const char* format, ...) noexcept __attribute__((format(printf, 2, 3)));
+
+/// The same for an unformatted text, if the level is enabled, without lock and heap: for the end of
+/// a process, where both may be held for ever.
+void write_at_once(Level level, const char* text) noexcept;
 
 }  // namespace cupool::log
 
@@ -44,8 +50,8 @@ void write(Level level, const char* format, ...) noexcept __attribute__((format(
     }                                                                 \
   } while (0)
 
-/// A warning that this place in the source gives once in the life of the process (a forked child
-/// inherits that it was given). Thread-safe.
+/// A warning that this place in the source writes once per process; a forked child inherits that.
+/// Thread-safe.
 #define CUPOOL_WARN_ONCE(...)                                         \
   do {                                                                \
     static ::std::atomic<bool> cupool_warned{false};                  \

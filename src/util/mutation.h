@@ -1,6 +1,6 @@
-// Faults that tests put into the engine on purpose, to see that they are found. Only a library
-// built with CUPOOL_MUTATIONS has them; in the shipped one each is the constant false, and a test
-// looks.
+// SPDX-License-Identifier: Apache-2.0
+// Mutation testing: faults in the engine that the tests have to find. Only a library built with
+// CUPOOL_MUTATIONS has them. In the shipped one each is the constant false, which a test checks.
 #pragma once
 
 #ifdef CUPOOL_MUTATIONS
@@ -10,7 +10,8 @@
 
 namespace cupool::util {
 
-/// Whether CUPOOL_TEST_MUTATION names this fault. Read at each call: tests are not in a hurry.
+/// Whether CUPOOL_TEST_MUTATION names this fault. Reads the environment at each call: speed does
+/// not matter in tests.
 inline bool mutated(const char* name) {
   const char* wanted = std::getenv("CUPOOL_TEST_MUTATION");
   return wanted != nullptr && std::strcmp(wanted, name) == 0;

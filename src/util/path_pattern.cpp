@@ -1,4 +1,5 @@
-// Expansion of the % letters in file names; the rank comes from whichever launcher started us.
+// SPDX-License-Identifier: Apache-2.0
+// Expansion of the % letters in file names, with the rank of the launcher that started the process.
 #include "util/path_pattern.h"
 
 #include <time.h>
@@ -11,7 +12,7 @@ namespace cupool::util {
 
 namespace {
 
-// Environment and host name go into a file's name: they must not choose its directory.
+// Environment and host name become part of a file's name: they must not choose its directory.
 std::string as_file_name(std::string text) {
   std::replace(text.begin(), text.end(), '/', '_');
   return text;
@@ -34,8 +35,8 @@ std::string compact_local_time(std::uint64_t wall_ns) {
 }  // namespace
 
 std::string launcher_rank() {
-  // The nearest launcher counts. torchrun stands between a batch system and the program: inside a
-  // Slurm job or under mpirun all of its workers inherit one and the same outer rank.
+  // The nearest launcher counts. torchrun runs between a batch system and the program: in a Slurm
+  // job or under mpirun all of its workers inherit the same outer rank.
   if (!variable("TORCHELASTIC_RUN_ID").empty() || !variable("LOCAL_RANK").empty()) {
     std::string rank = variable("RANK");
     if (!rank.empty()) return rank;
@@ -54,6 +55,18 @@ std::string host_name() {
   char name[256] = {};
   if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";
   return name;
+}
+
+std::string absolute_pattern(std::string_view pattern) {
+  char folder[4096];
+  std::string absolute;
+  if (!pattern.empty() && pattern[0] != '/' && ::getcwd(folder, sizeof folder) != nullptr) {
+    for (const char* letter = folder; *letter != '\0'; ++letter) {
+      absolute.append(*letter == '%' ? 2 : 1, *letter);  // no pattern in the folder's name
+    }
+    absolute += '/';
+  }
+  return absolute.append(pattern);
 }
 
 std::string expand_path_pattern(std::string_view pattern, std::uint64_t wall_ns) {

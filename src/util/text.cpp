@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text functions without locale or state.
 #include "util/text.h"
 
@@ -27,14 +28,14 @@ struct Unit {
   double size;
 };
 
-// Two decimals below 10, one below 100, none from there. A value that rounds up to the next unit
-// ("1024 KiB") is shown in that unit.
+// Two decimals below 10, one below 100, none above. A value that rounds up to the next unit ("1024
+// KiB") is shown in that unit.
 template <std::size_t N>
 std::string in_units(double value, const Unit (&units)[N], double step) {
   std::size_t i = 0;
   while (i + 1 < N && value / units[i].size >= step - 0.5) ++i;
   const double scaled = value / units[i].size;
-  // The bounds are those at which rounding adds a digit.
+  // At these bounds rounding adds a digit.
   const int decimals = scaled < 9.995 ? 2 : scaled < 99.95 ? 1 : 0;
   return formatted("%.*f %s", decimals, scaled, units[i].name);
 }
@@ -84,6 +85,57 @@ std::string_view trim(std::string_view text) {
   const std::size_t first = text.find_first_not_of(blanks);
   if (first == std::string_view::npos) return {};
   return text.substr(first, text.find_last_not_of(blanks) - first + 1);
+}
+
+namespace {
+
+// The length of a UTF-8 sequence that begins with `first`; 0: invalid.
+std::size_t sequence_length(unsigned char first) {
+  if (first < 0x80) return 1;
+  if (first >= 0xc2 && first <= 0xdf) return 2;
+  if (first >= 0xe0 && first <= 0xef) return 3;
+  return first >= 0xf0 && first <= 0xf4 ? 4 : 0;
+}
+
+// The length of the UTF-8 character at the beginning of `text`, which is not empty; 0: invalid.
+// Overlong forms, surrogates and values beyond U+10FFFF are invalid.
+std::size_t character_length(std::string_view text) {
+  const auto byte = [text](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const std::size_t length = sequence_length(byte(0));
+  if (length > text.size()) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  if (length < 2) return length;
+  const bool excluded = (byte(0) == 0xe0 && byte(1) < 0xa0) ||
+                        (byte(0) == 0xed && byte(1) > 0x9f) ||
+                        (byte(0) == 0xf0 && byte(1) < 0x90) || (byte(0) == 0xf4 && byte(1) > 0x8f);
+  return excluded ? 0 : length;
+}
+
+bool is_control(std::string_view character) {
+  const auto first = static_cast<unsigned char>(character[0]);
+  if (character.size() == 1) return first < ' ' || first == 0x7f;
+  return first == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0;
+}
+
+}  // namespace
+
+std::string printable(std::string_view text, bool keep_line_ends) {
+  std::string shown;
+  shown.reserve(text.size());
+  while (!text.empty()) {
+    const std::size_t length = character_length(text);
+    const std::string_view character = text.substr(0, std::max<std::size_t>(length, 1));
+    const bool line_end = keep_line_ends && character == "\n";
+    if (length == 0 || (is_control(character) && !line_end)) {
+      shown += '?';
+    } else {
+      shown += character;
+    }
+    text.remove_prefix(character.size());
+  }
+  return shown;
 }
 
 std::string to_lower(std::string_view text) {

@@ -1,5 +1,6 @@
-// Writing with SIGPIPE and SIGXFSZ held back: blocked for this thread, and taken if the write
-// raised one.
+// SPDX-License-Identifier: Apache-2.0
+// Writes without SIGPIPE and SIGXFSZ: blocked for this thread, and consumed if the write raised
+// one.
 #include "util/write_all.h"
 
 #include <errno.h>
@@ -13,11 +14,9 @@ namespace cupool::util {
 
 namespace {
 
-constexpr int kPatienceMs = 2000;
-
-// Blocks, in this thread for its lifetime, the signals that a failing write raises: SIGPIPE of a
-// pipe that nobody reads, SIGXFSZ of a file past RLIMIT_FSIZE. They are directed to the thread that
-// wrote, so taking them here takes nobody else's; one that was pending before stays.
+// For its lifetime, blocks in this thread the signals of a failed write: SIGPIPE of a pipe without
+// a reader, SIGXFSZ of a file past RLIMIT_FSIZE. The kernel directs them to the writing thread, so
+// consuming them here takes no other thread's signal. One that was pending before stays.
 class SignalsHeldBack {
  public:
   SignalsHeldBack() noexcept {
@@ -59,7 +58,8 @@ class SignalsHeldBack {
 
 }  // namespace
 
-bool write_all(int fd, const char* data, std::size_t size, std::size_t* taken) noexcept {
+bool write_all(int fd, const char* data, std::size_t size, std::size_t* taken,
+               int patience_ms) noexcept {
   std::size_t nobody_asks = 0;
   if (taken == nullptr) taken = &nobody_asks;
   *taken = 0;
@@ -75,7 +75,7 @@ bool write_all(int fd, const char* data, std::size_t size, std::size_t* taken) n
     if (written < 0 && errno == EINTR) continue;
     if (written < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       pollfd room{fd, POLLOUT, 0};
-      if (::poll(&room, 1, kPatienceMs) > 0) continue;
+      if (::poll(&room, 1, patience_ms) > 0) continue;
       errno = EAGAIN;
     }
     return false;

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The limits, from the settings and the present statistics.
+#include "engine/backend/budget.h"
+
+#include <algorithm>
+
+#include "engine/backend/pool_backend.h"
+#include "stats/pool_growth.h"
+
+namespace cupool::engine {
+
+std::uint64_t Budget::footprint() const {
+  const auto peak = static_cast<std::uint64_t>(stats_.value(stats::Gauge::application_bytes).peak);
+  return peak + peak / 8 + stats::kPoolGrowthStep + limits_.max_pending;
+}
+
+std::uint64_t Budget::pending_bound(std::uint64_t except) const {
+  const stats::GaugeValue application = stats_.value(stats::Gauge::application_bytes);
+  const auto unused =
+      static_cast<std::uint64_t>(std::max<std::int64_t>(application.peak - application.current, 0));
+  const std::uint64_t room = (unused - std::min(unused, except)) / 2;
+  return std::max(limits_.max_pending,
+                  std::min(limits_.max_pending + room, limits_.default_pending));
+}
+
+// The sum of blocks and idle pool memory grows only when new memory is taken: a released block
+// becomes idle in its pool, and trimmed memory leaves the sum. The device's default pool is an
+// exception, since it grows unseen.
+std::uint64_t Budget::most_held(const PoolBackend* pools) {
+  constexpr unsigned kMebibyte = 20;
+  constexpr unsigned kGrowthAt = 32;
+  const std::uint64_t growth =
+      (stats_.value(stats::Counter::growth_total) << kGrowthAt) + (1ull << kGrowthAt);
+  const std::uint64_t known = most_held_.load(std::memory_order_relaxed);
+  if (known >> kGrowthAt == growth >> kGrowthAt && !limits_.use_default_pool) {
+    return (known & ((1ull << kGrowthAt) - 1)) << kMebibyte;
+  }
+  const stats::PoolFigures pool = pools == nullptr ? stats::PoolFigures{} : pools->pair().figures();
+  const std::uint64_t held = static_cast<std::uint64_t>(
+      std::max<std::int64_t>(stats_.value(stats::Gauge::held_bytes).current, 0));
+  const std::uint64_t idle =
+      pool.reserved_current - std::min(pool.reserved_current, pool.used_current);
+  const std::uint64_t mebibytes = ((held + idle) >> kMebibyte) + 1;
+  most_held_.store(growth + mebibytes, std::memory_order_relaxed);
+  return mebibytes << kMebibyte;
+}
+
+}  // namespace cupool::engine

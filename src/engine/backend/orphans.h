@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pool memory of a context that is gone: pools outlive contexts.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#include "cuda/driver.h"
+#include "util/lock_order.h"
+
+namespace cupool::engine {
+
+class PoolBackend;
+class StreamSource;
+
+/// Orphans are released in the next context of the device that cupool meets; until then their
+/// addresses belong to nobody. One per device. Thread-safe.
+class Orphans {
+ public:
+  void add(const std::vector<CUdeviceptr>& addresses);
+  /// Releases the orphans to `pools`, where they came from (null: none), and trims the pools.
+  void release(StreamSource& context, PoolBackend* pools);
+  bool contains(CUdeviceptr address) const;
+
+ private:
+  mutable util::Ranked<util::LockRank::orphans> mutex_;
+  std::vector<CUdeviceptr> addresses_;
+  std::atomic<bool> any_{false};
+};
+
+}  // namespace cupool::engine

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// The map from device addresses to Blocks, by which a free identifies its pointer. Contains every
+// block from its allocation by the backend until its release, in any state.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "engine/block/block.h"
+#include "util/lock_order.h"
+
+namespace cupool::engine {
+
+/// Thread-safe. Look-ups take no lock and write nothing. Insertion and removal, which accompany a
+/// backend call, take a lock; only the visitors are called under it.
+class PointerMap {
+ public:
+  PointerMap();
+
+  /// Adds a block under its address. Returns the block that it replaced, which was freed by a route
+  /// that cupool does not see. Returns null if that block is leaving, or if its context is just
+  /// ending (`ends(block)`, called under the lock): then the driver has legitimately reused its
+  /// address.
+  template <typename Ends>
+  Block* insert(Block* block, const Ends& ends) {
+    const std::lock_guard lock(mutex_);
+    Block* const replaced = insert_locked(block);
+    if (replaced == nullptr || !ends(*replaced)) return replaced;
+    replaced_.push_back(replaced);
+    return nullptr;
+  }
+
+  /// Removes the block. False: it was no longer in the map.
+  bool erase(const Block* block);
+
+  /// The block that begins at `address`, or null.
+  Block* find(CUdeviceptr address) const {
+    if (address == 0) return nullptr;
+    for (;;) {
+      const std::uint64_t generation = generation_.load(std::memory_order_acquire);
+      const Slot* slot = slot_of(*table_.load(std::memory_order_acquire), address);
+      if (slot->key.load(std::memory_order_acquire) == address) {
+        Block* block = slot->block.load(std::memory_order_acquire);
+        if (block != nullptr) return block;
+      }
+      // Not found, unless the table was replaced and reused during the search.
+      if (!is_replaced_since(generation)) return nullptr;
+    }
+  }
+
+  /// As find(), if one probe is enough. Null may mean that more are needed.
+  [[gnu::always_inline]] Block* find_at_once(CUdeviceptr address) const {
+    const Table& table = *table_.load(std::memory_order_acquire);
+    const Slot& slot = table.slots[first_index(table, address)];
+    const bool there = slot.key.load(std::memory_order_acquire) == address && address != 0;
+    return there ? slot.block.load(std::memory_order_acquire) : nullptr;
+  }
+
+  /// Removes and returns every block with `belongs(block)`, including blocks replaced while their
+  /// context was ending.
+  std::vector<Block*> extract(const std::function<bool(const Block&)>& belongs);
+
+  /// Result of claim().
+  enum class Claim {
+    claimed,   ///< the block was live and is now retired
+    missing,   ///< no block of cupool begins there
+    not_live,  ///< the program has already freed it
+    unusable,  ///< its context has a sticky error; no side effect
+  };
+
+  /// Claims a live block: live -> freed, for exactly one of several threads that free this
+  /// address. `usable(block)`: whether its context has no sticky error.
+  template <typename Usable>
+  [[gnu::always_inline]] Claim claim(CUdeviceptr address, Block** block, const Usable& usable) {
+    Block* found = find(address);
+    if (found == nullptr) return Claim::missing;
+    // A block that leaves the map meanwhile may be reused by the time of the claim. Then its word
+    // has changed, and the claim fails.
+    const std::uint64_t word = found->state.word();
+    if (found->address != address || found->source == BlockSource::passed_through) {
+      return Claim::missing;
+    }
+    *block = found;
+    if (!usable(*found)) return Claim::unusable;
+    if (BlockStateCell::state_of(word) != BlockState::live) return Claim::not_live;
+    return found->state.claim(word) ? Claim::claimed : Claim::not_live;
+  }
+
+  /// Visits every block; `visit` must not call back into the map.
+  void for_each(const std::function<void(const Block&)>& visit) const;
+
+ private:
+  // Open addressing. A key, once written, stays; its block may change. A replaced table is kept and
+  // may be reused; a thread that still reads it notices.
+  struct Slot {
+    std::atomic<CUdeviceptr> key{0};
+    std::atomic<Block*> block{nullptr};
+  };
+  struct Table {
+    explicit Table(unsigned size_log2)
+        : log2(size_log2),
+          shift(64 - size_log2),
+          mask((std::size_t{1} << size_log2) - 1),
+          slots(new Slot[mask + 1]) {}
+    const unsigned log2;
+    const unsigned shift;  ///< from a hash to an index
+    const std::size_t mask;
+    const std::unique_ptr<Slot[]> slots;
+    std::size_t keys = 0;
+  };
+  // Addresses are multiples of 512, large ones of 2 MiB: multiplication mixes in the upper bits.
+  static std::size_t first_index(const Table& table, CUdeviceptr address) {
+    return static_cast<std::size_t>(((address >> 9) * 0x9e3779b97f4a7c15ull) >> table.shift);
+  }
+  // The slot with this key, or the empty slot for it. There is always an empty slot.
+  static Slot* slot_of(const Table& table, CUdeviceptr address) {
+    for (std::size_t index = first_index(table, address);; index = (index + 1) & table.mask) {
+      Slot& slot = table.slots[index];
+      const CUdeviceptr key = slot.key.load(std::memory_order_acquire);
+      if (key == address || key == 0) return &slot;
+    }
+  }
+  // The reads of the table must come before this one.
+  bool is_replaced_since(std::uint64_t generation) const {
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return generation_.load(std::memory_order_relaxed) != generation;
+  }
+  Block* insert_locked(Block* block);
+  void grow_locked();
+  Table* spare_table_locked(unsigned log2);
+
+  std::atomic<Table*> table_;
+  std::atomic<std::uint64_t> generation_{0};
+  std::vector<std::unique_ptr<Table>> tables_;
+  std::vector<Block*> replaced_;  ///< blocks of ending contexts
+  mutable util::Ranked<util::LockRank::pointer_map> mutex_;
+};
+
+}  // namespace cupool::engine

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Excludes the end of a context from work in it. A thread that holds blocks of a context, or uses
+// its events or streams, is a visitor. The end of the context admits no new visitor and waits for
+// those inside. Otherwise a thread would read records that are gone, and an address could be handed
+// out twice (I8).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace cupool::engine {
+
+/// One per context. Thread-safe. The hot path does not use the gate: work on the thread's own
+/// cache, under that cache's lock, is not a visit.
+class ContextGate {
+ public:
+  /// Lets the calling thread in. While the context's end is being decided, waits for `limit_ns` at
+  /// most (0: no limit). False: not inside. The caller is in no visit.
+  bool enter(std::uint64_t limit_ns = 0);
+  void leave() { word_.fetch_sub(kVisitor, std::memory_order_release); }
+
+  /// Closes the gate once the threads that already wait have been let in. Returns when no thread is
+  /// inside, except for `own` visits of the calling thread. False: a thread was still inside after
+  /// ten seconds.
+  bool close(unsigned own);
+  void open() { word_.fetch_sub(kCloser, std::memory_order_release); }
+
+  /// Whether a thread is about to end the context, or is still cleaning up after its end.
+  bool is_closed() const { return word_.load(std::memory_order_acquire) >= kCloser; }
+
+  /// Waits until the gate is open. The caller is in no visit.
+  void wait_until_open() const;
+
+ private:
+  static constexpr std::uint64_t kVisitor = 1;
+  static constexpr std::uint64_t kCloser = std::uint64_t{1} << 32;
+  static constexpr std::uint64_t kVisitors = kCloser - 1;
+
+  bool try_enter();
+
+  std::atomic<std::uint64_t> word_{0};  ///< closers in the upper half, visitors in the lower
+  std::atomic<unsigned> waiting_{0};    ///< threads waiting to enter
+};
+
+class Context;
+
+/// A visit: the calling thread is inside the context while this object, if true, lives. A nested
+/// visit of the same context costs nothing. A thread inside one context never waits at the gate of
+/// another, which would delay the end of the first; such a visit is refused while the gate is
+/// closed.
+class ContextVisit {
+ public:
+  /// `limit_ns`: see ContextGate::enter().
+  explicit ContextVisit(Context& context, std::uint64_t limit_ns = 0);
+  ~ContextVisit();
+  ContextVisit(const ContextVisit&) = delete;
+  ContextVisit& operator=(const ContextVisit&) = delete;
+
+  /// False: the context is gone, or still about to end after `limit_ns`. The caller must not use
+  /// it.
+  explicit operator bool() const { return inside_; }
+
+  /// Number of visits that the calling thread is in, of this gate's context or of any.
+  static unsigned of_this_thread(const ContextGate& gate);
+  static bool any_of_this_thread();
+
+ private:
+  ContextGate* const gate_;
+  ContextVisit* const outer_;  ///< the calling thread's enclosing visit
+  bool entered_ = false;       ///< this object entered the gate and has to leave it
+  bool inside_ = false;
+};
+
+/// Around a driver call that may end a context, and the clean-up after it: no thread visits the
+/// context meanwhile.
+class ContextEnd {
+ public:
+  explicit ContextEnd(Context& context);
+  ~ContextEnd();
+  ContextEnd(const ContextEnd&) = delete;
+  ContextEnd& operator=(const ContextEnd&) = delete;
+
+  /// False: a thread did not leave within ten seconds. Blocks that it may hold must stay unchanged.
+  bool alone() const { return alone_; }
+
+ private:
+  ContextGate& gate_;
+  const bool alone_;
+};
+
+}  // namespace cupool::engine

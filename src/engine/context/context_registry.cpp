@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// The map of contexts, and each thread's last found context.
+#include "engine/context/context_registry.h"
+
+#include "cuda/scopes.h"
+#include "util/log.h"
+
+namespace cupool::engine {
+
+using detail::last_found;
+using detail::LastFound;
+
+Context* ContextRegistry::ask_for_current(Context* known) {
+  CUcontext handle = nullptr;
+  // If the driver does not say, the hooks' knowledge holds.
+  if (known != nullptr && driver_.cuCtxGetCurrent(&handle) != CUDA_SUCCESS) return known;
+  if (known != nullptr && handle == known->handle()) return known;
+  if (known != nullptr && trusts_hooks_.exchange(false)) {
+    CUPOOL_LOG(warn,
+               "the current context changed by a way that cupool does not see; asking the driver "
+               "each time from now on");
+  }
+  return look_at_current();
+}
+
+void ContextRegistry::distrust_hooks() {
+  trusts_hooks_.store(false, std::memory_order_relaxed);
+  forget_found();
+}
+
+Context* ContextRegistry::look_at_current() {
+  CUcontext handle = nullptr;
+  last_found.is_current = false;
+  const bool trusted = trusts_hooks_.load(std::memory_order_relaxed);
+  if (driver_.cuCtxGetCurrent(&handle) != CUDA_SUCCESS || handle == nullptr) return nullptr;
+  const std::uint64_t generation = generation_.load(std::memory_order_acquire);
+  if (last_found.handle == handle && last_found.generation == generation) {
+    last_found.is_current = trusted;
+    return last_found.context;
+  }
+  Context* context = find_or_create(handle);
+  if (context != nullptr) last_found = LastFound{handle, context, generation, trusted};
+  return context;
+}
+
+Context* ContextRegistry::find(CUcontext handle) {
+  const std::lock_guard lock(mutex_);
+  const auto found = contexts_.find(handle);
+  return found == contexts_.end() ? nullptr : found->second;
+}
+
+std::vector<Context*> ContextRegistry::contexts_of(int device) {
+  std::vector<Context*> result;
+  const std::lock_guard lock(mutex_);
+  for (const auto& entry : contexts_) {
+    Context* context = entry.second;
+    if (context->device().ordinal() == device && !context->gone()) result.push_back(context);
+  }
+  return result;
+}
+
+Context* ContextRegistry::find_living(CUcontext handle) {
+  if (last_found.handle == handle &&
+      last_found.generation == generation_.load(std::memory_order_acquire)) {
+    return last_found.context;
+  }
+  Context* const context = find(handle);
+  if (context == nullptr || !context->ends()) return context;
+  const cuda::ContextScope scope(driver_, handle);
+  return scope.ok() ? find_or_create(handle) : nullptr;
+}
+
+std::vector<Context*> ContextRegistry::all() {
+  std::vector<Context*> result;
+  const std::lock_guard lock(mutex_);
+  for (const auto& entry : contexts_) result.push_back(entry.second);
+  return result;
+}
+
+void ContextRegistry::forget_found() {
+  generation_.fetch_add(1, std::memory_order_acq_rel);
+}
+
+// The context is current. If its end is being decided, waits: the handle may already be another
+// context's.
+Context* ContextRegistry::find_or_create(CUcontext handle) {
+  CUdevice ordinal = -1;
+  if (driver_.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS &&
+      driver_.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS) {
+    return nullptr;
+  }
+  if (ordinal < 0 || ordinal >= stats::kMaxDevices) {
+    CUPOOL_WARN_ONCE("device ordinal %d is beyond what is served; its calls pass through", ordinal);
+    return nullptr;
+  }
+  devices_.device_in_use(ordinal);
+  for (;;) {
+    Context* found = nullptr;
+    {
+      // Driver calls under this lock only read properties.
+      const std::lock_guard lock(mutex_);
+      found = find_or_create_locked(handle, ordinal);
+    }
+    if (!found->gate().is_closed()) {
+      found->device().orphans().release(*found, found->device().pools());
+      return found;
+    }
+    if (ContextVisit::any_of_this_thread()) return nullptr;
+    found->gate().wait_until_open();
+  }
+}
+
+Context* ContextRegistry::find_or_create_locked(CUcontext handle, int ordinal) {
+  Device& device = devices_.of(ordinal);
+  Context*& context = contexts_[handle];
+  if (context != nullptr && context->gate().is_closed()) return context;
+  if (context != nullptr && &context->device() != &device) context = nullptr;  // reused handle
+  if (context == nullptr) context = new Context(driver_, handle, device);
+  if (context->gone()) context->revive();
+  return context;
+}
+
+void ContextRegistry::drop(const Context& context) {
+  const std::lock_guard lock(mutex_);
+  const auto found = contexts_.find(context.handle());
+  if (found != contexts_.end() && found->second == &context) contexts_.erase(found);
+}
+
+bool ContextRegistry::is_internal(CUdeviceptr address) {
+  // Without the registry's lock: where both are held, the ordering's lock is taken first.
+  for (Context* context : all()) {
+    if (context->gone()) continue;
+    if (context->ordering().barriers().holds(address) || context->small_chunk().holds(address)) {
+      return true;
+    }
+  }
+  for (Device* device : devices_.all()) {
+    if (device->orphans().contains(address)) return true;
+  }
+  return false;
+}
+
+}  // namespace cupool::engine

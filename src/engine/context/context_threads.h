@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// The thread caches of a context, and their draining into the ordering and the shared cache.
+#pragma once
+
+#include <vector>
+
+#include "engine/block/block_cache.h"
+#include "engine/reclaim/ordering.h"
+#include "engine/thread/thread_cache_stock.h"
+#include "stats/device_stats.h"
+
+namespace cupool::engine {
+
+/// The blocks to drain from thread caches.
+enum class Drain {
+  join,     ///< none; free batches join the open epoch
+  retired,  ///< as join, and retired blocks go to the ordering
+  all,      ///< as retired, and cached blocks go to the shared cache
+};
+
+/// One per context. Thread-safe. A caller that drains is in a visit of the context (ContextGate).
+class ContextThreads {
+ public:
+  ContextThreads(Ordering& ordering, BlockCache& cache, stats::DeviceStats& stats)
+      : ordering_(ordering), cache_(cache), stats_(stats) {}
+
+  ThreadCacheStock& caches() { return caches_; }
+
+  /// Drains the caches of all threads.
+  void drain(Drain what) {
+    Drained drained;
+    if (what == Drain::join) {
+      caches_.for_each_active([&](ThreadCache& cache) { take_from(cache, what, &drained); });
+    } else {
+      caches_.for_each([&](ThreadCache& cache) { take_from(cache, what, &drained); });
+    }
+    take_over(drained);
+  }
+  /// Drains the caches of threads that did nothing since the last call.
+  void drain_idle() {
+    Drained drained;
+    caches_.for_each([&](ThreadCache& cache) {
+      if (cache.lies_idle()) take_from(cache, Drain::all, &drained);
+    });
+    take_over(drained);
+  }
+  /// Drains the cache of one thread.
+  void drain(ThreadCache& cache, Drain what) {
+    Drained drained;
+    {
+      const ThreadCache::Guard guard(cache);
+      take_from(cache, what, &drained);
+    }
+    take_over(drained);
+  }
+  /// Folds the threads' tallies into the statistics.
+  void fold() {
+    caches_.for_each_active([&](ThreadCache& cache) { cache.tally.fold(stats_); });
+  }
+  /// The context is gone, and no thread is inside: drops all blocks.
+  void abandon() {
+    caches_.for_each([&](ThreadCache& cache) {
+      cache.abandon();
+      cache.tally.fold(stats_);
+    });
+    caches_.delete_unused();
+  }
+
+ private:
+  /// Blocks drained from caches, held by the draining thread only.
+  struct Drained {
+    struct Retired {
+      EpochNumber epoch;
+      BlockList blocks;
+    };
+    std::vector<Retired> retired;
+    BlockList idle;
+  };
+  // The caller holds the cache's lock.
+  void take_from(ThreadCache& cache, Drain what, Drained* drained) {
+    cache.join(ordering_.epochs());
+    if (what != Drain::join) {
+      cache.batch.expect_free();
+      BatchesInFlight::All in_flight = cache.in_flight.take_all();
+      for (BatchesInFlight::Batch& batch : in_flight) {
+        BlockList blocks = batch.blocks.take_all();
+        if (!blocks.empty()) drained->retired.push_back({batch.epoch, blocks});
+      }
+    }
+    if (what == Drain::all) {
+      BlockList idle = cache.idle.take_all();
+      drained->idle.splice(idle);
+    }
+    cache.tally.fold(stats_);
+  }
+  void take_over(Drained& drained) {
+    for (Drained::Retired& batch : drained.retired) ordering_.adopt(batch.epoch, batch.blocks);
+    if (!drained.idle.empty()) cache_.put(drained.idle);
+  }
+
+  Ordering& ordering_;
+  BlockCache& cache_;
+  stats::DeviceStats& stats_;
+  ThreadCacheStock caches_;
+};
+
+}  // namespace cupool::engine

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// References and handles of primary contexts, and what the driver says of them.
+#include "engine/context/primary_contexts.h"
+
+namespace cupool::engine {
+
+PrimaryContexts& PrimaryContexts::of_process() {
+  static auto* const all = new PrimaryContexts;  // never destroyed
+  return *all;
+}
+
+void PrimaryContexts::retained(CUdevice device, CUcontext context) {
+  Uses& uses = uses_of(device);
+  ++uses.references;
+  if (has_slot(device)) uses.handle.store(context);
+}
+
+void PrimaryContexts::released(CUdevice device) {
+  Uses& uses = uses_of(device);
+  if (uses.references != 0) --uses.references;
+}
+
+bool PrimaryContexts::at_last_reference(CUdevice device) {
+  return uses_of(device).references <= 1;
+}
+
+bool PrimaryContexts::is_active(const cuda::Driver& driver, CUdevice device) {
+  unsigned int flags = 0;
+  int active = 0;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    if (driver.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS) break;
+  }
+  return active != 0;
+}
+
+CUcontext PrimaryContexts::known(CUdevice device) {
+  return uses_of(device).handle.load();
+}
+
+CUcontext PrimaryContexts::active(const cuda::Driver& driver, CUdevice device) {
+  if (!is_active(driver, device)) return nullptr;
+  CUcontext context = known(device);
+  if (context != nullptr) return context;
+  if (driver.cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS) return nullptr;
+  driver.cuDevicePrimaryCtxRelease_v2 != nullptr ? driver.cuDevicePrimaryCtxRelease_v2(device)
+                                                 : driver.cuDevicePrimaryCtxRelease(device);
+  return context;
+}
+
+}  // namespace cupool::engine

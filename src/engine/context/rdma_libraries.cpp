@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Library names are compared up to the version or file ending.
+#include "engine/context/rdma_libraries.h"
+
+#include <link.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+
+#include "util/lock_order.h"
+
+namespace cupool::engine {
+namespace {
+
+const char* const rdma_libraries[] = {
+#define CUPOOL_AGENT_LIBRARY(name) name,
+#include "config/rdma_libraries.def"
+};
+
+int look(dl_phdr_info* object, std::size_t, void* found) {
+  if (object->dlpi_name == nullptr || !is_rdma_library(object->dlpi_name)) return 0;
+  *static_cast<const char**>(found) = object->dlpi_name;
+  return 1;
+}
+
+// The first object is enough: each call carries the counts of all objects ever added and removed.
+struct Changes {
+  std::uint64_t additions = 0;
+  std::uint64_t removals = 0;
+};
+int read_changes(dl_phdr_info* object, std::size_t, void* data) {
+  auto* const changes = static_cast<Changes*>(data);
+  changes->additions = object->dlpi_adds;
+  changes->removals = object->dlpi_subs;
+  return 1;
+}
+
+std::atomic<std::uint64_t> seen_additions{0};
+std::atomic<std::uint64_t> seen_removals{0};
+// Held while the dynamic linker's list of objects is read.
+util::Ranked<util::LockRank::library_look> looking;
+thread_local unsigned holds;  // two threads may register the handlers twice
+
+// Around a fork: the linker locks its list, and the lock would stay held in the child.
+void hold_looks() {
+  if (holds++ == 0) looking.lock();
+}
+void resume_looks() {
+  if (--holds == 0) looking.unlock();
+}
+
+// Registers the fork handlers before `looking` is taken, at the first look, which may come before
+// there is an engine.
+void watch_forks() {
+  static std::atomic<bool> watching{false};
+  if (watching.load(std::memory_order_acquire)) return;
+  pthread_atfork(hold_looks, resume_looks, resume_looks);
+  watching.store(true, std::memory_order_release);
+}
+
+}  // namespace
+
+bool libraries_were_added() {
+  watch_forks();
+  const std::unique_lock lock(looking, std::try_to_lock);
+  if (!lock.owns_lock()) return false;
+  Changes changes;
+  dl_iterate_phdr(read_changes, &changes);
+  return seen_additions.exchange(changes.additions, std::memory_order_relaxed) != changes.additions;
+}
+
+bool libraries_were_removed() {
+  watch_forks();
+  const std::unique_lock lock(looking, std::try_to_lock);
+  if (!lock.owns_lock()) return true;
+  Changes changes;
+  dl_iterate_phdr(read_changes, &changes);
+  return seen_removals.exchange(changes.removals, std::memory_order_relaxed) != changes.removals;
+}
+
+bool is_rdma_library(const char* path) {
+  const char* slash = std::strrchr(path, '/');
+  const char* name = slash == nullptr ? path : slash + 1;
+  for (const char* library : rdma_libraries) {
+    if (std::strncmp(name, library, std::strlen(library)) == 0) return true;
+  }
+  return false;
+}
+
+const char* loaded_rdma_library() {
+  watch_forks();
+  const char* found = nullptr;
+  const std::lock_guard lock(looking);
+  dl_iterate_phdr(look, &found);
+  return found;
+}
+
+}  // namespace cupool::engine

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contexts of the program's streams, and captures on these streams.
+#pragma once
+
+#include "cuda/driver.h"
+#include "engine/context/context_registry.h"
+#include "engine/reclaim/serving.h"
+
+namespace cupool::engine {
+
+/// Thread-safe.
+class StreamContexts {
+ public:
+  StreamContexts(const cuda::Driver& driver, ContextRegistry& registry)
+      : driver_(driver), registry_(registry) {}
+
+  /// The context of a stream. The current one for the default streams, or if the driver does not
+  /// say. Null: see ContextRegistry::current().
+  Context* context_of(CUstream stream);
+
+  /// The context in which this stream captures, or null.
+  Context* capturing_context(CUstream stream);
+
+  /// Runs `begin`, the driver's begin of a capture on `stream` of `context`. A stream of any other
+  /// context may join the capture at once. So the capture is counted first, and then no fence is
+  /// being recorded in any context (I3).
+  template <typename Call>
+  CUresult begin_capture(Context& context, CUstream stream, const Call& begin) {
+    Serving::capture_begins();
+    let_fences_in_but(context);
+    const CUresult result = context.ordering().captures().begin(stream, begin);
+    Serving::captures_end(1);  // the ordering counts its own
+    return result;
+  }
+
+  /// The same for a stream whose context has to be found. One that is not served is left alone.
+  template <typename Call>
+  CUresult begin_capture(CUstream stream, const Call& begin) {
+    Context* const context = context_of(stream);
+    return context == nullptr ? begin() : begin_capture(*context, stream, begin);
+  }
+
+  /// Runs `end`, the driver's end of a capture on `stream`. `still_capturing` tells whether the
+  /// stream captures after it.
+  template <typename Call, typename Query>
+  CUresult end_capture(CUstream stream, const Call& end, const Query& still_capturing) {
+    Context* const context = capturing_context(stream);
+    return context == nullptr ? end()
+                              : context->ordering().captures().end(stream, end, still_capturing);
+  }
+
+  /// Runs `destroy`, the driver's destruction of `stream`, which ends its capture and what is known
+  /// of its work.
+  template <typename Call>
+  CUresult destroy(CUstream stream, const Call& destroy) {
+    Context* const owner = context_of(stream);  // the driver does not know it afterwards
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    end_capture(
+        stream, [&] { return result = destroy(); }, [&] { return result != CUDA_SUCCESS; });
+    if (result == CUDA_SUCCESS && owner != nullptr) owner->host_work().stream_destroyed(stream);
+    return result;
+  }
+
+ private:
+  void let_fences_in_but(const Context& context);
+
+  const cuda::Driver& driver_;
+  ContextRegistry& registry_;
+};
+
+}  // namespace cupool::engine

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Waits by the driver's own free. Sources: CUDA Driver API, stream capture; docs/measurements.
+#include "engine/reclaim/barriers.h"
+
+#include <algorithm>
+
+#include "cuda/errors.h"
+#include "cuda/scopes.h"
+#include "engine/block/size_class.h"
+
+namespace cupool::engine {
+namespace {
+
+constexpr std::size_t kHostBarrierBytes = 4096;  // measured
+
+}  // namespace
+
+bool Barriers::holds(CUdeviceptr address) const {
+  const OrderingGuard lock(mutex_);
+  if (address == 0) return false;
+  return std::any_of(unlent_.begin(), unlent_.end(), [&](const Barrier& barrier) {
+    return barrier.device == address || reinterpret_cast<CUdeviceptr>(barrier.host) == address;
+  });
+}
+
+// Allocates a barrier in relaxed mode, with the context current. Returns none if there is no
+// memory.
+Barriers::Barrier Barriers::make() const {
+  Barrier made;
+  if (driver_.cuMemAlloc_v2(&made.device, kAlignment) == CUDA_SUCCESS) return made;
+  made.device = 0;
+  if (driver_.cuMemAllocHost_v2 == nullptr || driver_.cuMemFreeHost == nullptr) return made;
+  if (driver_.cuMemAllocHost_v2(&made.host, kHostBarrierBytes) != CUDA_SUCCESS) made.host = nullptr;
+  return made;
+}
+
+CUresult Barriers::release(const Barrier& barrier) const {
+  return barrier.host != nullptr ? driver_.cuMemFreeHost(barrier.host)
+                                 : driver_.cuMemFree_v2(barrier.device);
+}
+
+void Barriers::keep_one() {
+  if (!unlent_.empty()) return;
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  const cuda::ContextScope scope(driver_, context_);
+  const Barrier made = scope.ok() ? make() : Barrier{};
+  if (!made.none()) unlent_.push_back(made);
+}
+
+void Barriers::abandon() {
+  unlent_.clear();
+  ++lives_;
+}
+
+// Closes the open epoch, so that the barrier covers all blocks retired so far, and releases the
+// lock. The loan has no barrier if there is no memory.
+Barriers::Loan Barriers::lend(OrderingLock& lock) {
+  Loan loan;
+  loan.before = epochs_.close_unfenced();
+  loan.life = lives_;
+  if (!unlent_.empty()) {
+    loan.barrier = unlent_.back();
+    unlent_.pop_back();
+  }
+  lock.unlock();
+  if (!loan.barrier.none()) return loan;
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  const cuda::ContextScope scope(driver_, context_);
+  if (scope.ok()) loan.barrier = make();
+  return loan;
+}
+
+// `untouched`: the driver has not freed the barrier.
+void Barriers::take_back(const Loan& loan, CUresult result, bool untouched) {
+  const OrderingGuard lock(mutex_);
+  if (untouched && loan.life == lives_ && !loan.barrier.none()) unlent_.push_back(loan.barrier);
+  keep_one();
+  if (result == CUDA_SUCCESS) epochs_.harvest(loan.before);
+}
+
+CUresult Barriers::free_spare() {
+  OrderingLock lock(mutex_);
+  const Loan loan = lend(lock);
+  // Without device memory, the driver is asked by a free of null, which it refuses in the same
+  // cases.
+  const CUdeviceptr spare = loan.barrier.device;
+  CUresult result = driver_.cuMemFree_v2(spare);
+  if (cuda::is_passing_refusal(result)) result = driver_.cuMemFree_v2(spare);
+  bool untouched = result == CUDA_ERROR_NOT_PERMITTED || cuda::is_capture_refusal(result);
+  if (result == CUDA_SUCCESS && spare == 0) {
+    const cuda::RelaxedCaptureScope relaxed(driver_);
+    result = loan.barrier.none() ? CUDA_ERROR_NOT_READY : release(loan.barrier);
+    untouched = result == CUDA_ERROR_NOT_PERMITTED;
+  }
+  take_back(loan, result, untouched);
+  return result;
+}
+
+CUresult Barriers::free_spare_in_stream(CUresult (*free)(CUdeviceptr, CUstream), CUstream stream) {
+  OrderingLock lock(mutex_);
+  const Loan loan = lend(lock);
+  const CUresult result = free(loan.barrier.device, stream);
+  const bool untouched = result != CUDA_SUCCESS || loan.barrier.device == 0;
+  take_back(loan, CUDA_ERROR_NOT_READY, untouched);  // a stream-ordered free waits for nothing
+  return result;
+}
+
+// The driver's own free of device memory or of page-locked host memory. In relaxed mode it waits
+// for all work of the context, destroyed streams included, and harms no capture (measured:
+// docs/measurements).
+CUresult Barriers::wait(OrderingLock& lock, bool* waited) {
+  const Loan loan = lend(lock);
+  CUresult result = CUDA_ERROR_NOT_READY;  // no barrier to wait by: a later call tries again
+  if (!loan.barrier.none()) {
+    if (waited != nullptr) *waited = true;
+    const cuda::RelaxedCaptureScope relaxed(driver_);
+    const cuda::ContextScope scope(driver_, context_);
+    result = scope.ok() ? release(loan.barrier) : CUDA_ERROR_INVALID_CONTEXT;
+    // Without this wait the program's free would return too early: one more attempt.
+    if (scope.ok() && cuda::is_passing_refusal(result)) result = release(loan.barrier);
+  }
+  const bool untouched = result == CUDA_ERROR_INVALID_CONTEXT ||
+                         result == CUDA_ERROR_NOT_PERMITTED || cuda::is_capture_refusal(result);
+  take_back(loan, result, untouched);
+  return cuda::is_capture_refusal(result) ? CUDA_ERROR_NOT_READY : result;
+}
+
+}  // namespace cupool::engine

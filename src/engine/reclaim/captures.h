@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// The capturing streams of a context. The lock held for recording a fence is also held while a
+// capture begins or ends, so that no fence is recorded into a capture (I3).
+#pragma once
+
+#include <condition_variable>
+#include <vector>
+
+#include "cuda/driver.h"
+#include "engine/reclaim/barriers.h"
+#include "engine/reclaim/ordering_mutex.h"
+#include "engine/reclaim/serving.h"
+
+namespace cupool::engine {
+
+/// Part of an Ordering; takes its lock. Thread-safe, except for functions in the section under the
+/// lock.
+class Captures {
+ public:
+  Captures(OrderingMutex& mutex, Barriers& barriers) : mutex_(mutex), barriers_(barriers) {}
+
+  /// Runs `begin`, the driver's begin of a capture, while no fence is recorded and cupool does not
+  /// synchronise the context. Records the stream as capturing if it succeeded. The caller handles
+  /// other contexts (StreamContexts::begin_capture()).
+  template <typename Call>
+  CUresult begin(CUstream stream, const Call& begin) {
+    OrderingLock lock(mutex_);
+    let_synchronisations_in(lock);
+    barriers_.keep_one();
+    const CUresult result = begin();
+    if (result == CUDA_SUCCESS) {
+      streams_.push_back(key_of(stream));
+      Serving::capture_begins();
+    }
+    return result;
+  }
+
+  /// Runs `end` (the end of the capture, or the destruction of the stream). Then drops the stream
+  /// unless `still_capturing`.
+  template <typename Call, typename Query>
+  CUresult end(CUstream stream, const Call& end, const Query& still_capturing) {
+    const OrderingGuard lock(mutex_);
+    const CUresult result = end();
+    if (!still_capturing()) forget_stream(stream);
+    return result;
+  }
+
+  bool has(CUstream stream) const;
+
+  /// Returns once every thread that is about to record a fence or to synchronise the context has
+  /// seen the captures counted before this call (Serving::capture_begins()).
+  void let_fences_in();
+
+  /// Drops all captures, which ended with the context; for a context that cannot be abandoned. No
+  /// effect while a thread holds the lock.
+  void forget();
+
+  // Under the lock:
+
+  /// Whether a thread is about to begin a capture.
+  bool is_beginning() const { return beginning_ != 0; }
+
+  /// Around a synchronisation of the context by cupool: a capture that begins meanwhile waits for
+  /// its end, for a limited time.
+  void synchronisation_begins() { ++synchronising_; }
+  void synchronisation_ends();
+
+  /// The context is gone.
+  void abandon();
+
+ private:
+  /// A capturing stream. The meaning of CU_STREAM_PER_THREAD depends on the thread.
+  struct StreamKey {
+    CUstream stream;
+    const void* thread;
+    bool operator==(const StreamKey& other) const {
+      return stream == other.stream && thread == other.thread;
+    }
+  };
+  static StreamKey key_of(CUstream stream);
+
+  void let_synchronisations_in(OrderingLock& lock);
+  void forget_stream(CUstream stream);
+
+  OrderingMutex& mutex_;
+  Barriers& barriers_;
+  std::vector<StreamKey> streams_;
+  unsigned beginning_ = 0;      ///< threads about to begin a capture
+  unsigned synchronising_ = 0;  ///< threads that synchronise the context for cupool
+  std::condition_variable_any synchronised_;
+};
+
+}  // namespace cupool::engine

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fences. Sources for the work that an event of a context covers: CUDA Driver API,
+// cuCtxRecordEvent; docs/measurements.
+#include "engine/reclaim/closed_epochs.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "cuda/errors.h"
+#include "cuda/scopes.h"
+#include "engine/reclaim/serving.h"
+#include "util/clock.h"
+#include "util/log.h"
+#include "util/mutation.h"
+
+namespace cupool::engine {
+
+using stats::Counter;
+
+ClosedEpochs::ClosedEpochs(const cuda::Driver& driver, CUcontext context, stats::DeviceStats& stats,
+                           Epochs& epochs)
+    : driver_(driver),
+      context_(context),
+      stats_(stats),
+      epochs_(epochs),
+      can_record_(driver.cuCtxRecordEvent != nullptr) {}
+
+void ClosedEpochs::adopt(EpochNumber epoch, BlockList& blocks) {
+  epochs_.count_held(static_cast<std::ptrdiff_t>(blocks.count));
+  if (epoch <= epochs_.quiet_up_to()) return make_quiet(blocks);
+  // If an epoch could not be closed, its blocks are in a later epoch. Any later one is correct.
+  for (Epoch& closed : closed_) {
+    if (closed.number >= epoch) return closed.blocks.splice(blocks);
+  }
+  epochs_.put_back(blocks);
+}
+
+CUresult ClosedEpochs::close_if_full(const Batch& batch) {
+  const EpochNumber before = closed_.empty() ? kNoEpoch : closed_.back().number;
+  const CUresult result = record(batch);
+  if (result != CUDA_SUCCESS || closed_.empty() || closed_.back().number == before) return result;
+  // One immediate query: if the fence is still pending, these frees avoided a stall.
+  const std::size_t frees = closed_.back().frees;
+  const EpochNumber closed = closed_.back().number;
+  const CUresult state = look_at_fences();
+  if (state == CUDA_SUCCESS && epochs_.quiet_up_to() < closed) {
+    stats_.add(Counter::frees_unwaited_busy_total, frees);
+  }
+  return state;
+}
+
+// Fences complete in the order of their records, so the first pending one ends the loop.
+CUresult ClosedEpochs::look_at_fences() {
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  CUresult result = CUDA_SUCCESS;
+  EpochNumber complete = kNoEpoch;
+  for (Epoch& epoch : closed_) {
+    if (epoch.fence == nullptr) continue;
+    const CUresult state = query(epoch);
+    if (state != CUDA_SUCCESS) {
+      if (state != CUDA_ERROR_NOT_READY) result = state;
+      break;
+    }
+    complete = epoch.number;
+  }
+  harvest(complete);
+  return result;
+}
+
+BlockList ClosedEpochs::take_quiet() {
+  if (CUPOOL_MUTATED("obvious-mapping")) {
+    BlockList freed = epochs_.take_back();
+    make_quiet(freed);
+  }
+  BlockList taken;
+  taken.splice(quiet_);
+  epochs_.count_held(-static_cast<std::ptrdiff_t>(taken.count));
+  return taken;
+}
+
+EpochNumber ClosedEpochs::close_unfenced() {
+  close(false, kAnything);
+  return previous(epochs_.open());
+}
+
+// An epoch with a waiting thread stays in the queue; the thread finds its blocks gone. Its event
+// belongs to the driver and is not used again.
+void ClosedEpochs::abandon() {
+  epochs_.abandon();
+  quiet_ = BlockList{};
+  spare_events_.clear();
+  can_record_ = driver_.cuCtxRecordEvent != nullptr;
+  for (Epoch& epoch : closed_) {
+    epoch.fence = nullptr;
+    epoch.blocks = BlockList{};
+    epoch.bytes = 0;
+  }
+  closed_.erase(std::remove_if(closed_.begin(), closed_.end(),
+                               [](const Epoch& epoch) { return epoch.waiters == 0; }),
+                closed_.end());
+}
+
+// Closes the open epoch if it holds `least`. An empty epoch may get a fence, which also covers
+// older epochs closed without one. The epoch is closed before the record, so that later frees need
+// a later fence.
+CUresult ClosedEpochs::close(bool with_fence, const Batch& least) {
+  CUevent fence = nullptr;
+  CUresult result = with_fence ? create_event(&fence) : CUDA_SUCCESS;
+  if (result != CUDA_SUCCESS) return result;
+  Epochs::Closed closing;
+  if (!epochs_.close(least, &closing)) {
+    if (with_fence) spare_events_.push_back(fence);
+    return CUDA_SUCCESS;
+  }
+  if (with_fence) result = driver_.cuCtxRecordEvent(context_, fence);
+  if (result != CUDA_SUCCESS) {
+    spare_events_.push_back(fence);
+    epochs_.reopen(closing);
+    return result;
+  }
+  if (with_fence) stats_.add(Counter::fences_total, 1);
+  Epoch& epoch = closed_.emplace_back();
+  epoch.number = closing.counts.number;
+  epoch.fence = fence;
+  epoch.blocks = closing.blocks;
+  epoch.bytes = closing.counts.bytes;
+  epoch.frees = closing.counts.frees;
+  return CUDA_SUCCESS;
+}
+
+CUresult ClosedEpochs::create_event(CUevent* event) {
+  if (!spare_events_.empty()) {
+    *event = spare_events_.back();
+    spare_events_.pop_back();
+    return CUDA_SUCCESS;
+  }
+  const cuda::ContextScope scope(driver_, context_);
+  if (!scope.ok()) return CUDA_ERROR_INVALID_CONTEXT;
+  return driver_.cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
+}
+
+ClosedEpochs::Epoch* ClosedEpochs::first_fenced_from(EpochNumber epoch) {
+  for (Epoch& closed : closed_) {
+    if (closed.number >= epoch && closed.fence != nullptr) return &closed;
+  }
+  return nullptr;
+}
+
+void ClosedEpochs::make_quiet(BlockList& blocks) {
+  if (blocks.empty()) return;
+  for (Block* block = blocks.head; block != nullptr; block = block->next) {
+    block->state.store(BlockState::cached, std::memory_order_relaxed);
+  }
+  quiet_.splice(blocks);
+}
+
+// An epoch stays in the queue while a thread waits for its fence.
+void ClosedEpochs::harvest(EpochNumber up_to) {
+  epochs_.set_quiet(up_to);
+  for (Epoch& epoch : closed_) {
+    if (epoch.number > up_to) break;
+    epochs_.settle(epoch.bytes);
+    epoch.bytes = 0;
+    make_quiet(epoch.blocks);
+  }
+  while (!closed_.empty() && closed_.front().number <= up_to && closed_.front().waiters == 0) {
+    if (closed_.front().fence != nullptr) spare_events_.push_back(closed_.front().fence);
+    closed_.pop_front();
+  }
+}
+
+CUresult ClosedEpochs::record(const Batch& least) {
+  const bool capturing = Serving::any_capture() && !CUPOOL_MUTATED("record-in-capture");
+  if (!can_record_ || capturing || Serving::stepped_aside()) return CUDA_SUCCESS;
+  const CUresult result = close(true, least);
+  if (result == CUDA_SUCCESS || cuda::is_capture_refusal(result)) return CUDA_SUCCESS;
+  if (result == CUDA_ERROR_DEINITIALIZED || cuda::is_sticky(result)) return result;
+  // If another thread's exit shuts the driver down meanwhile, this error may hide that.
+  CUcontext current = nullptr;
+  const CUresult driver = driver_.cuCtxGetCurrent(&current);
+  if (driver == CUDA_ERROR_DEINITIALIZED) return driver;
+  // In a host function of the program the driver refuses every call. The next free elsewhere
+  // records.
+  if (result == CUDA_ERROR_NOT_PERMITTED || driver == CUDA_ERROR_NOT_PERMITTED) return CUDA_SUCCESS;
+  can_record_ = false;
+  CUPOOL_WARN_ONCE(
+      "cuCtxRecordEvent failed with error %d; frees synchronise the context instead (slower, still "
+      "right)",
+      static_cast<int>(result));
+  return CUDA_SUCCESS;
+}
+
+CUresult ClosedEpochs::query(Epoch& epoch) {
+  if (epoch.seen_complete) return CUDA_SUCCESS;
+  stats_.add(Counter::fence_queries_total, 1);
+  CUresult state = driver_.cuEventQuery(epoch.fence);
+  if (CUPOOL_MUTATED("reuse-before-complete") && state == CUDA_ERROR_NOT_READY) {
+    state = CUDA_SUCCESS;
+  }
+  if (state == CUDA_SUCCESS) epoch.seen_complete = true;
+  return state;
+}
+
+std::optional<CUresult> ClosedEpochs::wait_for_fence(EpochNumber epoch, OrderingLock& lock,
+                                                     bool* waited, std::uint64_t limit_ns) {
+  Epoch* fenced = first_fenced_from(epoch);
+  if (fenced == nullptr) {
+    const CUresult result = record(kEvenNothing);
+    if (result != CUDA_SUCCESS) return result;
+    fenced = first_fenced_from(epoch);
+  }
+  if (fenced == nullptr) return std::nullopt;
+  const CUresult result = wait_for(fenced, lock, waited, limit_ns);
+  if (limit_ns == 0 && cuda::is_refusal(result)) return std::nullopt;
+  return result;
+}
+
+CUresult ClosedEpochs::wait_for(Epoch* fenced, OrderingLock& lock, bool* waited,
+                                std::uint64_t limit_ns) {
+  const EpochNumber number = fenced->number;
+  const CUevent fence = fenced->fence;
+  ++fenced->waiters;
+  const bool keeps_lock = CUPOOL_MUTATED("waits-with-lock");
+  if (!keeps_lock) lock.unlock();
+  CUresult result = CUDA_SUCCESS;
+  {
+    const cuda::RelaxedCaptureScope relaxed(driver_);
+    stats_.add(Counter::fence_queries_total, 1);
+    result = driver_.cuEventQuery(fence);
+    if (result == CUDA_ERROR_NOT_READY) {
+      if (waited != nullptr) *waited = true;
+      result = limit_ns == 0 ? wait_for_event(fence) : wait_at_most(fence, limit_ns);
+    }
+  }
+  if (!keeps_lock) lock.lock();
+  // The deque may have changed: find the epoch again. Its waiter count kept it in the queue.
+  for (Epoch& closed : closed_) {
+    if (closed.number != number) continue;
+    --closed.waiters;
+    if (result == CUDA_SUCCESS) closed.seen_complete = true;
+    break;
+  }
+  if (result == CUDA_SUCCESS) harvest(number);
+  return result;
+}
+
+// A program whose run-ahead is limited waits often and briefly. Queries see the end some
+// microseconds sooner than the driver's wait (measured). For a long wait the driver is used, which
+// may sleep.
+CUresult ClosedEpochs::wait_for_event(CUevent fence) const {
+  constexpr std::uint64_t kAskNs = 200'000;
+  const std::uint64_t start = util::now_ns();
+  CUresult result = CUDA_ERROR_NOT_READY;
+  while (result == CUDA_ERROR_NOT_READY && util::now_ns() < start + kAskNs) {
+    result = driver_.cuEventQuery(fence);
+  }
+  return result == CUDA_ERROR_NOT_READY ? driver_.cuEventSynchronize(fence) : result;
+}
+
+CUresult ClosedEpochs::wait_at_most(CUevent fence, std::uint64_t limit_ns) const {
+  const std::uint64_t deadline = util::now_ns() + limit_ns;
+  CUresult result = CUDA_ERROR_NOT_READY;
+  while (result == CUDA_ERROR_NOT_READY && util::now_ns() < deadline) {
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    result = driver_.cuEventQuery(fence);
+  }
+  return result;
+}
+
+}  // namespace cupool::engine

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// The closed epochs of a context and their fences: closing, querying, waiting, and reclaiming.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "cuda/driver.h"
+#include "engine/block/block.h"
+#include "engine/reclaim/epochs.h"
+#include "engine/reclaim/ordering_mutex.h"
+#include "stats/device_stats.h"
+
+namespace cupool::engine {
+
+/// Part of an Ordering. The caller holds its lock for every function.
+class ClosedEpochs {
+ public:
+  ClosedEpochs(const cuda::Driver& driver, CUcontext context, stats::DeviceStats& stats,
+               Epochs& epochs);
+
+  using Batch = Epochs::Batch;
+  static constexpr Batch kAnything{1, ~std::uint64_t{0}};
+  static constexpr Batch kEvenNothing{0, ~std::uint64_t{0}};
+
+  /// False: the driver's last answer was that it records no events of the context.
+  bool can_record() const { return can_record_; }
+
+  /// Closes the open epoch with a fence, if it holds `least` and a fence is possible now. Success
+  /// without a fence in three cases: a stream of any context captures, since a stream of this
+  /// context may have joined the capture; the engine has stepped aside, and a fence does not cover
+  /// all work; or the driver records no events of the context (see can_record()).
+  CUresult record(const Batch& least);
+
+  /// As record(). If it closed an epoch, also queries the older fences.
+  CUresult close_if_full(const Batch& batch);
+
+  /// Closes the open epoch without a fence. Returns the newest closed epoch, which a wait for the
+  /// whole context that begins now completes.
+  EpochNumber close_unfenced();
+
+  /// Reclaims the blocks of complete fences. Never waits for the GPU.
+  CUresult look_at_fences();
+
+  /// Marks all epochs up to `up_to` complete and reclaims their blocks.
+  void harvest(EpochNumber up_to);
+
+  /// Takes out the reclaimed blocks.
+  BlockList take_quiet();
+
+  /// Takes over blocks that were flushed into `epoch`.
+  void adopt(EpochNumber epoch, BlockList& blocks);
+
+  /// The oldest epoch that is not complete; the open one if no epoch is closed.
+  EpochNumber oldest() const { return closed_.empty() ? epochs_.open() : closed_.front().number; }
+  bool empty() const { return closed_.empty(); }
+
+  /// Waits for the first fence that covers `epoch`, and records it if needed. Releases the lock
+  /// meanwhile. `std::nullopt`: no fence can be recorded for it. `waited`, `limit_ns`: see
+  /// Ordering::wait().
+  std::optional<CUresult> wait_for_fence(EpochNumber epoch, OrderingLock& lock, bool* waited,
+                                         std::uint64_t limit_ns);
+
+  /// The context is gone: empties the epochs, and leaves their events to the driver.
+  void abandon();
+
+ private:
+  struct Epoch {
+    EpochNumber number = kNoEpoch;
+    CUevent fence = nullptr;  ///< null: closed without one
+    BlockList blocks;         ///< without those kept by threads
+    std::uint64_t bytes = 0;  ///< pending, including blocks kept by threads
+    std::size_t frees = 0;    ///< blocks, including those kept by threads
+    unsigned waiters = 0;     ///< threads that wait for the fence
+    bool seen_complete = false;
+  };
+
+  CUresult close(bool with_fence, const Batch& least);
+  CUresult create_event(CUevent* event);
+  Epoch* first_fenced_from(EpochNumber epoch);
+  void make_quiet(BlockList& blocks);
+  CUresult query(Epoch& epoch);
+  CUresult wait_for(Epoch* fenced, OrderingLock& lock, bool* waited, std::uint64_t limit_ns);
+  CUresult wait_for_event(CUevent fence) const;
+  CUresult wait_at_most(CUevent fence, std::uint64_t limit_ns) const;
+
+  const cuda::Driver& driver_;
+  const CUcontext context_;
+  stats::DeviceStats& stats_;
+  Epochs& epochs_;
+  std::deque<Epoch> closed_;  ///< oldest first
+  BlockList quiet_;
+  std::vector<CUevent> spare_events_;
+  bool can_record_;
+};
+
+}  // namespace cupool::engine

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Orders a context behind a stream of another context: an event is recorded on that stream and
+// waited for here. Source: CUDA Driver API, cuStreamWaitEvent (the event may be of another context
+// or device); docs/measurements.
+#include "engine/reclaim/foreign_streams.h"
+
+#include "cuda/scopes.h"
+#include "engine/reclaim/legacy_stream.h"
+#include "util/mutation.h"
+
+namespace cupool::engine {
+
+bool ForeignStreams::order_behind(CUstream stream) {
+  if (CUPOOL_MUTATED("foreign-stream-ignored")) return true;
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  CUcontext other = nullptr;
+  const bool known = context_of(stream, &other);
+  if (known && (other == context_ || other == nullptr)) return true;
+  if (known && queue_wait(stream, other)) return true;
+  return driver_.cuStreamSynchronize(stream) == CUDA_SUCCESS ||
+         driver_.cuStreamSynchronize(stream) == CUDA_SUCCESS;  // a refusal may pass
+}
+
+// A stream without a context (a default stream while no context is current) has no pending work.
+// False: the driver does not say.
+bool ForeignStreams::context_of(CUstream stream, CUcontext* other) const {
+  const bool named =
+      stream != nullptr && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+  const auto ask = [&] {
+    return named ? driver_.cuStreamGetCtx(stream, other) : driver_.cuCtxGetCurrent(other);
+  };
+  return ask() == CUDA_SUCCESS || ask() == CUDA_SUCCESS;
+}
+
+bool ForeignStreams::queue_wait(CUstream stream, CUcontext other) {
+  CUevent event = nullptr;
+  bool recorded = false;
+  {
+    const cuda::ContextScope scope(driver_, other);
+    if (!scope.ok() || driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+      return false;
+    }
+    recorded = driver_.cuEventRecord(event, stream) == CUDA_SUCCESS;
+  }
+  const bool queued = recorded && wait_for(event);
+  driver_.cuEventDestroy_v2(event);  // the driver keeps an event that is waited for
+  return queued;
+}
+
+bool ForeignStreams::wait_for(CUevent event) {
+  const cuda::ContextScope scope(driver_, context_);
+  if (!scope.ok()) return false;
+  const std::lock_guard lock(mutex_);
+  if (waiting_ == nullptr) {
+    // From now on a wait for the legacy stream does not cover this stream.
+    LegacyStream::creates(CU_STREAM_NON_BLOCKING);
+    if (driver_.cuStreamCreate(&waiting_, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) {
+      waiting_ = nullptr;
+      return false;
+    }
+  }
+  return driver_.cuStreamWaitEvent(waiting_, event, 0) == CUDA_SUCCESS;
+}
+
+void ForeignStreams::clear() {
+  const std::lock_guard lock(mutex_);
+  waiting_ = nullptr;
+}
+
+}  // namespace cupool::engine

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// The waits of an ordering: for a fence, or for the whole context if no event of it can be
+// recorded; and their effect on capturing streams.
+#include "engine/reclaim/ordering.h"
+
+#include <chrono>
+#include <thread>
+
+#include "cuda/errors.h"
+#include "cuda/scopes.h"
+#include "engine/reclaim/serving.h"
+#include "util/mutation.h"
+
+namespace cupool::engine {
+
+void Ordering::adopt(EpochNumber epoch, BlockList& blocks) {
+  const OrderingGuard lock(mutex_);
+  closed_.adopt(epoch, blocks);
+}
+
+CUresult Ordering::close_if_full(const Batch& batch, IfBusy if_busy) {
+  OrderingLock lock(mutex_, std::defer_lock);
+  if (if_busy == IfBusy::wait) {
+    lock.lock();
+  } else if (!lock.try_lock()) {
+    return CUDA_SUCCESS;
+  }
+  return closed_.close_if_full(batch);
+}
+
+CUresult Ordering::wait(EpochNumber epoch, bool* waited, std::uint64_t limit_ns) {
+  OrderingLock lock(mutex_);
+  if (epoch <= epochs_.quiet_up_to()) return CUDA_SUCCESS;
+  const auto fenced = closed_.wait_for_fence(epoch, lock, waited, limit_ns);
+  if (fenced.has_value()) return *fenced;
+  // A capture, which a synchronisation of the context would invalidate, or an error that may pass.
+  const bool by_free = closed_.can_record() || Serving::any_capture() || captures_.is_beginning();
+  if (by_free) return barriers_.wait(lock, waited);
+  if (waited != nullptr) *waited = true;
+  return synchronize(lock);
+}
+
+EpochNumber Ordering::newest() const {
+  const OrderingGuard lock(mutex_);
+  return epochs_.is_open_empty() && closed_.empty() ? kNoEpoch : epochs_.open();
+}
+
+bool Ordering::is_idle(std::uint64_t limit_ns) {
+  {
+    const OrderingGuard lock(mutex_);
+    if (!closed_.can_record() || Serving::any_capture() || Serving::stepped_aside()) return false;
+  }
+  return wait(epochs_.open(), nullptr, limit_ns) == CUDA_SUCCESS;
+}
+
+CUresult Ordering::wait_for_oldest(bool* waited) {
+  EpochNumber oldest = kNoEpoch;
+  {
+    const OrderingGuard lock(mutex_);
+    oldest = closed_.oldest();
+  }
+  return wait(oldest, waited);
+}
+
+// False, without the lock: epoch `enough` is complete.
+bool Ordering::lock_unless_quiet(EpochNumber enough, OrderingLock& lock) const {
+  // About 20 us, as long as a few fences take. Sleeping in a mutex and waking up takes longer.
+  constexpr unsigned kTries = 8;
+  constexpr unsigned kLooks = 64;  // between two tries
+  if (lock.try_lock()) return true;
+  for (unsigned tries = 1; !lock.owns_lock() && tries < kTries; ++tries) {
+    for (unsigned looks = 0; looks < kLooks; ++looks, relax()) {
+      if (epochs_.quiet_up_to() >= enough) return false;
+    }
+    if (!lock.try_lock() && tries > kTries / 2) sched_yield();
+  }
+  if (!lock.owns_lock()) lock.lock();
+  return true;
+}
+
+CUresult Ordering::poll(bool close_open, BlockList* quiet, std::optional<EpochNumber> enough) {
+  OrderingLock lock(mutex_, std::defer_lock);
+  if (!enough.has_value()) {
+    lock.lock();
+  } else if (!lock_unless_quiet(*enough, lock)) {
+    return CUDA_SUCCESS;
+  }
+  CUresult result = CUDA_SUCCESS;
+  if (close_open) result = closed_.record(ClosedEpochs::kAnything);
+  const CUresult looked = closed_.look_at_fences();
+  BlockList taken = closed_.take_quiet();
+  quiet->splice(taken);
+  return looked == CUDA_SUCCESS ? result : looked;
+}
+
+BlockList Ordering::take_quiet() {
+  const OrderingGuard lock(mutex_);
+  return closed_.take_quiet();
+}
+
+EpochNumber Ordering::begin_synchronize() {
+  const OrderingGuard lock(mutex_);
+  return closed_.close_unfenced();
+}
+
+void Ordering::end_synchronize(EpochNumber before) {
+  if (Serving::stepped_aside()) return;
+  const OrderingGuard lock(mutex_);
+  if (CUPOOL_MUTATED("harvest-later-frees")) before = closed_.close_unfenced();
+  closed_.harvest(before);
+}
+
+void Ordering::abandon() {
+  const OrderingGuard lock(mutex_);
+  closed_.abandon();
+  barriers_.abandon();
+  captures_.abandon();
+}
+
+CUresult Ordering::synchronize(OrderingLock& lock) {
+  const EpochNumber before = closed_.close_unfenced();
+  captures_.synchronisation_begins();
+  lock.unlock();
+  if (CUPOOL_MUTATED("synchronises-into-capture")) {
+    std::this_thread::sleep_for(std::chrono::microseconds(300));
+  }
+  CUresult result = CUDA_ERROR_INVALID_CONTEXT;
+  {
+    const cuda::RelaxedCaptureScope relaxed(driver_);
+    const cuda::ContextScope scope(driver_, context_);
+    if (scope.ok()) result = driver_.cuCtxSynchronize();
+    if (scope.ok() && cuda::is_passing_refusal(result)) result = driver_.cuCtxSynchronize();
+  }
+  lock.lock();
+  captures_.synchronisation_ends();
+  if (result == CUDA_SUCCESS) closed_.harvest(before);
+  return cuda::is_capture_refusal(result) ? CUDA_ERROR_NOT_READY : result;
+}
+
+}  // namespace cupool::engine

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The time limit of a call of the program that ran out of memory.
+#pragma once
+
+#include <cstdint>
+
+#include "util/clock.h"
+
+namespace cupool::engine {
+
+/// One per call, for all of its steps: every context, every round, the second attempt of the
+/// driver's own function. It starts at its first use, after the first refusal. For one thread.
+class Patience {
+ public:
+  /// An allocation waits only if the driver's would have failed, and for a limited time.
+  static constexpr std::uint64_t kLongestNs = 10'000'000'000;
+
+  explicit Patience(std::uint64_t longest_ns = kLongestNs) : longest_ns_(longest_ns) {}
+
+  std::uint64_t left_ns() {
+    const std::uint64_t now = util::now_ns();
+    if (end_ns_ == 0) end_ns_ = now + longest_ns_;
+    return end_ns_ > now ? end_ns_ - now : 0;
+  }
+  bool over() { return left_ns() == 0; }
+
+ private:
+  const std::uint64_t longest_ns_;
+  std::uint64_t end_ns_ = 0;
+};
+
+}  // namespace cupool::engine

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+// Serves from caches, from reclaimed blocks, or with fresh memory. Read with docs/design.md,
+// sections Contract, Engine and Invariants.
+#include "engine/serve/allocations.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "cuda/errors.h"
+#include "engine/block/accounting.h"
+#include "engine/serve/failure.h"
+#include "engine/serve/retire.h"
+#include "engine/serve/thread_limits.h"
+#include "stats/timeline.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+namespace cupool::engine {
+
+using stats::Counter;
+using stats::DeviceStats;
+using stats::EventKind;
+using stats::Gauge;
+
+namespace {
+
+// Bytes that a thread pops from the shared cache at once. Also the bytes up to which its first
+// batches may grow by fresh memory.
+constexpr std::uint64_t kRefillBytes = BlockCache::kMostChainBytes;
+
+std::uint64_t held_bytes(const DeviceStats& stats) {
+  return static_cast<std::uint64_t>(stats.value(Gauge::held_bytes).current);
+}
+
+void count_malloc(DeviceStats& stats, std::uint64_t bytes, Counter served_by,
+                  std::uint64_t start_ns) {
+  stats.add(Counter::malloc_calls_total);
+  stats.add(Counter::malloc_requested_bytes_total, bytes);
+  stats.add(served_by);
+  stats.requested_sizes().record(bytes);
+  stats::this_thread().add_mallocs(1, bytes);
+  stats.call_times().malloc.record(util::now_ns() - start_ns);
+}
+
+}  // namespace
+
+inline bool Allocations::can_serve(Context& context, std::uint64_t bytes) {
+  const Device& device = context.device();
+  return context.usable() && Serving::open() && bytes <= device.limits().max_block &&
+         bytes <= device.total_bytes();
+}
+
+[[gnu::always_inline]] inline Block* Allocations::take_counted(Context& context, ThreadCache& cache,
+                                                               std::uint64_t bytes) {
+  const ThreadCache::Guard guard(cache);
+  Block* block = cache.idle.take(bytes);
+  if (block == nullptr) return nullptr;
+  Tally& tally = cache.tally;
+  tally.count_malloc(bytes, block->capacity);
+  if (tally.is_due(cache.limits.tally)) tally.fold(context.stats());
+  return block;
+}
+
+// The hot path: pops from the thread's own cache. One call in 63 is timed and stands for all.
+[[gnu::always_inline]] inline Block* Allocations::take_own(Context& context, std::uint64_t bytes) {
+  ThreadCache* cache = thread_cache(context);
+  if (cache == nullptr) return nullptr;
+  const bool timed = is_timed();
+  const std::uint64_t start = timed ? util::now_ns() : 0;
+  Block* block = take_counted(context, *cache, bytes);
+  if (block == nullptr && (block = collect_and_take(context, *cache, bytes)) == nullptr) {
+    return nullptr;
+  }
+  block->requested = bytes;
+  block->state.store(BlockState::live, std::memory_order_release);
+  if (timed) context.stats().call_times().malloc.record(util::now_ns() - start, kTimedShare);
+  return block;
+}
+
+std::optional<CUresult> Allocations::try_allocate(std::uint64_t bytes, CUdeviceptr* address,
+                                                  Patience& patience) {
+  if (bytes == 0 || address == nullptr || !Serving::open()) return std::nullopt;
+  Context* context = registry_.current();
+  if (context == nullptr) return std::nullopt;
+  if (can_serve(*context, bytes)) {
+    if (Block* block = take_own(*context, bytes)) {
+      *address = block->address;
+      return CUDA_SUCCESS;
+    }
+  }
+  const std::uint64_t start = util::now_ns();
+  context = registry_.ask_for_current(context);
+  if (context == nullptr || !can_serve(*context, bytes)) return std::nullopt;
+  if (preparation_.pools_are_awaited(context->device())) return std::nullopt;
+  const std::uint64_t capacity = capacity_for(bytes);
+  Counter served_by = Counter::served_shared_cache_total;
+  Block* block = take_quiet_block(*context, capacity, &served_by);
+  if (block == nullptr) {
+    served_by = Counter::served_fresh_total;
+    block = fresh_block(*context, capacity, patience);
+    if (block == nullptr) return std::nullopt;
+  }
+  make_live(*block, bytes);
+  *address = block->address;
+  count_malloc(context->stats(), bytes, served_by, start);
+  return CUDA_SUCCESS;
+}
+
+bool Allocations::try_allocate_cached(Context& context, std::uint64_t bytes, CUdeviceptr* address) {
+  if (!can_serve(context, bytes)) return false;
+  Block* block = take_own(context, bytes);
+  if (block == nullptr) return false;
+  *address = block->address;
+  return true;
+}
+
+[[gnu::noinline]] Block* Allocations::collect_and_take(Context& context, ThreadCache& cache,
+                                                       std::uint64_t bytes) {
+  return idle_.collect(context, cache) ? take_counted(context, cache, bytes) : nullptr;
+}
+
+// Pops from the shared cache, with more blocks of that kind for the thread's next calls.
+Block* Allocations::take_shared(Context& context, ThreadCache* cache, std::uint64_t capacity) {
+  if (!context.cache().may_have(capacity)) return nullptr;
+  if (cache == nullptr) return context.cache().take(capacity);
+  std::size_t refill = 0;
+  {
+    const ThreadCache::Guard guard(*cache);
+    refill = cache->idle.refill();
+  }
+  BlockList more;
+  Block* block = context.cache().take(capacity, refill, kRefillBytes, &more);
+  if (more.empty()) return block;
+  {
+    const ThreadCache::Guard guard(*cache);
+    cache->limits = limits_of_thread(context);
+    cache->idle.keep(more, cache->limits.quiet);
+  }
+  if (!more.empty()) context.cache().put(more);
+  return block;
+}
+
+// A thread with few blocks in flight does nothing while another thread polls. No thread that has a
+// cache queues for the lock.
+CUresult Allocations::poll(Context& context, ThreadCache* cache, bool may_grow, bool close_open,
+                           BlockList* quiet) {
+  Ordering& ordering = context.ordering();
+  if (cache == nullptr) return ordering.poll(close_open, quiet);
+  if (may_grow) return ordering.poll(close_open, quiet, kNoEpoch);
+  EpochNumber oldest = kNoEpoch;
+  {
+    const ThreadCache::Guard guard(*cache);
+    oldest = cache->in_flight.oldest();
+  }
+  return ordering.poll(close_open, quiet, oldest);
+}
+
+// Tries the shared cache, then complete epochs, then this thread's batch and the open epoch, which
+// an idle GPU completes as soon as it is asked. Exception: while few bytes wait in a thread, fresh
+// memory lets it grow, so that one fence serves many frees. The bound is higher while another
+// thread is at a fence, so that no thread queues.
+Block* Allocations::take_quiet_block(Context& context, std::uint64_t capacity, Counter* served_by) {
+  idle_.look_for_rdma_libraries();
+  const ContextVisit visit(context);
+  if (!visit) return nullptr;
+  ThreadCache* cache = thread_cache(context);
+  Ordering& ordering = context.ordering();
+  Block* block = take_shared(context, cache, capacity);
+  for (const bool close_open : {false, true}) {
+    if (block != nullptr) break;
+    std::uint64_t waiting = 0;
+    std::uint64_t enough = kRefillBytes;
+    bool may_grow = false;
+    bool in_flight = false;
+    if (cache != nullptr) {
+      const ThreadCache::Guard guard(*cache);
+      waiting = cache->waiting_bytes();
+      enough = std::max(enough, is_large(capacity) ? cache->limits.few : cache->limits.batch);
+      may_grow = !cache->waits_for(kBatchesWaiting, capacity);
+      in_flight = !cache->in_flight.empty();
+    }
+    const bool over_budget =
+        held_bytes(context.stats()) + capacity > context.device().budget().footprint();
+    if (close_open) {
+      if (over_budget) {
+        context.threads().drain(Drain::retired);
+      } else if (waiting != 0) {
+        if (waiting + capacity <= enough) break;
+        context.threads().drain(*cache, Drain::join);
+        const ThreadCache::Guard guard(*cache);
+        cache->batch.expect_free();
+        in_flight = true;
+      }
+    }
+    if (!in_flight && !ordering.epochs().holds_blocks()) continue;
+    BlockList quiet;
+    const CUresult result =
+        poll(context, over_budget ? nullptr : cache, may_grow, close_open, &quiet);
+    if (result != CUDA_SUCCESS) note_failure(context, result);
+    if (!quiet.empty()) idle_.keep(context, quiet);
+    if (cache != nullptr && idle_.collect(context, *cache)) {
+      const ThreadCache::Guard guard(*cache);
+      block = cache->idle.take(capacity);  // a request of the thread's own capacity
+      if (block != nullptr) *served_by = Counter::served_thread_cache_total;
+    }
+    if (block == nullptr) block = take_shared(context, cache, capacity);
+  }
+  if (block != nullptr) {
+    context.stats().gauge_add(Gauge::cached_bytes, -signed_bytes(block->capacity));
+  }
+  return block;
+}
+
+// Fresh memory of the backend. If there is none, idle memory of other sizes and other contexts is
+// given back first. Null: the real call decides.
+Block* Allocations::fresh_block(Context& context, std::uint64_t capacity, Patience& patience) {
+  Device& device = context.device();
+  DeviceStats& stats = context.stats();
+  idle_.look_for_rdma_libraries();
+  preparation_.preallocate(context);
+  idle_.release_ended_leases();
+  if (held_bytes(stats) + capacity > device.budget().footprint()) {
+    const ContextVisit visit(context);
+    if (!visit) return nullptr;
+    // Blocks held by other threads count as well.
+    context.threads().drain(Drain::all);
+    idle_.keep_quiet(context);
+    Block* block = context.cache().take(capacity);
+    if (block != nullptr) stats.gauge_add(Gauge::cached_bytes, -signed_bytes(block->capacity));
+    // Even if a block was found: otherwise every later miss would come here.
+    BlockList others = context.cache().evict_for(capacity);
+    const bool other_kind =
+        !others.empty() && is_large(others.head->capacity) != is_large(capacity);
+    idle_.release(context, others);
+    // The pool of the other kind would keep the memory that the growing pool needs.
+    if (other_kind) {
+      device.trim(context);
+      stats.add(Counter::trims_total);
+      stats::note_event(EventKind::trim, stats, 0);
+    }
+    if (block != nullptr) return block;
+  }
+
+  CUdeviceptr address = 0;
+  BlockSource source = BlockSource::pool;
+  std::uint64_t tried_ns = util::now_ns();
+  CUresult result = allocate_fresh(context, capacity, &address, &source);
+  // Several attempts, because other threads free, take returned memory, or are giving idle blocks
+  // back at the same time.
+  const bool ran_out = result == CUDA_ERROR_OUT_OF_MEMORY;
+  for (int round = 0; result == CUDA_ERROR_OUT_OF_MEMORY && round < OutOfMemory::kRetries;
+       ++round) {
+    const bool any =
+        !patience.over() && out_of_memory_.more_given_back(context, &tried_ns, patience);
+    if (any) result = allocate_fresh(context, capacity, &address, &source);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+      source = BlockSource::pool;
+      const ContextVisit visit(context);
+      if (visit) result = device.backend().allocate_last(context, capacity, &address);
+    }
+    if (!any) break;
+  }
+  if (ran_out && result == CUDA_SUCCESS) {
+    stats.add(Counter::oom_rescues_total);
+    stats::note_event(EventKind::oom_rescue, stats, capacity);
+  }
+  if (result != CUDA_SUCCESS) {
+    note_failure(context, result);
+    if (result != CUDA_ERROR_OUT_OF_MEMORY && !cuda::is_sticky(result) && !cuda::shut_down()) {
+      CUPOOL_WARN_ONCE(
+          "the driver refused pool memory with error %d; such allocations go to cuMemAlloc "
+          "(CUPOOL_BACKEND=malloc avoids the attempt)",
+          static_cast<int>(result));
+    }
+    return nullptr;
+  }
+  return adopt(context, capacity, address, source);
+}
+
+// Fresh memory of the pools. Near the device's limit, where pool growth would leave too little,
+// plain memory, of which the driver takes no more than needed. With CUPOOL_MAX_SIZE the rest passes
+// through. If the driver claims to have pools and then refuses them (vGPU), plain memory from then
+// on.
+CUresult Allocations::allocate_fresh(Context& context, std::uint64_t capacity, CUdeviceptr* address,
+                                     BlockSource* source) {
+  const ContextVisit visit(context);
+  if (!visit) return CUDA_ERROR_INVALID_CONTEXT;
+  Device& device = context.device();
+  Backend& backend = device.backend();
+  *source = backend.source();
+  const CUresult result = backend.allocate(context, capacity, address);
+  if (*source != BlockSource::pool) return result;
+  if (result == CUDA_SUCCESS && !is_large(capacity)) context.small_chunk().open();
+  if (result == CUDA_ERROR_NOT_SUPPORTED) {
+    CUPOOL_WARN_ONCE(
+        "the pools of device %d cannot be used; serving from cuMemAlloc instead "
+        "(CUPOOL_BACKEND=malloc says so)",
+        device.ordinal());
+    device.use_plain_memory();
+  } else if (result != CUDA_ERROR_OUT_OF_MEMORY || device.limits().max_size != 0) {
+    return result;
+  }
+  *source = BlockSource::malloc;
+  return device.backend_of(BlockSource::malloc).allocate(context, capacity, address);
+}
+
+Block* Allocations::adopt(Context& context, std::uint64_t capacity, CUdeviceptr address,
+                          BlockSource source) {
+  Device& device = context.device();
+  const std::uint64_t alignment =
+      is_large(capacity) && !device.limits().use_default_pool ? kLargeUnit : kAlignment;
+  const ContextVisit visit(context);
+  if (!visit) {  // plain memory is gone with the context
+    if (source == BlockSource::pool) device.orphans().add({address});
+    return nullptr;
+  }
+  Block* block = address % alignment == 0 ? new_block() : nullptr;
+  if (block == nullptr) {  // misaligned (contract 6), or out of host memory
+    device.backend_of(source).release(context, address);
+    return nullptr;
+  }
+  block->address = address;
+  block->capacity = capacity;
+  block->requested = 0;
+  block->context = &context;
+  block->source = source;
+  if (!is_large(capacity)) {
+    block->kind = kind_of_small(small_class(capacity), source == BlockSource::pool);
+  }
+  // Not live before it is returned to the program: a stray free of this address is refused until
+  // then.
+  block->state.store(BlockState::cached, std::memory_order_relaxed);
+  if (Block* stale = add_block(blocks_, block)) {
+    if (stale->source == BlockSource::passed_through) {
+      count_passed(stale->context->stats(), *stale, -1);
+      delete_block(stale);
+    } else {
+      CUPOOL_WARN_ONCE("memory of cupool was freed by a route that it does not see");
+    }
+  }
+  DeviceStats& stats = context.stats();
+  stats.add(Counter::growth_total);
+  stats.add(Counter::growth_bytes_total, capacity);
+  stats.gauge_add(Gauge::held_bytes, signed_bytes(capacity));
+  count_plain(stats, *block, +1);
+  stats::note_event(EventKind::growth, stats, capacity);
+  return block;
+}
+
+void Allocations::make_live(Block& block, std::uint64_t bytes) {
+  block.requested = bytes;
+  count_live(block.context->stats(), block, +1);
+  block.state.store(BlockState::live, std::memory_order_release);
+}
+
+}  // namespace cupool::engine

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Serves an allocation from the thread's cache, the shared cache, reclaimed blocks, or fresh
+// memory.
+#pragma once
+
+#include <optional>
+
+#include "engine/block/pointer_map.h"
+#include "engine/context/context_registry.h"
+#include "engine/serve/out_of_memory.h"
+#include "engine/serve/pool_preparation.h"
+
+namespace cupool::engine {
+
+/// Thread-safe.
+class Allocations {
+ public:
+  Allocations(ContextRegistry& registry, PointerMap& blocks, IdleMemory& idle,
+              OutOfMemory& out_of_memory, PoolPreparation& preparation)
+      : registry_(registry),
+        blocks_(blocks),
+        idle_(idle),
+        out_of_memory_(out_of_memory),
+        preparation_(preparation) {}
+
+  /// Serves `bytes` in the current context from a cache, else with fresh memory. Gives idle memory
+  /// back if needed, within `patience`. Sets `*address` on success. `std::nullopt`: cupool does not
+  /// serve this request; the caller makes the real call.
+  std::optional<CUresult> try_allocate(std::uint64_t bytes, CUdeviceptr* address,
+                                       Patience& patience);
+
+  /// Serves `bytes` only from `context`'s caches; for the runtime short cuts. False: no cached
+  /// block, no side effect.
+  bool try_allocate_cached(Context& context, std::uint64_t bytes, CUdeviceptr* address);
+
+ private:
+  static bool can_serve(Context& context, std::uint64_t bytes);
+  static Block* take_counted(Context& context, ThreadCache& cache, std::uint64_t bytes);
+  Block* take_own(Context& context, std::uint64_t bytes);
+  Block* collect_and_take(Context& context, ThreadCache& cache, std::uint64_t bytes);
+  static Block* take_shared(Context& context, ThreadCache* cache, std::uint64_t capacity);
+  static CUresult poll(Context& context, ThreadCache* cache, bool may_grow, bool close_open,
+                       BlockList* quiet);
+  Block* take_quiet_block(Context& context, std::uint64_t capacity, stats::Counter* served_by);
+  Block* fresh_block(Context& context, std::uint64_t capacity, Patience& patience);
+  CUresult allocate_fresh(Context& context, std::uint64_t capacity, CUdeviceptr* address,
+                          BlockSource* source);
+  Block* adopt(Context& context, std::uint64_t capacity, CUdeviceptr address, BlockSource source);
+  static void make_live(Block& block, std::uint64_t bytes);
+
+  ContextRegistry& registry_;
+  PointerMap& blocks_;
+  IdleMemory& idle_;
+  OutOfMemory& out_of_memory_;
+  PoolPreparation& preparation_;
+};
+
+}  // namespace cupool::engine

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Construction of the allocator: each part gets the parts that it calls.
+#include "engine/serve/allocator.h"
+
+#include "engine/reclaim/serving.h"
+
+namespace cupool::engine {
+
+Allocator::Allocator(const cuda::Driver& driver, const config::Settings& settings)
+    : settings_(settings),
+      registry_(driver, settings_),
+      streams_(driver, registry_),
+      imports_(driver),
+      policy_(settings.free_mode),
+      idle_(settings_, registry_, blocks_, exports_, policy_),
+      out_of_memory_(registry_, idle_),
+      preparation_(registry_, idle_.give_backs()),
+      allocations_(registry_, blocks_, idle_, out_of_memory_, preparation_),
+      frees_(driver, blocks_, policy_, idle_),
+      pass_through_(registry_, blocks_, imports_, policy_, idle_, out_of_memory_),
+      synchronization_(registry_, idle_),
+      queries_(driver, registry_, blocks_),
+      sharing_(driver, registry_, blocks_, exports_, imports_, out_of_memory_),
+      endings_(driver, registry_, blocks_, exports_, imports_, policy_,
+               PrimaryContexts::of_process()),
+      step_aside_(registry_, policy_, idle_, out_of_memory_),
+      figures_(registry_, blocks_, exports_) {
+  Serving::start();
+  idle_.look_for_rdma_libraries();
+}
+
+}  // namespace cupool::engine

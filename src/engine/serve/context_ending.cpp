@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Drops the blocks, imports and host memory of an ended context.
+#include "engine/serve/context_ending.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "engine/block/accounting.h"
+#include "stats/timeline.h"
+#include "trace/watch.h"
+#include "util/mutation.h"
+
+namespace cupool::engine {
+
+using stats::Counter;
+using stats::DeviceStats;
+using stats::Gauge;
+
+void ContextEnding::context_gone(Context& context, bool alone) {
+  if (CUPOOL_MUTATED("gone-context-serves")) return;
+  const std::lock_guard one_at_a_time(ending_mutex_);
+  if (context.gone()) return;
+  if (!alone) return leave_context(context);
+  context.set_gone();
+  registry_.forget_found();
+  DeviceStats& stats = context.stats();
+  std::vector<CUdeviceptr> orphans;
+  const std::uint64_t lost_before = stats.value(Counter::context_lost_bytes_total);
+  for (Block* block : blocks_.extract([&](const Block& candidate) {
+         return candidate.context == &context &&
+                candidate.state.load(std::memory_order_relaxed) != BlockState::leaving;
+       })) {
+    if (trace::watching() && block->state.load(std::memory_order_relaxed) == BlockState::live) {
+      trace::note_lost({block->address, block->requested, context.device().ordinal()});
+    }
+    if (block->source == BlockSource::passed_through) {
+      stats.add(Counter::context_lost_bytes_total, block->requested);
+      count_passed(stats, *block, -1);
+      delete_block(block);
+      continue;
+    }
+    const BlockState state = block->state.load(std::memory_order_relaxed);
+    if (state == BlockState::live) {
+      stats.add(Counter::context_lost_bytes_total, block->requested);
+      count_live(stats, *block, -1);
+    } else {
+      stats.gauge_add(state == BlockState::freed ? Gauge::retired_bytes : Gauge::cached_bytes,
+                      -signed_bytes(block->capacity));
+    }
+    stats.gauge_add(Gauge::held_bytes, -signed_bytes(block->capacity));
+    count_plain(stats, *block, -1);
+    if (block->aside) context.device().budget().count_aside(-signed_bytes(block->capacity));
+    // Memory that another process has open is released when its leases end.
+    const bool unused =
+        !block->shared_outside.load(std::memory_order_relaxed) || exports_.end(*block, true);
+    if (block->aside || block->exported) {
+      delete_block(block);
+      continue;
+    }
+    if (block->source == BlockSource::pool && unused) orphans.push_back(block->address);
+    delete_block(block);
+  }
+  const std::uint64_t lost = stats.value(Counter::context_lost_bytes_total) - lost_before;
+  if (lost != 0) stats::note_event(stats::EventKind::context_lost, stats, lost);
+  context.device().orphans().add(orphans);
+  imports_.context_gone(context);
+  // Managed and mapped memory is gone with its context. For mapped memory, the driver knows the
+  // context.
+  const auto is_gone = [&](CUdeviceptr start) {
+    unsigned type = 0;
+    return driver_.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, start) ==
+           CUDA_ERROR_INVALID_VALUE;
+  };
+  policy_.host_reachable().forget(context, is_gone);
+  const std::vector<Context*> all = registry_.all();
+  if (std::all_of(all.begin(), all.end(), [](const Context* each) { return each->gone(); })) {
+    policy_.host_reachable().clear();
+  }
+}
+
+// For a context in which a thread still is, with blocks in its hands. Their records stay unchanged;
+// their addresses no longer belong to anyone.
+void ContextEnding::leave_context(Context& context) {
+  context.set_gone_untouched();
+  context.ordering().captures().forget();
+  registry_.drop(context);
+  registry_.forget_found();
+  blocks_.extract([&](const Block& candidate) { return candidate.context == &context; });
+  imports_.context_gone(context);
+}
+
+}  // namespace cupool::engine

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step goes through the contexts of each device, and then through the device's pools.
+#include "engine/serve/decay.h"
+
+#include "engine/serve/failure.h"
+#include "stats/timeline.h"
+
+namespace cupool::engine {
+
+using stats::Counter;
+using stats::EventKind;
+
+void Decay::begin() {
+  contexts_.clear();
+  for (const Device* device : registry_.devices().all()) {
+    if (device->limits().use_default_pool) continue;
+    for (Context* context : registry_.contexts_of(device->ordinal())) {
+      if (context->usable()) contexts_.push_back(context);
+    }
+  }
+  next_ = 0;
+  released_.fill(0);
+}
+
+bool Decay::go_on() {
+  if (next_ == contexts_.size()) begin();
+  for (; next_ != contexts_.size(); ++next_, looked_ = trimming_ = false) {
+    Context& context = *contexts_[next_];
+    // cupool's calls harm no capture, but a capture is short, so decay makes none meanwhile.
+    if (!context.usable() || Serving::any_capture()) continue;
+    if (!trimming_ && give_back_some(context)) return true;
+    const bool last_of_device =
+        next_ + 1 == contexts_.size() || &contexts_[next_ + 1]->device() != &context.device();
+    if (last_of_device && trim_some(context)) return true;
+  }
+  return false;
+}
+
+bool Decay::give_back_some(Context& context) {
+  if (!looked_) settle_idle(context);
+  looked_ = true;
+  const std::uint64_t bytes = release_unneeded(context, kSlice);
+  released_[static_cast<std::size_t>(context.device().ordinal())] += bytes;
+  if (bytes == 0) context.cache().end_decay_step();
+  return bytes != 0;
+}
+
+bool Decay::trim_some(Context& context) {
+  Device& device = context.device();
+  if (!trimming_ && device.pools() != nullptr) {
+    device.pools()->decay().end_step(released_[static_cast<std::size_t>(device.ordinal())]);
+  }
+  trimming_ = true;
+  bool more = false;
+  trim_unneeded(context, kSlice, &more);
+  return more;
+}
+
+void Decay::settle_idle(Context& context) {
+  const ContextVisit visit(context);
+  if (!visit) return;
+  context.threads().drain_idle();
+  BlockList quiet;
+  const CUresult result = context.ordering().poll(true, &quiet);
+  if (result != CUDA_SUCCESS) note_failure(context, result);
+  if (!quiet.empty()) idle_.keep(context, quiet);
+}
+
+std::uint64_t Decay::release_unneeded(Context& context, std::uint64_t most_bytes) {
+  const ContextVisit visit(context);
+  if (!visit) return 0;
+  GivingBack part(idle_.give_backs());
+  BlockList unneeded = context.cache().evict_unneeded(most_bytes);
+  BlockList plain;
+  BlockList pooled;
+  while (Block* block = unneeded.pop()) {
+    (block->source == BlockSource::pool ? pooled : plain).push(block);
+  }
+  if (!plain.empty()) context.cache().put(plain);
+  const std::uint64_t bytes = pooled.bytes;
+  part.gave_back = bytes != 0;
+  idle_.release(context, pooled);
+  return bytes;
+}
+
+bool Decay::trim_unneeded(Context& context, std::uint64_t most_bytes, bool* more) {
+  const ContextVisit visit(context);
+  if (!visit) return false;
+  GivingBack part(idle_.give_backs());
+  Device& device = context.device();
+  part.gave_back =
+      device.pools() != nullptr && device.pools()->decay().trim_unneeded(context, most_bytes, more);
+  if (!part.gave_back) return false;
+  device.stats().add(Counter::trims_total);
+  stats::note_event(EventKind::trim, device.stats(), 0);
+  return true;
+}
+
+}  // namespace cupool::engine

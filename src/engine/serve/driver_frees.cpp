@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Frees while the engine does not serve. The driver frees a spare block; its answer and its wait
+// apply to the program's free. Read with docs/design.md, Engine.
+#include "engine/serve/driver_frees.h"
+
+#include "cuda/errors.h"
+#include "engine/block/accounting.h"
+#include "engine/serve/retire.h"
+#include "util/clock.h"
+
+namespace cupool::engine {
+
+using stats::Counter;
+using stats::DeviceStats;
+using stats::Gauge;
+
+Block* DriverFrees::block_of_ours(CUdeviceptr address) const {
+  Block* block = blocks_.find(address);
+  const bool ours = block != nullptr && block->source != BlockSource::passed_through;
+  return ours ? block : nullptr;
+}
+
+CUresult DriverFrees::refused_by_driver(Context& context, CUresult answer) {
+  context.stats().add(Counter::free_calls_total);
+  context.stats().add(Counter::free_rejected_total);
+  return answer;
+}
+
+std::optional<CUresult> DriverFrees::free_as_driver(CUdeviceptr address) {
+  Block* block = block_of_ours(address);
+  if (block == nullptr) return std::nullopt;
+  const std::uint64_t start = util::now_ns();
+  Context& context = *block->context;
+  CUresult asked = CUDA_SUCCESS;
+  const HostWork::Mark before = context.host_work().begin_wait();
+  if (context.usable()) {
+    asked = context.ordering().barriers().free_spare();
+    if (asked == CUDA_SUCCESS) context.host_work().end_context_wait(before);
+    // Other errors concern the spare memory, not the program.
+    if (cuda::is_capture_refusal(asked) || asked == CUDA_ERROR_NOT_PERMITTED) {
+      return refused_by_driver(context, asked);
+    }
+  }
+  const PointerMap::Claim claim = claim_block(blocks_, address, &block);
+  if (claim != PointerMap::Claim::claimed) return answer_unclaimed(driver_, address, claim, block);
+  DeviceStats& stats = context.stats();
+  stats.add(Counter::free_calls_total);
+  stats.add(Counter::free_bytes_total, block->requested);
+  stats::this_thread().add_frees(1);
+  if (asked == CUDA_SUCCESS) {
+    count_live(stats, *block, -1);
+    stats.gauge_add(Gauge::retired_bytes, signed_bytes(block->capacity));
+    const ContextVisit visit(context);
+    BlockList quiet;
+    quiet.push(block);
+    if (visit) idle_.keep(context, quiet);
+    idle_.keep_quiet(context);
+  } else {
+    retire(*block);
+  }
+  stats.call_times().free.record(util::now_ns() - start);
+  return FreeWait::answer_of_free(context, asked);
+}
+
+std::optional<CUresult> DriverFrees::refuse_in_stream(CUdeviceptr address,
+                                                      CUresult (*free)(CUdeviceptr, CUstream),
+                                                      CUstream stream) {
+  Block* block = Serving::any_capture() ? block_of_ours(address) : nullptr;
+  if (block == nullptr || !block->context->usable()) return std::nullopt;
+  Context& context = *block->context;
+  const CUresult asked = context.ordering().barriers().free_spare_in_stream(free, stream);
+  if (asked == CUDA_SUCCESS) return std::nullopt;
+  return refused_by_driver(context, asked);
+}
+
+}  // namespace cupool::engine

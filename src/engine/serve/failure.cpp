@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sticky errors and the driver's shutdown.
+#include "engine/serve/failure.h"
+
+#include "cuda/errors.h"
+#include "util/log.h"
+#include "util/mutation.h"
+
+namespace cupool::engine {
+
+void note_failure(Context& context, CUresult result) {
+  if (cuda::is_sticky(result)) {
+    if (CUPOOL_MUTATED("sticky-serves-on")) return;
+    context.set_poisoned();
+    CUPOOL_LOG(info, "error %d is there to stay: everything in this context passes through",
+               static_cast<int>(result));
+  } else if (result == CUDA_ERROR_DEINITIALIZED) {
+    cuda::note_shut_down();
+  }
+}
+
+}  // namespace cupool::engine

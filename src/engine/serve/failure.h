@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Consequences of a driver error for the engine.
+#pragma once
+
+#include "engine/context/context.h"
+
+namespace cupool::engine {
+
+/// Notes a driver error in `context`. After a sticky error (I7) all calls in the context pass
+/// through; after the driver's shutdown all calls of the process do. Thread-safe.
+void note_failure(Context& context, CUresult result);
+
+}  // namespace cupool::engine

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// The waits of a free, and their counters.
+#include "engine/serve/free_wait.h"
+
+#include <algorithm>
+
+#include "cuda/errors.h"
+#include "engine/serve/failure.h"
+#include "engine/serve/thread_limits.h"
+#include "stats/timeline.h"
+#include "util/clock.h"
+#include "util/log.h"
+#include "util/mutation.h"
+
+namespace cupool::engine {
+
+using stats::Counter;
+using stats::DeviceStats;
+
+CUresult FreeWait::wait_for_host_work(Context& context) {
+  if (CUPOOL_MUTATED("no-host-wait")) return CUDA_SUCCESS;
+  const std::uint64_t start = util::now_ns();
+  bool waited = false;
+  const CUresult result = context.host_work().wait(&waited);
+  if (waited) count_wait(context.stats(), Counter::free_waits_host_copy_total, start);
+  return result;
+}
+
+CUresult FreeWait::wait_for_context(Context& context, const HostWork::Mark& before,
+                                    EpochNumber epoch, Counter reason) {
+  const std::uint64_t start = util::now_ns();
+  bool waited = false;
+  const CUresult result = context.ordering().wait(epoch, &waited);
+  if (waited) count_wait(context.stats(), reason, start);
+  if (result == CUDA_SUCCESS) context.host_work().end_context_wait(before);
+  idle_.keep_quiet(context);
+  return result;
+}
+
+std::uint64_t FreeWait::pending_limit(Context& context, std::uint64_t bytes_freed) {
+  const std::uint64_t threads = context.threads().caches().in_use();
+  const ThreadCache::Limits one = limits_of_thread(context);
+  const std::uint64_t untold = threads * static_cast<std::uint64_t>(one.tally);
+  const std::uint64_t all = context.device().budget().pending_bound(untold + bytes_freed);
+  return all - std::min(all / 4, threads * one.few) + (bytes_freed > one.few ? bytes_freed : 0);
+}
+
+CUresult FreeWait::bound_pending(Context& context, std::uint64_t bytes_freed) {
+  const std::uint64_t limit = pending_limit(context, bytes_freed);
+  Ordering& ordering = context.ordering();
+  if (ordering.pending_bytes() <= limit) return CUDA_SUCCESS;
+  const std::uint64_t start = util::now_ns();
+  CUresult result = CUDA_SUCCESS;
+  bool waited = false;
+  for (std::uint64_t before = 0; ordering.pending_bytes() > limit;) {
+    before = ordering.pending_bytes();
+    result = ordering.wait_for_oldest(&waited);
+    if (result != CUDA_SUCCESS || ordering.pending_bytes() >= before) break;
+  }
+  if (waited) count_wait(context.stats(), Counter::free_waits_pending_limit_total, start);
+  idle_.keep_quiet(context);
+  return result;
+}
+
+void FreeWait::count_wait(DeviceStats& stats, Counter reason, std::uint64_t start_ns) {
+  stats.add(Counter::free_waits_total);
+  stats.add(reason);
+  const std::uint64_t waited_ns = util::now_ns() - start_ns;
+  stats.add(Counter::free_wait_ns_total, waited_ns);
+  stats::this_thread().add_wait(waited_ns);
+  if (waited_ns >= stats::kShortestWaitNs) {
+    stats::note_event(stats::EventKind::wait, stats, 0, waited_ns);
+  }
+}
+
+CUresult FreeWait::answer_of_free(Context& context, CUresult result) {
+  if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) return CUDA_SUCCESS;
+  note_failure(context, result);
+  if (cuda::is_sticky(result) || result == CUDA_ERROR_DEINITIALIZED) return result;
+  // cupool's failure, not the program's: the block stays retired and is not reused.
+  CUPOOL_WARN_ONCE(
+      "waiting for the GPU in a free failed with error %d; the block is kept aside. "
+      "CUPOOL_ENABLE=0 turns cupool off",
+      static_cast<int>(result));
+  return CUDA_SUCCESS;
+}
+
+}  // namespace cupool::engine

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Freeing: a block is claimed and retired; FreePolicy decides which work the host waits for. Read
+// with docs/compatibility.md, which states the promise of each mode.
+#include "engine/serve/frees.h"
+
+#include <algorithm>
+
+#include "cuda/errors.h"
+#include "engine/block/accounting.h"
+#include "engine/serve/retire.h"
+#include "engine/serve/thread_limits.h"
+#include "util/clock.h"
+#include "util/log.h"
+#include "util/mutation.h"
+
+namespace cupool::engine {
+
+using stats::Counter;
+using stats::DeviceStats;
+using stats::Gauge;
+
+namespace {
+
+// Frees that share a fence: enough to make its 0.2 us negligible, few enough that blocks come back
+// soon (docs/measurements). Large blocks close an epoch earlier, so that a wait for the oldest of
+// several epochs can keep CUPOOL_MAX_PENDING.
+constexpr std::size_t kBatchBlocks = 64;
+constexpr std::uint64_t kBatchShare = 16;
+
+// This thread is not a driver thread that runs the program's host functions.
+thread_local bool runs_no_host_functions = false;
+
+}  // namespace
+
+// The driver's answer to a free in a host function of the program, where it permits none. It
+// refuses allocations, wrong addresses and the query of the current context there too. Host
+// functions run in a thread of the driver's own, which runs nothing else of the program (measured).
+// So each thread is checked until it proves to be another one. The hot paths need a cache of the
+// thread's, which only checked threads have.
+// one has that has been asked for.
+CUresult Frees::refusal_here() const {
+  if (runs_no_host_functions) return CUDA_SUCCESS;
+  CUcontext current = nullptr;
+  const CUresult result = driver_.cuCtxGetCurrent(&current);
+  if (result == CUDA_ERROR_NOT_PERMITTED) return result;
+  runs_no_host_functions = result == CUDA_SUCCESS;
+  return CUDA_SUCCESS;
+}
+
+// Adds a block to the thread's batch. True: the batch has reached its threshold.
+[[gnu::always_inline]] inline bool Frees::add_to_batch(Context& context, ThreadCache& cache,
+                                                       Block& block) {
+  const ThreadCache::Guard guard(cache);
+  Tally& tally = cache.tally;
+  tally.count_free(block.requested, block.capacity);
+  if (tally.is_due(cache.limits.tally)) tally.fold(context.stats());
+  return cache.retire(&block);
+}
+
+// The common case only adds the block to the thread's batch. Exceptions: the mode or the program's
+// host memory requires a wait, or the batch is full.
+[[gnu::always_inline]] inline CUresult Frees::free_claimed(Block& block) {
+  Context& context = *block.context;
+  const FreePolicy::Wait::For what = policy_.wait_of(context).what;
+  ThreadCache* cache = what == FreePolicy::Wait::For::nothing ? thread_cache(context) : nullptr;
+  if (cache == nullptr) return free_waiting(block, what);
+  const bool timed = is_timed();
+  const std::uint64_t start = timed ? util::now_ns() : 0;
+  if (add_to_batch(context, *cache, block)) return end_batch(context, *cache, start);
+  if (timed) context.stats().call_times().free.record(util::now_ns() - start, kTimedShare);
+  return CUDA_SUCCESS;
+}
+
+std::optional<CUresult> Frees::try_free(CUdeviceptr address) {
+  if (const CUresult refusal = refusal_here()) return refusal;
+  if (!Serving::open()) return free_closed(address);
+  Block* block = nullptr;
+  const PointerMap::Claim claim = claim_block(blocks_, address, &block);
+  if (claim != PointerMap::Claim::claimed) return answer_unclaimed(driver_, address, claim, block);
+  return free_claimed(*block);
+}
+
+[[gnu::noinline]] CUresult Frees::free_claimed_otherwise(Block& block) {
+  return free_claimed(block);
+}
+
+bool Frees::try_free_live(CUdeviceptr address) {
+  if (!Serving::open() || refusal_here() != CUDA_SUCCESS) return false;
+  Block* block = nullptr;
+  return claim_block(blocks_, address, &block) == PointerMap::Claim::claimed &&
+         free_claimed(*block) == CUDA_SUCCESS;
+}
+
+// The rest of a free that fills the batch. If this call is timed, it stands for itself only, since
+// the longest calls are among these.
+[[gnu::noinline]] CUresult Frees::end_batch(Context& context, ThreadCache& cache,
+                                            std::uint64_t start_ns) {
+  const std::uint64_t start = start_ns != 0 ? start_ns : util::now_ns();
+  const CUresult result = end_batch(context, cache);
+  context.stats().call_times().free.record(util::now_ns() - start);
+  return result;
+}
+
+// Waits for copies and callbacks first, so that the block can go to the thread's batch as usual.
+// Most frees of a program that copies between its kernels take this path.
+[[gnu::noinline]] CUresult Frees::free_waiting(Block& block, FreePolicy::Wait::For what) {
+  Context& context = *block.context;
+  const std::uint64_t start = util::now_ns();
+  if (what == FreePolicy::Wait::For::context) return free_singly(block, start);
+  ThreadCache* cache = thread_cache(context);
+  // finish_free() meets a failure again, after the block is retired, and answers it.
+  if (cache == nullptr || wait_.wait_for_host_work(context) != CUDA_SUCCESS) {
+    return free_singly(block, start);
+  }
+  if (add_to_batch(context, *cache, block)) return end_batch(context, *cache, start);
+  context.stats().call_times().free.record(util::now_ns() - start);
+  return CUDA_SUCCESS;
+}
+
+CUresult Frees::free_singly(Block& block, std::uint64_t start_ns) {
+  Context& context = *block.context;
+  DeviceStats& stats = context.stats();
+  stats.add(Counter::free_calls_total);
+  stats.add(Counter::free_bytes_total, block.requested);
+  stats::this_thread().add_frees(1);
+  const std::uint64_t capacity = block.capacity;
+  // Before the block joins an epoch: another thread may record its fence at once, and a wait for
+  // that fence does not cover work submitted after it.
+  const HostWork::Mark before = context.host_work().begin_wait();
+  const CUresult result = finish_free(context, before, retire(block), capacity);
+  stats.call_times().free.record(util::now_ns() - start_ns);
+  return result;
+}
+
+// Flushes the thread's batch and closes the open epoch with a fence. If another thread is recording
+// a fence, the next fence covers this batch too. Then reclaims the thread's complete batches.
+CUresult Frees::end_batch(Context& context, ThreadCache& cache) {
+  idle_.look_for_rdma_libraries();
+  Ordering& ordering = context.ordering();
+  Ordering::Batch full{kBatchBlocks, context.device().limits().max_pending / kBatchShare};
+  std::uint64_t bytes_freed = 0;
+  {
+    const ThreadCache::Guard guard(cache);
+    if (cache.tally.is_long()) cache.tally.fold(context.stats());
+    const bool early = cache.batch.expects_free();
+    cache.limits = limits_of_thread(context);
+    cache.batch.renew(cache.limits.batch, cache.limits.few);
+    bytes_freed = cache.batch.bytes();
+    if (early && !cache.batch.is_due() &&
+        ordering.pending_bytes() <= wait_.pending_limit(context, bytes_freed)) {
+      return CUDA_SUCCESS;
+    }
+    full.blocks = std::min(full.blocks, cache.batch.target(cache.limits.blocks));
+    cache.join(ordering.epochs());
+  }
+  CUresult result = ordering.close_if_full(full, Ordering::IfBusy::skip);
+  if (result == CUDA_SUCCESS) result = wait_.bound_pending(context, bytes_freed);
+  idle_.collect(context, cache);
+  return wait_.answer_of_free(context, result);
+}
+
+// The block is in no epoch until the stream's work is ordered before the context's fences.
+std::optional<CUresult> Frees::try_free_in_stream(CUdeviceptr address, CUstream stream) {
+  if (const CUresult refusal = refusal_here()) return refusal;
+  const std::uint64_t start = util::now_ns();
+  Block* block = nullptr;
+  const PointerMap::Claim claim = claim_block(blocks_, address, &block);
+  if (claim != PointerMap::Claim::claimed) return answer_unclaimed(driver_, address, claim, block);
+  Context& context = *block->context;
+  context.stats().add(Counter::free_calls_total);
+  context.stats().add(Counter::free_bytes_total, block->requested);
+  stats::this_thread().add_frees(1);
+  if (context.foreign_streams().order_behind(stream)) {
+    retire(*block);
+  } else {
+    count_retired(*block);
+    set_aside(*block);
+    CUPOOL_WARN_ONCE(
+        "a cudaFreeAsync names a stream of another context that the driver would not order; the "
+        "block is kept aside");
+  }
+  context.stats().call_times().free.record(util::now_ns() - start);
+  return CUDA_SUCCESS;
+}
+
+// For a free while the engine does not serve. In `ordered` mode the wait is left to the time when
+// memory is needed, unless a capture may forbid the free.
+std::optional<CUresult> Frees::free_closed(CUdeviceptr address) {
+  if (Serving::any_capture() || policy_.mode() != config::FreeMode::ordered) {
+    return driver_frees_.free_as_driver(address);
+  }
+  Block* block = nullptr;
+  const PointerMap::Claim claim = claim_block(blocks_, address, &block);
+  if (claim != PointerMap::Claim::claimed) return answer_unclaimed(driver_, address, claim, block);
+  return free_singly(*block, util::now_ns());
+}
+
+// The waits of a free whose block is retired: the policy's, and those that bound pending bytes.
+CUresult Frees::finish_free(Context& context, const HostWork::Mark& before, EpochNumber epoch,
+                            std::uint64_t bytes_freed) {
+  using For = FreePolicy::Wait::For;
+  if (CUPOOL_MUTATED("obvious-mapping")) idle_.keep_quiet(context);
+  const FreePolicy::Wait wait = policy_.wait_of(context);
+  CUresult result = CUDA_SUCCESS;
+  if (wait.what == For::host_work) result = wait_.wait_for_host_work(context);
+  // The program may rely on the wait. A wait for the whole context covers host-memory work too.
+  if (wait.what == For::context || cuda::is_refusal(result)) {
+    result = wait_.wait_for_context(context, before, epoch, wait.reason);
+  }
+  // By the same reading of the mode: it may become `sync` meanwhile.
+  if (wait.reason != Counter::free_waits_sync_total) {
+    if (result == CUDA_SUCCESS) {
+      // One block closes the epoch: such frees are rare, or have waited already.
+      const std::uint64_t bytes = context.device().limits().max_pending / kBatchShare;
+      result = context.ordering().close_if_full({1, bytes});
+    }
+    if (result == CUDA_SUCCESS) result = wait_.bound_pending(context, bytes_freed);
+  }
+  return wait_.answer_of_free(context, result);
+}
+
+}  // namespace cupool::engine

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Freeing a block: the block is retired, and the call waits if the policy requires it.
+#pragma once
+
+#include <optional>
+
+#include "engine/block/pointer_map.h"
+#include "engine/serve/driver_frees.h"
+#include "engine/serve/free_policy.h"
+#include "engine/serve/free_wait.h"
+
+namespace cupool::engine {
+
+/// Thread-safe. `std::nullopt`: not cupool's memory; the caller makes the real call.
+class Frees {
+ public:
+  Frees(const cuda::Driver& driver, PointerMap& blocks, FreePolicy& policy, IdleMemory& idle)
+      : driver_(driver),
+        blocks_(blocks),
+        policy_(policy),
+        idle_(idle),
+        wait_(idle),
+        driver_frees_(driver, blocks, idle) {}
+
+  /// Frees `address` if a block of cupool begins there. Returns the driver's result, also for a
+  /// double free and after a sticky error.
+  std::optional<CUresult> try_free(CUdeviceptr address);
+
+  /// Frees `address` if a live block of cupool begins there; for the runtime short cuts. False: no
+  /// side effect, the real function answers.
+  bool try_free_live(CUdeviceptr address);
+
+  /// Stream-ordered free, which accepts memory of cudaMalloc too (contract 12). The block is
+  /// retired behind the pending work of `stream`, of whatever context, and the caller does not
+  /// wait. `stream` must not capture.
+  std::optional<CUresult> try_free_in_stream(CUdeviceptr address, CUstream stream);
+
+  /// During a capture in the process: the driver's refusal of a stream-ordered free of `address`,
+  /// if it is a block of cupool (contract 9).
+  std::optional<CUresult> refuse_in_stream(CUdeviceptr address,
+                                           CUresult (*free)(CUdeviceptr, CUstream),
+                                           CUstream stream) {
+    return driver_frees_.refuse_in_stream(address, free, stream);
+  }
+
+  /// Completes a free whose block the hot path has claimed.
+  CUresult free_claimed_otherwise(Block& block);
+
+ private:
+  CUresult refusal_here() const;
+  std::optional<CUresult> free_closed(CUdeviceptr address);
+  CUresult free_claimed(Block& block);
+  static bool add_to_batch(Context& context, ThreadCache& cache, Block& block);
+  CUresult free_waiting(Block& block, FreePolicy::Wait::For what);
+  CUresult free_singly(Block& block, std::uint64_t start_ns);
+  CUresult end_batch(Context& context, ThreadCache& cache);
+  CUresult end_batch(Context& context, ThreadCache& cache, std::uint64_t start_ns);
+  CUresult finish_free(Context& context, const HostWork::Mark& before, EpochNumber epoch,
+                       std::uint64_t bytes_freed);
+
+  const cuda::Driver& driver_;
+  PointerMap& blocks_;
+  FreePolicy& policy_;
+  IdleMemory& idle_;
+  FreeWait wait_;
+  DriverFrees driver_frees_;
+};
+
+}  // namespace cupool::engine

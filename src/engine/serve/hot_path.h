@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The hot path: an allocation from the calling thread's cache, and a free into its batch.
+// Straight-line code without calls, inlined into the hooks. The uncommon case returns without side
+// effects; the caller takes the slow path.
+#pragma once
+
+#include <optional>
+
+#include "engine/block/accounting.h"
+#include "engine/serve/allocator.h"
+
+namespace cupool::engine {
+
+/// Pops a small block of the calling thread in `context`, its current one. Null: no side effect.
+[[gnu::always_inline]] inline Block* take_hot(Context& context, std::uint64_t bytes) {
+  ThreadCache* const cache = last_thread_cache(context);
+  if (cache == nullptr || is_timed_next() || !context.usable() || bytes > context.max_block() ||
+      !Serving::open() || !cache->try_lock()) {
+    return nullptr;
+  }
+  Block* const block = cache->take_hot(bytes);
+  cache->unlock();
+  if (block == nullptr) return nullptr;
+  count_untimed();
+  block->requested = bytes;
+  block->state.store(BlockState::live, std::memory_order_release);
+  return block;
+}
+
+/// Frees a live block into the calling thread's batch if it has room. `std::nullopt`: no side
+/// effect.
+[[gnu::always_inline]] inline std::optional<CUresult> free_hot(Allocator& allocator,
+                                                               CUdeviceptr address) {
+  Block* const block = allocator.blocks().find_at_once(address);
+  if (block == nullptr || !Serving::open()) return std::nullopt;
+  const std::uint64_t word = block->state.word();
+  if (block->address != address || block->source == BlockSource::passed_through ||
+      BlockStateCell::state_of(word) != BlockState::live) {
+    return std::nullopt;
+  }
+  Context& context = *block->context;
+  ThreadCache* const cache = last_thread_cache(context);
+  if (cache == nullptr || is_timed_next() || !context.usable() ||
+      allocator.policy().wait_of(context).what != FreePolicy::Wait::For::nothing ||
+      !block->state.claim(word)) {
+    return std::nullopt;
+  }
+  if (cache->try_lock()) {
+    const bool retired = cache->retire_hot(block);
+    cache->unlock();
+    if (retired) {
+      count_untimed();
+      return CUDA_SUCCESS;
+    }
+  }
+  return allocator.frees().free_claimed_otherwise(*block);
+}
+
+}  // namespace cupool::engine

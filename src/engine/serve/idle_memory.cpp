@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// Idle blocks: cached for the next allocation, or released to the backend. Read with
+// docs/design.md, section Engine.
+#include "engine/serve/idle_memory.h"
+
+#include <algorithm>
+
+#include "cuda/errors.h"
+#include "engine/block/accounting.h"
+#include "engine/context/rdma_libraries.h"
+#include "engine/serve/retire.h"
+#include "stats/timeline.h"
+#include "util/log.h"
+#include "util/mutation.h"
+
+namespace cupool::engine {
+
+using stats::Counter;
+using stats::DeviceStats;
+using stats::EventKind;
+using stats::Gauge;
+
+namespace {
+
+// Idle pool bytes that trigger a trim. A trim waits for the pools' streams, so it is not done for
+// less.
+constexpr std::uint64_t kGatheredBytes = 64ull << 20;
+
+}  // namespace
+
+void IdleMemory::look_for_rdma_libraries() {
+  const bool concerned = settings_.backend == config::Backend::automatic ||
+                         settings_.free_mode == config::FreeMode::automatic;
+  if (!concerned || rdma_library_found_.load(std::memory_order_relaxed) ||
+      !libraries_were_added()) {
+    return;
+  }
+  const char* library = loaded_rdma_library();
+  if (library == nullptr || rdma_library_found_.exchange(true, std::memory_order_relaxed)) return;
+  CUPOOL_LOG(info, "%s is loaded: serving plain memory, frees wait", library);
+  if (settings_.free_mode == config::FreeMode::automatic) {
+    policy_.set_mode(config::FreeMode::sync);
+  }
+  if (settings_.backend != config::Backend::automatic) return;
+  registry_.devices().use_plain_memory();
+  for (Device* device : registry_.devices().all()) {
+    for (Context* context : registry_.contexts_of(device->ordinal())) {
+      const ContextVisit visit(*context, kLongestWaitForOthersNs);
+      if (!visit || !context->usable()) continue;
+      context->threads().drain(Drain::all);
+      BlockList idle = context->cache().evict_to(0);
+      release(*context, idle);
+    }
+  }
+}
+
+void IdleMemory::keep_quiet(Context& context) {
+  if (!context.ordering().epochs().holds_blocks()) return;
+  look_for_rdma_libraries();
+  const ContextVisit visit(context);
+  if (!visit) return;
+  BlockList quiet = context.ordering().take_quiet();
+  if (!quiet.empty()) keep(context, quiet);
+}
+
+// The driver's pool would hand the memory out again while the holder of a descriptor can still
+// write to it (measured). The driver's own free takes plain memory away from the address, so the
+// next owner gets other memory.
+bool IdleMemory::stays_exported(Block& quiet) {
+  if (!quiet.exported || quiet.source != BlockSource::pool) return false;
+  CUPOOL_WARN_ONCE(
+      "memory of which a descriptor was exported (cuMemGetHandleForAddressRange) was freed: it is "
+      "kept "
+      "aside, because who holds the descriptor may still use it (CUPOOL_BYPASS_LIBS gives a "
+      "library "
+      "memory that the driver takes back)");
+  quiet.state.store(BlockState::freed, std::memory_order_relaxed);
+  set_aside(quiet);
+  return true;
+}
+
+void IdleMemory::keep(Context& context, BlockList& quiet) {
+  DeviceStats& stats = context.stats();
+  BlockList unwanted;
+  BlockList own;
+  while (Block* block = quiet.pop()) {
+    if (is_leased(*block)) continue;  // stays retired until release_ended_leases()
+    if (stays_exported(*block)) continue;
+    block->state.store(BlockState::cached, std::memory_order_relaxed);
+    (is_wanted(context.device(), *block) ? own : unwanted).push(block);
+  }
+  stats.gauge_add(Gauge::retired_bytes, -signed_bytes(own.bytes + unwanted.bytes));
+  stats.gauge_add(Gauge::cached_bytes, signed_bytes(own.bytes + unwanted.bytes));
+  context.cache().put(own);
+  if (!unwanted.empty()) {
+    release(context, unwanted);
+    if (Serving::stepped_aside()) trim_gathered(context);
+  }
+  if (policy_.host_reachable().any(HostReachable::Kind::managed)) leave_room_for_managed(context);
+  const std::uint64_t allowed = context.device().limits().max_cached;
+  if (context.cache().bytes() > allowed) {
+    BlockList excess = context.cache().evict_to(allowed);
+    release(context, excess);
+  }
+}
+
+void IdleMemory::release(Context& context, BlockList& idle) {
+  if (idle.empty()) return;
+  GivingBack giving_back(give_backs_);
+  giving_back.gave_back = true;
+  Device& device = context.device();
+  DeviceStats& stats = context.stats();
+  std::vector<CUdeviceptr> refused;
+  stats.gauge_add(Gauge::cached_bytes, -signed_bytes(idle.bytes));
+  stats.gauge_add(Gauge::held_bytes, -signed_bytes(idle.bytes));
+  stats.add(Counter::returned_blocks_total, idle.count);
+  stats.add(Counter::returned_bytes_total, idle.bytes);
+  stats::note_event(EventKind::give_back, stats, idle.bytes);
+  while (Block* block = idle.pop()) {
+    const CUdeviceptr address = block->address;
+    const BlockSource source = block->source;
+    // The driver may hand the address out again at once. With cupool's own pool, cupool gets it;
+    // until then the block stays in the map, so that a stray free is refused. Otherwise the program
+    // may get it.
+    const bool comes_to_us = source == BlockSource::pool && !device.limits().use_default_pool;
+    block->state.store(BlockState::leaving, std::memory_order_release);
+    count_plain(stats, *block, -1);
+    if (!comes_to_us) blocks_.erase(block);
+    // A refusal may pass. Memory refused twice is tried once more later, with the orphans.
+    Backend& backend = device.backend_of(source);
+    const bool released = backend.release(context, address) || backend.release(context, address);
+    if (comes_to_us) blocks_.erase(block);
+    delete_block(block);
+    if (!released && source == BlockSource::pool) refused.push_back(address);
+  }
+  if (!refused.empty()) device.orphans().add(refused);
+}
+
+void IdleMemory::trim_gathered(Context& context) {
+  Device& device = context.device();
+  const stats::PoolFigures figures = device.pool_figures();
+  if (figures.reserved_current < figures.used_current + kGatheredBytes) return;
+  device.trim(context);
+  device.stats().add(Counter::trims_total);
+  stats::note_event(EventKind::trim, device.stats(), 0);
+}
+
+void IdleMemory::leave_room_for_managed(Context& context) {
+  constexpr std::uint64_t kSpareShare = 16;  // for page tables, and for memory taken unseen
+  const std::uint64_t managed = policy_.host_reachable().bytes(HostReachable::Kind::managed);
+  if (managed == 0) return;
+  Device& device = context.device();
+  if (device.pools() != nullptr) device.pools()->preallocation().end(context);
+  const DeviceStats& stats = device.stats();
+  const auto now = [&](Gauge gauge) {
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(stats.value(gauge).current, 0));
+  };
+  // Usually everything fits, and the exact idle bytes are not needed.
+  const std::uint64_t most = now(Gauge::passthrough_bytes) + managed +
+                             device.total_bytes() / kSpareShare +
+                             device.budget().most_held(device.pools());
+  if (most <= device.total_bytes()) return;
+  device.budget().forget_most_held();
+  context.threads().drain(Drain::all);
+  const std::uint64_t spoken_for = now(Gauge::device_bytes) + now(Gauge::rounding_bytes) + managed +
+                                   device.total_bytes() / kSpareShare;
+  const std::uint64_t allowed =
+      device.total_bytes() > spoken_for ? device.total_bytes() - spoken_for : 0;
+  const stats::PoolFigures pool = device.pool_figures();
+  const std::uint64_t slack =
+      pool.reserved_current > pool.used_current ? pool.reserved_current - pool.used_current : 0;
+  if (now(Gauge::cached_bytes) + slack <= allowed) return;
+  BlockList idle = context.cache().evict_to(allowed);
+  release(context, idle);
+  device.trim(context);
+  device.stats().add(Counter::trims_total);
+  stats::note_event(stats::EventKind::trim, device.stats(), 0);
+}
+
+bool IdleMemory::collect(Context& context, ThreadCache& cache, BatchNumber waited_for) {
+  Device& device = context.device();
+  BlockList surplus;
+  {
+    const ThreadCache::Guard guard(cache);
+    const EpochNumber quiet_up_to = context.ordering().epochs().quiet_up_to();
+    const bool batch_is_quiet = cache.batch.is_filling(waited_for);
+    if (!batch_is_quiet && cache.in_flight.oldest() > quiet_up_to) return false;
+    const auto unfit = [&](const Block& block) { return !is_wanted(device, block); };
+    cache.collect(quiet_up_to, batch_is_quiet, &surplus, unfit);
+  }
+  if (surplus.empty() && !policy_.host_reachable().any(HostReachable::Kind::managed)) return true;
+  const ContextVisit visit(context);
+  if (!visit) return true;
+  if (!surplus.empty()) {
+    keep(context, surplus);
+  } else {
+    leave_room_for_managed(context);
+  }
+  return true;
+}
+
+// Whether another process uses a block that is complete here. If so, the exports keep it: it counts
+// as retired, and this thread must not touch it any more.
+bool IdleMemory::is_leased(Block& quiet) {
+  if (!quiet.shared_outside.load(std::memory_order_relaxed)) return false;
+  quiet.state.store(BlockState::freed, std::memory_order_relaxed);
+  if (!exports_.end(quiet, false)) return true;
+  quiet.state.store(BlockState::cached, std::memory_order_relaxed);
+  return false;
+}
+
+bool IdleMemory::release_ended_leases() {
+  if (!exports_.any_ended()) return false;
+  for (Context* context : exports_.contexts_of_ended()) {
+    if (context == nullptr) {
+      for (const auto& ended : exports_.take_ended(nullptr)) {
+        ended.device->orphans().add({ended.address});
+      }
+      continue;
+    }
+    constexpr std::uint64_t kShortNs = 1'000'000;  // a later call tries again
+    const ContextVisit visit(*context, kShortNs);
+    if (!visit) continue;
+    BlockList idle;
+    for (const auto& ended : exports_.take_ended(context)) {
+      if (stays_exported(*ended.block)) continue;
+      ended.block->state.store(BlockState::cached, std::memory_order_relaxed);
+      idle.push(ended.block);
+    }
+    DeviceStats& stats = context->stats();
+    stats.gauge_add(Gauge::retired_bytes, -signed_bytes(idle.bytes));
+    stats.gauge_add(Gauge::cached_bytes, signed_bytes(idle.bytes));
+    release(*context, idle);
+  }
+  return true;
+}
+
+}  // namespace cupool::engine

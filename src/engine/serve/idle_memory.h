@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks that the GPU no longer uses: cached for the next allocation, or released to the backend.
+#pragma once
+
+#include <atomic>
+
+#include "config/settings.h"
+#include "engine/block/pointer_map.h"
+#include "engine/context/context_registry.h"
+#include "engine/ipc/exports.h"
+#include "engine/reclaim/serving.h"
+#include "engine/serve/free_policy.h"
+#include "engine/serve/giving_back.h"
+#include "util/mutation.h"
+
+namespace cupool::engine {
+
+/// One per process. Thread-safe.
+class IdleMemory {
+ public:
+  IdleMemory(const config::Settings& settings, ContextRegistry& registry, PointerMap& blocks,
+             IpcExports& exports, FreePolicy& policy)
+      : settings_(settings),
+        registry_(registry),
+        blocks_(blocks),
+        exports_(exports),
+        policy_(policy) {}
+
+  /// Looks for newly loaded RDMA libraries. With one in the process, `auto` means plain memory and
+  /// frees that wait. These libraries expect both, because their hardware reaches device memory
+  /// without a driver call. Called at each fresh block and each fence; on a change, idle blocks are
+  /// released first.
+  void look_for_rdma_libraries();
+
+  /// Caches blocks that were reclaimed by other calls than Ordering::poll().
+  void keep_quiet(Context& context);
+
+  /// Caches reclaimed blocks. Blocks that hardware may know, and the excess over CUPOOL_MAX_CACHED,
+  /// are released. The caller is in a visit.
+  void keep(Context& context, BlockList& quiet);
+
+  /// Releases blocks that the statistics count as cached. The caller is in a visit.
+  void release(Context& context, BlockList& idle);
+
+  /// Reclaims the calling thread's complete batches, and the batch that it is filling if that is
+  /// `waited_for`, which the program has waited for. False: none.
+  bool collect(Context& context, ThreadCache& cache, BatchNumber waited_for = kNoBatch);
+
+  /// Releases idle blocks whose room managed memory may need. The caller is in a visit.
+  ///
+  /// Managed memory takes device memory when a kernel touches it. The driver can evict other
+  /// managed memory for it, but not cupool's idle memory, so the kernel would fail (measured). Idle
+  /// bytes therefore stay below the room that live blocks and all managed memory leave.
+  void leave_room_for_managed(Context& context);
+
+  /// Releases memory whose importers have all closed it. True: there was some.
+  bool release_ended_leases();
+
+  GiveBacks& give_backs() { return give_backs_; }
+
+ private:
+  static bool is_wanted(Device& device, const Block& quiet) {
+    const bool shared = quiet.shared_outside.load(std::memory_order_relaxed) &&
+                        !CUPOOL_MUTATED("shared-served-again");
+    return !shared && device.keeps(quiet) && !Serving::stepped_aside();
+  }
+  bool is_leased(Block& quiet);
+  static bool stays_exported(Block& quiet);
+  void trim_gathered(Context& context);
+
+  const config::Settings& settings_;
+  ContextRegistry& registry_;
+  PointerMap& blocks_;
+  IpcExports& exports_;
+  FreePolicy& policy_;
+  alignas(128) GiveBacks give_backs_;  // written by every release
+  std::atomic<bool> rdma_library_found_{false};
+};
+
+}  // namespace cupool::engine

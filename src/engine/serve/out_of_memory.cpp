@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Second attempts of calls that ran out of memory, and the memory given back for them.
+#include "engine/serve/out_of_memory.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <thread>
+
+#include "cuda/errors.h"
+#include "engine/serve/failure.h"
+#include "stats/pool_growth.h"
+#include "stats/timeline.h"
+#include "util/clock.h"
+
+namespace cupool::engine {
+
+using stats::Counter;
+using stats::EventKind;
+using stats::Gauge;
+
+namespace {
+
+// Reclaimed blocks are in no list, where other threads could find them, until their thread has
+// cached them. That is short unless the thread is off its processor. Chosen, not measured.
+constexpr std::chrono::microseconds kMomentsForOthers[] = {std::chrono::microseconds(500),
+                                                           std::chrono::microseconds(4000)};
+
+}  // namespace
+
+bool OutOfMemory::give_back_idle(Context& context, Patience& patience) {
+  Device& device = context.device();
+  {
+    const ContextVisit visit(context);
+    if (visit && device.pools() != nullptr) device.pools()->preallocation().end(context);
+  }
+  const auto returned = [&] { return device.stats().value(Counter::returned_bytes_total); };
+  const std::uint64_t returned_before = returned();
+  bool any = idle_.release_ended_leases();
+  for (Context* other : registry_.contexts_of(device.ordinal())) {
+    any = give_back_idle_of(*other, patience) || any;
+  }
+  // Counts released cached blocks, and blocks that were never cached, which are released as soon as
+  // they are reclaimed.
+  return any || returned() != returned_before;
+}
+
+// Waits for the GPU in short visits, so that the context can end between them.
+bool OutOfMemory::give_back_idle_of(Context& context, Patience& patience) {
+  constexpr std::uint64_t kOneVisitNs = 1'000'000;
+  Ordering& ordering = context.ordering();
+  EpochNumber newest = kNoEpoch;
+  for (bool drained = false;; drained = true) {
+    const std::uint64_t left_ns = std::max<std::uint64_t>(patience.left_ns(), 1);
+    const ContextVisit visit(context, std::min(left_ns, kLongestWaitForOthersNs));
+    if (!visit || !context.usable()) return false;
+    if (!drained) {
+      context.threads().drain(Drain::all);
+      newest = ordering.newest();
+    }
+    bool waited = false;
+    const auto wait = [&] {
+      return ordering.wait(newest, &waited, std::min(left_ns, kOneVisitNs));
+    };
+    CUresult result = wait();
+    if (cuda::is_refusal(result)) result = wait();  // a refusal may pass
+    // When patience is over, blocks that are complete by then are still released.
+    if (result == CUDA_ERROR_NOT_READY && waited && !patience.over()) continue;
+    if (result != CUDA_SUCCESS) note_failure(context, result);
+    if (!context.usable() || cuda::shut_down()) return false;
+    idle_.keep_quiet(context);
+    const bool any = give_back_cached(context);
+    return close_small_chunk(context) || any;
+  }
+}
+
+// Closes the chunk only when nothing is live: the driver alone would have none open then either.
+// Its free waits for the GPU, which is worth it only if the GPU is idle.
+bool OutOfMemory::close_small_chunk(Context& context) {
+  constexpr std::uint64_t kShortNs = 1'000'000;
+  const bool live = context.stats().value(Gauge::application_bytes).current > 0 ||
+                    context.stats().value(Gauge::passthrough_bytes).current > 0;
+  if (live || !context.small_chunk().is_open() || !context.ordering().is_idle(kShortNs)) {
+    return false;
+  }
+  return context.small_chunk().close();
+}
+
+bool OutOfMemory::give_back_cached(Context& context) {
+  Device& device = context.device();
+  std::optional<GivingBack> giving_back;
+  if (context.cache().bytes() != 0) giving_back.emplace(idle_.give_backs());
+  BlockList idle = context.cache().evict_to(0);
+  idle_.release(context, idle);
+  device.orphans().release(context, device.pools());
+  const stats::PoolFigures before = device.pool_figures();
+  // A pool keeps a growth step or more only if that memory could go back to the device.
+  const bool slack = before.reserved_current >= before.used_current + stats::kPoolGrowthStep;
+  if (slack && !giving_back) giving_back.emplace(idle_.give_backs());
+  device.trim(context);
+  device.stats().add(Counter::trims_total);
+  stats::note_event(EventKind::trim, device.stats(), 0);
+  const bool shrunk = device.pool_figures().reserved_current < before.reserved_current;
+  if (giving_back) giving_back->gave_back = shrunk;
+  return shrunk;
+}
+
+bool OutOfMemory::more_given_back(Context& context, std::uint64_t* tried_ns, Patience& patience) {
+  const auto look = [&] {
+    const bool any = give_back_idle(context, patience);
+    const std::uint64_t longest = std::min(patience.left_ns(), kLongestWaitForOthersNs);
+    const std::uint64_t start = util::now_ns();
+    while (idle_.give_backs().any_under_way() && util::now_ns() - start < longest) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    return any || idle_.give_backs().last_ns() >= *tried_ns;
+  };
+  bool more = look();
+  for (const auto moment : kMomentsForOthers) {
+    if (more || context.threads().caches().in_use() < 2 || patience.over()) break;
+    std::this_thread::sleep_for(moment);
+    more = look();
+  }
+  *tried_ns = util::now_ns();
+  return more;
+}
+
+bool OutOfMemory::may_fit(std::uint64_t bytes) {
+  Context* context = registry_.current();
+  const std::uint64_t total = context == nullptr ? 0 : context->device().total_bytes();
+  return total == 0 || bytes <= total;  // 0: not known
+}
+
+}  // namespace cupool::engine

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call that ran out of memory is repeated after idle memory was given back (contract 4).
+#pragma once
+
+#include "engine/context/context_registry.h"
+#include "engine/reclaim/patience.h"
+#include "engine/serve/idle_memory.h"
+#include "stats/timeline.h"
+#include "util/clock.h"
+
+namespace cupool::engine {
+
+/// Thread-safe.
+class OutOfMemory {
+ public:
+  OutOfMemory(ContextRegistry& registry, IdleMemory& idle) : registry_(registry), idle_(idle) {}
+
+  /// Maximum attempts of one call. Other threads may take the memory that was given back.
+  static constexpr int kRetries = 64;
+
+  /// Makes a call of the program that takes device memory. Repeats it if it ran out of memory.
+  template <typename Call>
+  CUresult rescue(const Call& real) {
+    const CUresult result = real();
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? retry(real) : result;
+  }
+
+  /// Repeats a call that ran out of memory, if idle memory could be given back.
+  template <typename Call>
+  CUresult retry(const Call& real, Patience& patience) {
+    Context* context = registry_.current();
+    if (context == nullptr || !context->usable()) return CUDA_ERROR_OUT_OF_MEMORY;
+    return retry_in(*context, real, patience);
+  }
+  template <typename Call>
+  CUresult retry(const Call& real) {
+    Patience patience;
+    return retry(real, patience);
+  }
+
+  /// As retry(), for a call that needs memory of device `ordinal`, whatever context is current.
+  template <typename Call>
+  CUresult retry_on(int ordinal, const Call& real, Patience& patience) {
+    for (Context* context : registry_.contexts_of(ordinal)) {
+      if (context->usable()) return retry_in(*context, real, patience);
+    }
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  template <typename Call>
+  CUresult retry_on(int ordinal, const Call& real) {
+    Patience patience;
+    return retry_on(ordinal, real, patience);
+  }
+
+  /// As retry(), for a call whose device is unknown (memory of a pool or a stream). The current
+  /// device is tried first.
+  template <typename Call>
+  CUresult retry_anywhere(const Call& real) {
+    Context* context = registry_.current();
+    const Device* first = context == nullptr ? nullptr : &context->device();
+    Patience patience;
+    CUresult result = retry(real, patience);
+    for (const Device* device : registry_.devices().all()) {
+      if (result != CUDA_ERROR_OUT_OF_MEMORY) break;
+      if (device != first) result = retry_on(device->ordinal(), real, patience);
+    }
+    return result;
+  }
+
+  /// Whether `bytes` fit on the current device when it is empty. If not, no idle memory is given
+  /// back and nobody waits.
+  bool may_fit(std::uint64_t bytes);
+
+  /// Gives all idle memory of the context's device back, and waits for retired blocks within
+  /// `patience`. True: there was some.
+  bool give_back_idle(Context& context, Patience& patience);
+
+  /// Gives back the context's cached blocks and the idle memory of its device's pools. True: the
+  /// pools have shrunk. The caller is in a visit.
+  bool give_back_cached(Context& context);
+
+  /// True if memory was released since `*tried_ns`, by this thread or another: retry. Then sets
+  /// `*tried_ns` to the start of the new attempt.
+  bool more_given_back(Context& context, std::uint64_t* tried_ns, Patience& patience);
+
+ private:
+  // Assumed duration of a call that ran out of memory, since its start is not known.
+  static constexpr std::uint64_t kLongestCallNs = 10'000'000;
+
+  template <typename Call>
+  CUresult retry_in(Context& context, const Call& real, Patience& patience) {
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    std::uint64_t tried_ns = util::now_ns() - kLongestCallNs;
+    for (int round = 0; result == CUDA_ERROR_OUT_OF_MEMORY && round < kRetries; ++round) {
+      if (patience.over() || !more_given_back(context, &tried_ns, patience)) break;
+      result = real();
+    }
+    // A sticky error may have kept memory back. Then the program gets that error (I7).
+    const bool answered = context.usable() && !cuda::shut_down();
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && !answered) result = real();
+    if (result == CUDA_SUCCESS) {
+      context.stats().add(stats::Counter::oom_rescues_total);
+      stats::note_event(stats::EventKind::oom_rescue, context.stats(), 0);
+    }
+    return result;
+  }
+  bool give_back_idle_of(Context& context, Patience& patience);
+  bool close_small_chunk(Context& context);
+
+  ContextRegistry& registry_;
+  IdleMemory& idle_;
+};
+
+}  // namespace cupool::engine

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Records of passed-through memory in the statistics and the pointer map.
+#include "engine/serve/pass_through.h"
+
+#include "engine/block/accounting.h"
+#include "engine/serve/retire.h"
+#include "util/clock.h"
+
+namespace cupool::engine {
+
+using stats::Counter;
+using stats::DeviceStats;
+
+void PassThrough::note_allocation(Context* context, std::uint64_t bytes, const CUdeviceptr* address,
+                                  CUresult result, std::uint64_t start_ns) {
+  DeviceStats& stats = context == nullptr ? stats::device(-1) : context->stats();
+  stats.add(Counter::malloc_calls_total);
+  stats.call_times().malloc.record(util::now_ns() - start_ns);
+  if (result != CUDA_SUCCESS || address == nullptr) {
+    stats.add(Counter::malloc_failed_total);
+    return;
+  }
+  stats.add(Counter::malloc_requested_bytes_total, bytes);
+  stats.add(Counter::served_passthrough_total);
+  stats.requested_sizes().record(bytes);
+  stats::this_thread().add_mallocs(1, bytes);
+  Block* block = context == nullptr ? nullptr : new_block();
+  if (block == nullptr) return;
+  block->address = *address;
+  block->capacity = bytes;
+  block->requested = bytes;
+  block->context = context;
+  block->source = BlockSource::passed_through;
+  block->state.store(BlockState::live, std::memory_order_relaxed);
+  count_passed(stats, *block, +1);
+  Block* stale = add_block(blocks_, block);
+  if (stale != nullptr && stale->source == BlockSource::passed_through) {
+    count_passed(stale->context->stats(), *stale, -1);
+    delete_block(stale);
+  }
+}
+
+// Removes the record before the real free: another thread may get the same address at once and add
+// its own record.
+Block* PassThrough::take(CUdeviceptr address) {
+  Block* block = blocks_.find(address);
+  if (block == nullptr || block->source != BlockSource::passed_through) return nullptr;
+  return blocks_.erase(block) ? block : nullptr;
+}
+
+void PassThrough::note_free(Block* passed, CUresult result, std::uint64_t start_ns) {
+  Context* context = passed != nullptr ? passed->context : registry_.current();
+  DeviceStats& stats = context == nullptr ? stats::device(-1) : context->stats();
+  stats.add(Counter::free_calls_total);
+  stats.call_times().free.record(util::now_ns() - start_ns);
+  if (passed == nullptr) {
+    stats.add(result == CUDA_SUCCESS ? Counter::free_foreign_total : Counter::free_rejected_total);
+    return;
+  }
+  if (result != CUDA_SUCCESS) {  // the driver did not free it
+    Block* stale = add_block(blocks_, passed);
+    if (stale != nullptr) delete_block(stale);
+    return;
+  }
+  stats.add(Counter::free_bytes_total, passed->requested);
+  stats::this_thread().add_frees(1);
+  count_passed(stats, *passed, -1);
+  context->device().pool_start().count_free_by_driver();
+  delete_block(passed);
+}
+
+void PassThrough::managed_allocated(CUdeviceptr address, std::uint64_t bytes) {
+  Context* context = registry_.current();
+  policy_.host_reachable().add(HostReachable::Kind::managed, address, {bytes, context});
+  if (context == nullptr || !context->usable()) return;
+  const ContextVisit visit(*context);
+  if (visit) idle_.leave_room_for_managed(*context);
+}
+
+}  // namespace cupool::engine

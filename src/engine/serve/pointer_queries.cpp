@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program's pointer queries, answered from the pointer map.
+#include "engine/serve/pointer_queries.h"
+
+#include "engine/block/accounting.h"
+
+namespace cupool::engine {
+
+std::uint64_t PointerQueries::known_pitch(std::uint64_t width) {
+  Context* context = registry_.current();
+  if (context == nullptr || width == 0) return 0;
+  const auto index = static_cast<std::size_t>(context->device().ordinal());
+  const std::uint64_t unit = pitch_units_[index].load(std::memory_order_relaxed);
+  return unit <= 1 ? 0 : (width + unit - 1) / unit * unit;
+}
+
+// The driver does not document its padding of rows. Its answers so far were multiples of
+// kAlignment. If a device's first answer is not, the driver answers there for good (unit 1).
+void PointerQueries::learn_pitch(std::uint64_t width, std::uint64_t pitch) {
+  Context* context = registry_.current();
+  if (context == nullptr || width == 0) return;
+  const bool as_expected = pitch == (width + kAlignment - 1) / kAlignment * kAlignment;
+  std::atomic<std::uint64_t>& unit =
+      pitch_units_[static_cast<std::size_t>(context->device().ordinal())];
+  std::uint64_t unknown = 0;
+  if (!as_expected) {
+    unit.store(1, std::memory_order_relaxed);
+  } else {
+    unit.compare_exchange_strong(unknown, kAlignment, std::memory_order_relaxed);
+  }
+}
+
+bool PointerQueries::holds(CUdeviceptr address) const {
+  const Block* block = blocks_.find(address);
+  return block != nullptr && block->source != BlockSource::passed_through;
+}
+
+CUdeviceptr PointerQueries::base_of(CUdeviceptr address) const {
+  CUdeviceptr base = 0;
+  if (holds(address)) return address;
+  const CUresult result = driver_.cuMemGetAddressRange_v2(&base, nullptr, address);
+  if (result == CUDA_SUCCESS) return base;
+  base = address;
+  // The usual answer for memory that is not device memory. Any other error is the driver's.
+  if (result == CUDA_ERROR_NOT_FOUND) return base;
+  blocks_.for_each([&](const Block& block) {
+    const bool inside = address >= block.address && address - block.address < block.capacity;
+    if (inside && block.source != BlockSource::passed_through) base = block.address;
+  });
+  return base;
+}
+
+const Block* PointerQueries::live_block(CUdeviceptr base) {
+  const Block* block = blocks_.find(base);
+  const bool live = block != nullptr && block->source != BlockSource::passed_through &&
+                    block->state.load(std::memory_order_acquire) == BlockState::live;
+  return live ? block : nullptr;
+}
+
+std::optional<trace::Memory> PointerQueries::memory_at(CUdeviceptr address) const {
+  const Block* block = blocks_.find(address);
+  if (block == nullptr || block->state.load(std::memory_order_acquire) != BlockState::live) {
+    return std::nullopt;
+  }
+  return trace::Memory{address, block->requested, block->context->device().ordinal()};
+}
+
+bool PointerQueries::is_freed_block(CUdeviceptr base) {
+  const Block* block = blocks_.find(base);
+  return block != nullptr && block->state.load(std::memory_order_acquire) != BlockState::live;
+}
+
+void PointerQueries::mark_shared_outside(CUdeviceptr address, bool descriptor) {
+  Block* block = blocks_.find(base_of(address));
+  if (block == nullptr) return;
+  if (descriptor) block->exported = true;
+  block->set_shared_outside();
+}
+
+}  // namespace cupool::engine

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program's queries about its memory (contract 6), and the attributes that it sets.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <optional>
+
+#include "engine/block/pointer_map.h"
+#include "engine/context/context_registry.h"
+#include "stats/device_stats.h"
+#include "trace/watch.h"
+
+namespace cupool::engine {
+
+/// Thread-safe.
+class PointerQueries {
+ public:
+  PointerQueries(const cuda::Driver& driver, ContextRegistry& registry, PointerMap& blocks)
+      : driver_(driver), registry_(registry), blocks_(blocks) {}
+
+  /// Whether a block of cupool begins at `address`, in any state.
+  bool holds(CUdeviceptr address) const;
+  /// Whether a block of cupool or a passed-through allocation begins at `address`.
+  bool knows(CUdeviceptr address) const { return blocks_.find(address) != nullptr; }
+
+  /// Start of the block of cupool that contains `address`. If there is none, the driver's answer,
+  /// or `address` itself.
+  CUdeviceptr base_of(CUdeviceptr address) const;
+
+  /// The live block of cupool that begins at `base`, or null.
+  const Block* live_block(CUdeviceptr base);
+  /// Whether a block that the program has freed begins at `base`.
+  bool is_freed_block(CUdeviceptr base);
+  /// The program's memory that begins at `address`, served by cupool or by the driver.
+  std::optional<trace::Memory> memory_at(CUdeviceptr address) const;
+
+  /// Whether the page-locked memory at `host` belongs to cupool.
+  bool is_internal(const void* host) {
+    return registry_.is_internal(reinterpret_cast<CUdeviceptr>(host));
+  }
+
+  /// Marks the block that contains `address` as known outside CUDA's ordering (RDMA, SYNC_MEMOPS).
+  /// Such a block is released when freed, and the driver's pool clears the attribute. With a
+  /// `descriptor` its memory stays reachable, so a block of a pool is set aside.
+  void mark_shared_outside(CUdeviceptr address, bool descriptor);
+
+  /// The driver's pitch for rows of `width` bytes; 0: not known yet. The first real answer on a
+  /// device determines it.
+  std::uint64_t known_pitch(std::uint64_t width);
+  void learn_pitch(std::uint64_t width, std::uint64_t pitch);
+
+ private:
+  const cuda::Driver& driver_;
+  ContextRegistry& registry_;
+  PointerMap& blocks_;
+  std::array<std::atomic<std::uint64_t>, stats::kMaxDevices> pitch_units_{};
+};
+
+}  // namespace cupool::engine

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ends serving, and leaves no idle memory behind.
+#include "engine/serve/step_aside.h"
+
+#include "cuda/errors.h"
+#include "engine/serve/failure.h"
+#include "util/log.h"
+
+namespace cupool::engine {
+
+namespace {
+
+// Longest wait in each context, within the program's call that makes the engine step aside. The
+// frees together would have waited as long. Memory that needs longer goes back later.
+constexpr std::uint64_t kLongestWaitToStepAsideNs = 1'000'000'000;
+
+}  // namespace
+
+// A first round while the engine still serves, since its fences cover all work then. A second round
+// for memory that other threads have cached meanwhile, once no thread caches any more.
+void StepAside::stop_serving(const char* reason) {
+  if (Serving::stepped_aside()) return;
+  bool first = true;
+  for (const bool again : {false, true}) {
+    for (Device* device : registry_.devices().all()) {
+      for (Context* context : registry_.contexts_of(device->ordinal())) {
+        give_back(*context);
+      }
+    }
+    if (!again) first = Serving::step_aside();
+  }
+  if (first) CUPOOL_LOG(warn, "%s: the driver serves its memory from now on", reason);
+}
+
+void StepAside::give_back(Context& context) {
+  const ContextVisit visit(context, kLongestWaitForOthersNs);
+  if (!visit || !context.usable()) return;
+  if (context.device().pools() != nullptr) context.device().pools()->preallocation().end(context);
+  context.threads().drain(Drain::all);
+  Ordering& ordering = context.ordering();
+  const bool waits = policy_.mode() != config::FreeMode::ordered && !Serving::stepped_aside();
+  CUresult result = CUDA_SUCCESS;
+  if (waits) result = ordering.wait(ordering.newest(), nullptr, kLongestWaitToStepAsideNs);
+  if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) {
+    BlockList quiet;
+    result = ordering.poll(true, &quiet);
+    if (!quiet.empty()) idle_.keep(context, quiet);
+  }
+  if (result != CUDA_SUCCESS) note_failure(context, result);
+  if (context.usable() && !cuda::shut_down()) out_of_memory_.give_back_cached(context);
+}
+
+}  // namespace cupool::engine

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program's own waits: they complete the frees and copies made before them.
+#pragma once
+
+#include "engine/context/context_registry.h"
+#include "engine/reclaim/legacy_stream.h"
+#include "engine/serve/failure.h"
+#include "engine/serve/idle_memory.h"
+#include "stats/device_stats.h"
+#include "util/clock.h"
+
+namespace cupool::engine {
+
+/// Thread-safe.
+class Synchronization {
+ public:
+  Synchronization(ContextRegistry& registry, IdleMemory& idle) : registry_(registry), idle_(idle) {}
+
+  /// Runs the program's synchronisation of `context` (null: a context cupool does not serve).
+  /// `count_failure` false: a failure is not counted, because the caller repeats the call.
+  template <typename Call>
+  CUresult of_context(Context* context, bool count_failure, const Call& real) {
+    if (context == nullptr) return real();
+    const std::uint64_t start = util::now_ns();
+    context->threads().drain(Drain::join);
+    const EpochNumber before = context->ordering().begin_synchronize();
+    const HostWork::Mark host_work = context->host_work().begin_wait();
+    const CUresult result = real();
+    if (result == CUDA_SUCCESS || count_failure) {
+      context->stats().add(stats::Counter::synchronize_calls_total);
+      context->stats().call_times().synchronize.record(util::now_ns() - start);
+    }
+    if (result == CUDA_SUCCESS) {
+      context->ordering().end_synchronize(before);
+      context->host_work().end_context_wait(host_work);
+      idle_.keep_quiet(*context);
+    } else {
+      note_failure(*context, result);
+    }
+    return result;
+  }
+
+  /// Runs the program's wait for the legacy stream of `context`, its current one.
+  template <typename Call>
+  CUresult of_legacy_stream(Context& context, const Call& real) {
+    StreamWait wait;
+    if (!begin_stream_wait(context, &wait)) return real();
+    const CUresult result = real();
+    // Asked last; see LegacyStream.
+    if (result == CUDA_SUCCESS && LegacyStream::covers_context()) end_stream_wait(context, wait);
+    return result;
+  }
+
+ private:
+  /// The coverage of a wait for the legacy stream.
+  struct StreamWait {
+    BatchNumber batch = kNoBatch;   ///< of the calling thread
+    EpochNumber before = kNoEpoch;  ///< kNoEpoch: no epoch is pending
+    HostWork::Mark host_work;
+  };
+  bool begin_stream_wait(Context& context, StreamWait* wait);
+  void end_stream_wait(Context& context, const StreamWait& wait);
+
+  ContextRegistry& registry_;
+  IdleMemory& idle_;
+};
+
+}  // namespace cupool::engine

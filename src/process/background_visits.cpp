@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// A counter instead of a held lock: a visit calls the driver (I4).
+#include "process/background_visits.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+
+namespace cupool::process {
+namespace {
+
+std::atomic<bool> ended{false};
+std::mutex mutex;
+int visits = 0;
+
+// Never destroyed: a thread may still wait at the end of the process.
+std::condition_variable& left() {
+  static auto* const condition = new std::condition_variable;
+  return *condition;
+}
+
+}  // namespace
+
+BackgroundVisit::BackgroundVisit() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  allowed_ = !ended.load(std::memory_order_relaxed);
+  if (allowed_) ++visits;
+}
+
+BackgroundVisit::~BackgroundVisit() {
+  if (!allowed_) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    --visits;
+  }
+  left().notify_all();
+}
+
+void end_background_visits() {
+  std::unique_lock<std::mutex> lock(mutex);
+  ended = true;
+  left().wait(lock, [] { return visits == 0; });
+}
+
+void end_background_visits_at_once() {
+  ended.store(true, std::memory_order_relaxed);
+}
+
+}  // namespace cupool::process

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Background threads visit the program's contexts from time to time, until the driver is about to
+// shut down. (engine/context/context_gate keeps contexts from ending during a visit.)
+#pragma once
+
+namespace cupool::process {
+
+/// A background thread's use of contexts, for the lifetime of the object. If not `allowed()`, the
+/// driver is about to shut down. Keep it short: the program may be waiting.
+class BackgroundVisit {
+ public:
+  BackgroundVisit();
+  ~BackgroundVisit();
+  BackgroundVisit(const BackgroundVisit&) = delete;
+  BackgroundVisit& operator=(const BackgroundVisit&) = delete;
+
+  bool allowed() const { return allowed_; }
+
+ private:
+  bool allowed_ = false;
+};
+
+/// Ends visits for good, after the current one: the driver is about to shut down.
+void end_background_visits();
+
+/// The same without a wait: a current visit continues. Takes no lock.
+void end_background_visits_at_once();
+
+}  // namespace cupool::process

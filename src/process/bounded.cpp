@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// A timer for the calling thread, by system calls: the C library's timer_create() uses the heap,
+// whose lock may be held.
+#include "process/bounded.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+namespace cupool::process {
+namespace {
+
+constexpr int kSignal = SIGVTALRM;
+
+sigjmp_buf before_work;
+volatile sig_atomic_t working = 0;
+
+void leave_work(int) {
+  if (working != 0) siglongjmp(before_work, 1);
+}
+
+// Signals this thread once, in `milliseconds`. False if the kernel has no timer left.
+bool start_timer(int milliseconds, int* timer) {
+  sigevent event{};
+  event.sigev_notify = SIGEV_THREAD_ID;
+  event.sigev_signo = kSignal;
+  event._sigev_un._tid = static_cast<pid_t>(syscall(SYS_gettid));
+  if (syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, timer) != 0) return false;
+  itimerspec once{};
+  once.it_value.tv_sec = milliseconds / 1000;
+  once.it_value.tv_nsec = milliseconds % 1000 * 1'000'000L;
+  if (syscall(SYS_timer_settime, *timer, 0, &once, nullptr) == 0) return true;
+  syscall(SYS_timer_delete, *timer);
+  return false;
+}
+
+// Isolates sigsetjmp(): the jump affects no local variable of the caller.
+[[gnu::noinline]] bool work_until_left(void (*work)()) {
+  if (sigsetjmp(before_work, 1) != 0) return false;
+  working = 1;
+  work();
+  return true;
+}
+
+}  // namespace
+
+bool do_within(int milliseconds, void (*work)()) noexcept {
+  struct sigaction action {};
+  struct sigaction old_action {};
+  action.sa_handler = leave_work;
+  if (sigaction(kSignal, &action, &old_action) != 0) return false;
+  sigset_t only;
+  sigset_t old_mask;
+  sigemptyset(&only);
+  sigaddset(&only, kSignal);
+  pthread_sigmask(SIG_UNBLOCK, &only, &old_mask);
+  int timer = 0;
+  bool done = false;
+  if (start_timer(milliseconds, &timer)) {
+    done = work_until_left(work);
+    working = 0;
+    syscall(SYS_timer_delete, timer);
+  }
+  pthread_sigmask(SIG_SETMASK, &old_mask, nullptr);
+  sigaction(kSignal, &old_action, nullptr);
+  return done;
+}
+
+}  // namespace cupool::process

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The unwinder marks the frame of a signal; the frames beyond it are the interrupted ones.
+#include "process/interruption.h"
+
+#include <stdlib.h>
+#include <unwind.h>
+
+#include <cstdint>
+
+namespace cupool::process {
+namespace {
+
+// A short list: the heap has more functions than can be listed, and inner ones reached by jumps.
+// For the common ones it avoids a report that cannot finish.
+bool begins_in_heap(std::uintptr_t function) {
+  const auto is = [function](auto* entry) {
+    return function == reinterpret_cast<std::uintptr_t>(entry);
+  };
+  return is(&malloc) || is(&free) || is(&calloc) || is(&realloc) || is(&aligned_alloc) ||
+         is(&posix_memalign);
+}
+
+struct Walk {
+  bool in_handler = false;
+  bool in_heap = false;
+};
+
+_Unwind_Reason_Code look_at_frame(_Unwind_Context* context, void* state) {
+  auto* const walk = static_cast<Walk*>(state);
+  int is_interrupted = 0;
+  if (_Unwind_GetIPInfo(context, &is_interrupted) == 0) return _URC_NORMAL_STOP;
+  if (is_interrupted != 0) walk->in_handler = true;
+  if (walk->in_handler && begins_in_heap(_Unwind_GetRegionStart(context))) walk->in_heap = true;
+  return _URC_NO_REASON;
+}
+
+}  // namespace
+
+Interrupted interrupted() noexcept {
+  Walk walk;
+  _Unwind_Backtrace(look_at_frame, &walk);
+  if (!walk.in_handler) return Interrupted::nothing;
+  return walk.in_heap ? Interrupted::heap : Interrupted::other;
+}
+
+}  // namespace cupool::process

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Detects an exit in a signal handler. The interrupted code may hold locks that are never released:
+// cupool's, the driver's, the heap's, the C library's.
+#pragma once
+
+namespace cupool::process {
+
+enum class Interrupted {
+  nothing,  ///< the thread is in no signal handler
+  other,    ///< any lock may be held
+  heap,     ///< malloc() or similar: the heap's lock is held
+};
+
+/// The code interrupted by the calling thread's signal handlers, from its call stack: nothing has
+/// to be recorded while the program runs. Takes no lock of cupool's and uses no heap.
+Interrupted interrupted() noexcept;
+
+}  // namespace cupool::process
