@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a pair of cudaMalloc and cudaFree costs in the engine, by threads, size, who frees, and
 // whether the GPU is busy. The driver's calls cost what they were measured to on a real GPU (0.2 us
 // a fence, 0.2 us a query), so that locks are held as long as there.
@@ -7,15 +8,15 @@
 #include <atomic>
 #include <thread>
 
-#include "core/allocator_hot.h"
-#include "core/shared_mutex.h"
-#include "unit/core_fake_driver.h"
+#include "engine/block/shared_mutex.h"
+#include "engine/serve/hot_path.h"
+#include "unit/engine_fake_driver.h"
 
 namespace {
 
-using cupool::core::Allocator;
-using cupool::core::Block;
-using cupool::core::Context;
+using cupool::engine::Allocator;
+using cupool::engine::Block;
+using cupool::engine::Context;
 using cupool::test::gpu;
 using Work = cupool::test::FakeGpu::Work;
 
@@ -37,15 +38,16 @@ Allocator& engine() {
 CUdeviceptr allocate(Allocator& allocator, std::uint64_t bytes) {
   CUdeviceptr address = 0;
   Context* context = allocator.registry().current();
-  if (const Block* block = allocator.take_hot(*context, bytes)) return block->address;
-  if (!allocator.try_allocate_cached(*context, bytes, &address)) {
-    allocator.try_allocate(bytes, &address);
+  if (const Block* block = take_hot(*context, bytes)) return block->address;
+  if (!allocator.allocations().try_allocate_cached(*context, bytes, &address)) {
+    cupool::engine::Patience patience;
+    allocator.allocations().try_allocate(bytes, &address, patience);
   }
   return address;
 }
 
 void free_block(Allocator& allocator, CUdeviceptr address) {
-  if (!allocator.free_hot(address)) allocator.try_free(address);
+  if (!free_hot(allocator, address)) allocator.frees().try_free(address);
 }
 
 void prepare(const benchmark::State& state) {
@@ -55,7 +57,7 @@ void prepare(const benchmark::State& state) {
 
 void report(benchmark::State& state, std::uint64_t locks_before) {
   const auto pairs = static_cast<double>(state.iterations());
-  const auto locks = static_cast<double>(cupool::core::shared_locks_taken - locks_before);
+  const auto locks = static_cast<double>(cupool::engine::shared_locks_taken - locks_before);
   state.counters["locks/1000"] =
       benchmark::Counter(1000 * locks / pairs, benchmark::Counter::kAvgThreads);
 }
@@ -74,7 +76,7 @@ void same_thread(benchmark::State& state) {
     next = (next + 1) % live;
   };
   for (int i = 0; i < 2000; ++i) step();
-  const std::uint64_t locks = cupool::core::shared_locks_taken;
+  const std::uint64_t locks = cupool::engine::shared_locks_taken;
   for (auto _ : state) step();
   report(state, locks);
   for (const CUdeviceptr address : blocks) {
@@ -107,7 +109,7 @@ void producer_consumer(benchmark::State& state) {
       ring.read.store(++at, std::memory_order_release);
     }
   });
-  const std::uint64_t locks = cupool::core::shared_locks_taken;
+  const std::uint64_t locks = cupool::engine::shared_locks_taken;
   std::size_t at = 0;
   for (auto _ : state) {
     while (at - ring.read.load(std::memory_order_acquire) == Ring::kSize) std::this_thread::yield();

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pairs of cudaMalloc and cudaFree by a program with the shared runtime, to be run under the
 // preload: what instructions.py counts and any clock may time. Arguments: pairs, bytes (0: mixed,
 // from 256 B to 64 KiB, sixteen blocks live).

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Instructions of libcupool in one pair of cudaMalloc and cudaFree, counted by callgrind.
 
 Two runs of different length, so that start and end of the process do not count; only the library's

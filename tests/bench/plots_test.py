@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/plots.py on a made-up raw.csv: what it reads out of it, and that it draws every picture.
 
 plots_test.py read | draw; draw leaves with 77 where matplotlib is missing.

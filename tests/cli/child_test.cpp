@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Starting programs: what is measured and kept of them, and what only a terminal sees.
-#include "cli/child.h"
+#include "cli/shell/child.h"
 
 #include <signal.h>
 #include <sys/wait.h>

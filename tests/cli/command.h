@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the tests run the command: as built, with the environment of the simulated device.
 #pragma once
 

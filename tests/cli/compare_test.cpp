@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // `cupool compare`, `cupool observe` and `cupool tune`: a program run both ways.
 #include <filesystem>
 #include <fstream>
 
-#include "cli/trials.h"
-#include "cli/tuning.h"
+#include "cli/trial/trials.h"
+#include "cli/trial/tuning.h"
 #include "command.h"
 #include "config/settings.h"
 #include "example_report.h"

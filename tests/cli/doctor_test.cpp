@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `cupool doctor`: how programs reach CUDA, and everything that can stand in the way, on real files
 // and real child processes under the simulated driver.
 #include <sys/stat.h>
@@ -6,6 +7,7 @@
 #include <filesystem>
 #include <set>
 
+#include "cli/doctor/elf_file.h"
 #include "command.h"
 #include "patched_file.h"
 
@@ -144,7 +146,7 @@ TEST(Doctor, ADriverThatIsMissingRefusesCrashesIsAnObstacle) {
   EXPECT_EQ(refused.process.exit_code, 1);
   EXPECT_EQ(refused.ids("obstacle"), Ids{"driver-refused"}) << refused.all();
   EXPECT_EQ(refused.json.at("driver").at("error"), 100);
-  EXPECT_NE(refused.all().find("set CUDA_VISIBLE_DEVICES=7 anew or unset it"), std::string::npos);
+  EXPECT_NE(refused.all().find("correct or unset CUDA_VISIBLE_DEVICES=7"), std::string::npos);
   const Diagnosis crashed = doctor({probe}, {{"CUPOOL_SIM_MODE", "nonsense"}});
   EXPECT_EQ(crashed.process.exit_code, 1);
   EXPECT_EQ(crashed.ids("obstacle"), Ids{"driver-broken"}) << crashed.all();
@@ -174,7 +176,7 @@ TEST(Doctor, AProgramForAnotherMachineIsAnObstacle) {
       [](std::string* bytes) { header_of(bytes)->e_ident[EI_CLASS] = ELFCLASS32; });
   const Diagnosis diagnosis = doctor({narrow.path()});
   EXPECT_EQ(diagnosis.ids("obstacle"), Ids{"architecture"});
-  EXPECT_NE(diagnosis.all().find("32 bits; the library for"), std::string::npos);
+  EXPECT_NE(diagnosis.all().find("32 bits; cupool for"), std::string::npos);
 }
 
 TEST(Doctor, MuslIsAnObstacle) {
@@ -300,7 +302,7 @@ TEST(Doctor, PrintsAPageWithCures) {
       << good.out;
   const ProcessResult bad = cupool({"doctor", probe}, {{"CUPOOL_ENABLE", "0"}});
   EXPECT_EQ(bad.exit_code, 1);
-  EXPECT_NE(bad.out.find("obstacle: CUPOOL_ENABLE is 0: every call is forwarded untouched\n"
+  EXPECT_NE(bad.out.find("obstacle: CUPOOL_ENABLE=0 turns cupool off\n"
                          "  -> unset CUPOOL_ENABLE\n"),
             std::string::npos)
       << bad.out;
@@ -313,6 +315,49 @@ TEST(Doctor, RunsNothingOfTheProgram) {
   write_script(script, "#!/bin/sh\ntouch " + folder.path() + "/ran\n");
   doctor({script});
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/ran"));
+}
+
+// The interpreter that a file names is executed by the kernel, and by who trusts its name.
+TEST(Doctor, RunsNoLoaderThatTheFileNames) {
+  const ScratchFolder folder;
+  const std::string mark = folder.path() + "/ran";
+  write_script(program("other_loader/ld-linux-x86-64.so.2"), "#!/bin/sh\ntouch " + mark + "\n");
+  const Diagnosis diagnosis = doctor({program("cli_other_loader_program")});
+  EXPECT_FALSE(std::filesystem::exists(mark)) << diagnosis.all();
+  EXPECT_EQ(diagnosis.ids("warning"), Ids{"loader"}) << diagnosis.all();
+  EXPECT_EQ(diagnosis.ids("obstacle"), Ids{}) << diagnosis.all();
+  EXPECT_EQ(diagnosis.json.at("cuda").at("runtimes").size(), 1u) << diagnosis.all();
+}
+
+// The system's own loader runs what DT_AUDIT names, when it only lists too.
+TEST(Doctor, RunsNoAuditorThatTheFileNames) {
+  const ScratchFolder folder;
+  const std::string mark = folder.path() + "/ran";
+  const Diagnosis diagnosis =
+      doctor({program("cli_audited_program")}, {{"CLI_AUDITOR_MARK", mark}});
+  EXPECT_EQ(diagnosis.ids("obstacle"), Ids{}) << diagnosis.all();
+  EXPECT_FALSE(std::filesystem::exists(mark)) << diagnosis.all();
+}
+
+TEST(Doctor, AFifoDoesNotHangIt) {
+  const ScratchFolder folder;
+  const std::string fifo = folder.path() + "/fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0755), 0);
+  const ProcessResult named = cupool({"doctor", fifo});
+  EXPECT_EQ(named.exit_code, 2) << named.describe();
+  EXPECT_NE(named.err.find("not a regular file"), std::string::npos) << named.err;
+  const std::string script = folder.path() + "/script";
+  write_script(script, "#!" + fifo + "\n");
+  EXPECT_EQ(cupool({"doctor", script}).exit_code, 2);
+  EXPECT_EQ(cupool({"run", fifo}).exit_code, 126);
+  // As a library that the program needs.
+  std::filesystem::rename(fifo, folder.path() + "/libnone.so.7");
+  const ChangedProgram needs(
+      [](std::string* bytes) { replace_bytes(bytes, "libcuda.so.1", "libnone.so.7"); },
+      "probe_driver_linked");
+  const std::string paths = folder.path() + ":" + CUPOOL_TEST_SIM_FOLDER;
+  EXPECT_EQ(doctor({needs.path()}, {{"LD_LIBRARY_PATH", paths}}).ids("obstacle"),
+            Ids{"missing-library"});
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/command.md: its examples print what stands there, and its lists are complete.
 #include <filesystem>
 #include <regex>
@@ -82,7 +83,7 @@ TEST(Documentation, ExamplesPrintWhatThePageShows) {
 
 TEST(Documentation, NamesEveryFinding) {
   const std::string source =
-      preload::read_file(std::string(CUPOOL_TEST_SOURCE_FOLDER) + "/src/cli/diagnosis.cpp");
+      preload::read_file(std::string(CUPOOL_TEST_SOURCE_FOLDER) + "/src/cli/doctor/diagnosis.cpp");
   const std::regex finding("(?:obstacle|warning|note)\\(findings,\\s+\"([a-z-]+)\"");
   std::set<std::string> ids;
   for (std::sregex_iterator it(source.begin(), source.end(), finding), end; it != end; ++it) {

@@ -1,14 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ELF reader: right about files that it knows, and unharmed by any other.
-#include "cli/elf_file.h"
+#include "cli/doctor/elf_file.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <random>
+#include <set>
+#include <sstream>
 
-#include "cli/cuda_use.h"
-#include "cli/dependencies.h"
-#include "cli/diagnosis.h"
-#include "cli/program_file.h"
+#include "cli/doctor/cuda_use.h"
+#include "cli/doctor/dependencies.h"
+#include "cli/doctor/diagnosis.h"
+#include "cli/doctor/program_file.h"
 #include "harness.h"
 #include "patched_file.h"
 
@@ -108,19 +113,98 @@ TEST(ElfFile, SurvivesWrongBytes) {
   }
 }
 
-TEST(Dependencies, ReadsTheLoadersList) {
-  const std::vector<Dependency> list = parse_dependencies(
-      "\tlinux-vdso.so.1 (0x00007ffd)\n"
-      "\tlibcudart.so.13 => /a folder/libcudart.so.13 (0x00007f15)\n"
-      "\tlibnone.so => not found\n"
-      "\t/lib64/ld-linux-x86-64.so.2 (0x00007f15)\n"
-      "\tstatically linked\n");
-  ASSERT_EQ(list.size(), 3u);
-  EXPECT_EQ(list[0].name, "libcudart.so.13");
-  EXPECT_EQ(list[0].path, "/a folder/libcudart.so.13");
-  EXPECT_EQ(list[1].name, "libnone.so");
-  EXPECT_EQ(list[1].path, "");
-  EXPECT_EQ(list[2].path, "/lib64/ld-linux-x86-64.so.2");
+// A cache of ld.so with these entries, the last field a variant's processor.
+std::string cache_of(const std::vector<std::array<std::string, 3>>& entries) {
+  const auto put = [](std::string* to, std::uint64_t value, std::size_t bytes) {
+    to->append(reinterpret_cast<const char*>(&value), bytes);
+  };
+  std::string cache = "glibc-ld.so.cache1.1";
+  put(&cache, entries.size(), 4);
+  cache.append(24, '\0');
+  std::string texts;
+  const std::size_t texts_at = 48 + entries.size() * 24;
+  for (const auto& [name, path, variant] : entries) {
+    put(&cache, 0x0303, 4);
+    put(&cache, texts_at + texts.size(), 4);
+    texts += name + '\0';
+    put(&cache, texts_at + texts.size(), 4);
+    texts += path + '\0';
+    put(&cache, 0, 4);
+    put(&cache, variant.empty() ? 0 : 1, 8);
+  }
+  return cache + texts;
+}
+
+TEST(Dependencies, ReadsTheLoadersCache) {
+  const std::string bytes =
+      cache_of({{"liba.so", "/v3/liba.so", "v3"}, {"liba.so", "/lib/liba.so", ""}});
+  const std::vector<Dependency> list = parse_loader_cache("older table" + bytes);
+  ASSERT_EQ(list.size(), 1u);
+  EXPECT_EQ(list[0].name, "liba.so");
+  EXPECT_EQ(list[0].path, "/lib/liba.so");
+  EXPECT_TRUE(parse_loader_cache("").empty());
+  for (std::size_t length = 0; length < bytes.size(); ++length) {
+    parse_loader_cache(bytes.substr(0, length));
+  }
+  std::string many = bytes;
+  many[20] = many[21] = many[22] = many[23] = '\xff';
+  EXPECT_TRUE(parse_loader_cache(many).empty());
+}
+
+// What the system's loader lists for files that can be trusted is what reading them finds.
+TEST(Dependencies, FindsWhatTheLoaderFinds) {
+  for (const char* name : {"probe_driver_linked", "probe_runtime_shared", "probe_runtime_static"}) {
+    SCOPED_TRACE(name);
+    const std::string path = preload::probe_path(name);
+    ElfFile elf;
+    std::string reason;
+    ASSERT_EQ(read_elf_dynamic(path, &elf, &reason), ElfStatus::read) << reason;
+    ASSERT_TRUE(is_system_loader(elf.interpreter));
+    ChildStart start;
+    start.argv = {elf.interpreter, "--list", path};
+    start.environment = Environment::inherited();
+    start.environment.set("LD_LIBRARY_PATH", CUPOOL_TEST_SIM_FOLDER);
+    start.environment.unset("LD_PRELOAD");
+    std::set<std::string> listed;
+    std::istringstream lines(run_captured(start).standard_output);
+    for (std::string line; std::getline(lines, line);) {
+      const std::size_t arrow = line.find(" => ");
+      if (arrow == std::string::npos) continue;
+      listed.insert(line.substr(arrow + 4, line.rfind(" (0x") - arrow - 4));
+    }
+    std::set<std::string> found;
+    for (const Dependency& library : find_dependencies(path, elf, start.environment)) {
+      if (library.name.compare(0, 2, "ld") != 0) found.insert(library.path);
+    }
+    EXPECT_EQ(found, listed);
+  }
+}
+
+TEST(Dependencies, OnlyTheSystemsOwnLoaderIsTrusted) {
+  EXPECT_TRUE(only_root_can_change("/bin/sh"));
+  EXPECT_FALSE(is_system_loader("/bin/sh"));
+  EXPECT_FALSE(only_root_can_change("/bin"));
+  EXPECT_FALSE(only_root_can_change("/no/such/file"));
+  const preload::ScratchFolder folder;
+  const std::string loader = folder.path() + "/ld-linux-x86-64.so.2";
+  ::cli::write_script(loader, "#!/bin/sh\n");
+  EXPECT_TRUE(is_glibc_loader(loader));
+  EXPECT_FALSE(is_system_loader(loader));
+  EXPECT_FALSE(only_root_can_change(loader));  // below /tmp, where anybody may put files
+}
+
+TEST(ElfFile, NamesWithoutAnEndAreCut) {
+  const preload::ScratchFolder folder;
+  const std::string path = folder.path() + "/program";
+  copy_changed(kProbe, path, [](std::string* bytes) {
+    const std::size_t at = bytes->find("libcuda.so.1");
+    ASSERT_NE(at, std::string::npos);
+    std::replace(bytes->begin() + static_cast<std::ptrdiff_t>(at), bytes->end(), '\0', 'x');
+  });
+  ElfFile elf;
+  std::string reason;
+  read_elf_dynamic(path, &elf, &reason);
+  for (const std::string& name : elf.needed) EXPECT_LE(name.size(), 4096u);
 }
 
 TEST(CudaUse, ReadsVersionsFromFileNames) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small report of one process, as JSON that tests change and write to files.
 #pragma once
 
@@ -5,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "cli/report_model.h"
+#include "cli/page/model.h"
 
 namespace cli {
 

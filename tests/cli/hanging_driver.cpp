@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A libcuda.so.1 that never answers, as one whose kernel module hangs.
 #include <unistd.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What CMake installs works from wherever it is moved to, and is all that it installs.
 #include <filesystem>
 #include <set>
@@ -33,6 +34,7 @@ TEST(Install, WorksAfterTheFolderWasMoved) {
   const std::string library = moved + "/" CUPOOL_TEST_INSTALLED_LIBRARY;
   EXPECT_EQ(files.count("bin/cupool"), 1u);
   EXPECT_EQ(files.count(CUPOOL_TEST_INSTALLED_LIBRARY), 1u);
+  EXPECT_EQ(files.count("share/cupool/LICENSE"), 1u);
   EXPECT_EQ(files.count("share/cupool/profiles/mpi.env"), 1u);
   EXPECT_EQ(files.count("share/cupool/profiles/realtime.env"), 1u);
   for (const std::string& file : files) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `cupool options` and `--version`: the table as the library has it, and errors that help.
 #include "command.h"
 #include "config/settings.h"

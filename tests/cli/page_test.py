@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Opens the pages of `cupool report --html` in a real browser: headless Chromium, driven through its
 debugging pipe. Nothing may reach the console, the network, or a script of a hostile name; landmarks,
 headings and names are there for a screen reader; tips open by keyboard; every text has a contrast of
@@ -47,6 +48,27 @@ CONTRAST = """(() => {
     if (Math.max(a, b) / Math.min(a, b) < 4.5) bad.push(walker.currentNode.data.slice(0, 40));
   }
   return JSON.stringify({bad, seen});
+})()"""
+
+
+# Texts of a chart that lie on one another; tips do not count.
+OVERLAPS = """(() => {
+  const bad = [];
+  for (const svg of document.querySelectorAll('svg')) {
+    const texts = [...svg.querySelectorAll('text')].filter(t => !t.closest('.tip')).map(
+      t => [t.textContent, t.getBoundingClientRect()]).filter(([, box]) => box.width > 0);
+    const edge = svg.getBoundingClientRect();
+    for (let i = 0; i < texts.length; ++i) {
+      const [name, a] = texts[i];
+      if (a.right > edge.right + 1) bad.push(name + ' leaves the picture');
+      for (let k = 0; k < i; ++k) {
+        const b = texts[k][1];
+        if (a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 3 && b.top < a.bottom - 3)
+          bad.push(texts[k][0] + ' | ' + name);
+      }
+    }
+  }
+  return JSON.stringify(bad);
 })()"""
 
 
@@ -202,7 +224,7 @@ def check_keyboard(browser, where, checks):
 
 
 def check_page(browser, path, page, checks, pictures):
-    many = page != "one"
+    many = page not in ("one", "beyond")
     for scheme in ("light", "dark"):
         where = f"{page}, {scheme}"
         browser.open(path, scheme, 1280)
@@ -211,6 +233,8 @@ def check_page(browser, path, page, checks, pictures):
         check_quiet(browser, path, where, checks)
         check_reader(browser, where, checks)
         contrast = json.loads(browser.evaluate(CONTRAST))
+        overlaps = json.loads(browser.evaluate(OVERLAPS))
+        checks.expect(not overlaps, f"{where}: texts on one another: {overlaps[:5]}")
         checks.expect(contrast["seen"] > 50, f"{where}: {contrast['seen']} texts looked at")
         checks.expect(not contrast["bad"], f"{where}: too little contrast: {contrast['bad'][:5]}")
         if pictures:

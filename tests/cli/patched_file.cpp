@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // See patched_file.h.
 #include "patched_file.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies of programs with single bytes changed: executables for other machines and loaders, without
 // a compiler for them.
 #pragma once

@@ -1,7 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shows progress as the commands that run long do, then one line on standard output.
 #include <cstdio>
 
-#include "cli/terminal.h"
+#include "cli/shell/terminal.h"
 
 int main() {
   {

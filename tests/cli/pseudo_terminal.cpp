@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // forkpty and a poll loop; see pseudo_terminal.h.
 #include "pseudo_terminal.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a program at a terminal: what it says to a person only is seen nowhere else.
 #pragma once
 

@@ -1,10 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 // `cupool replay`: reading a trace, and playing it in each way on the simulated device, whose judge
 // stops a player that touches memory out of order.
 #include <fstream>
 #include <regex>
 
-#include "cli/command.h"
-#include "cli/replay_trace.h"
+#include "cli/shell/exit_code.h"
+#include "cli/trial/replay_trace.h"
 #include "command.h"
 
 namespace cli {
@@ -60,9 +61,10 @@ TEST(ReplayTrace, TakesColumnsWhereverTheyStand) {
 
 TEST(ReplayTrace, NamesFileAndLineOfWhatIsWrong) {
   EXPECT_TRUE(contains(error_of(""), "t.csv: is empty"));
-  EXPECT_TRUE(contains(error_of("{}\n"), "there is no column Thread"));
+  EXPECT_TRUE(contains(error_of("{}\n"), "not a trace of allocations: no column Thread"));
   EXPECT_TRUE(contains(error_of(kHeader + "1,t,allocate,0x1\n"), "t.csv, line 2: too few columns"));
-  EXPECT_TRUE(contains(error_of(kHeader + "\n1,t,allocate,0x1,-5,0\n"), "t.csv, line 3: no size"));
+  EXPECT_TRUE(contains(error_of(kHeader + "\n1,t,allocate,0x1,-5,0\n"),
+                       "t.csv, line 3: the size is not a number of bytes"));
   EXPECT_TRUE(contains(error_of(kHeader + "1,t,dance,0x1,5,0\n"), "line 2: unknown action dance"));
 }
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reports for the tests of the page: of one process with every part filled, of a job of several
 ranks, and of a process whose names are hostile. Figures are made up, but they add up."""
 import json
@@ -76,10 +77,22 @@ def report(rank=None, calls=12000, devices=1, name="/opt/example/simulate", host
                      {"name": "CUPOOL_IPC", "value": "1", "origin": "default", "is_default": True}]}
 
 
+def beyond_the_picture():
+    """A small program on a device that others use: lines that its memory's picture does not reach."""
+    small = report()
+    for sample in small["series"]["samples"]:
+        for figures in sample["devices"]:
+            figures.update({key: figures[key] // 1000 for key in
+                            ("application_bytes", "rounding_bytes", "retired_bytes", "cached_bytes")})
+            figures.update({"passthrough_bytes": 100_000, "device_free_bytes": 100 * MIB})
+    return small
+
+
 def write(folder):
     """Writes the reports and returns the files of each page."""
     pages = {"one": [report(devices=2)],
              "ranks": [report(rank=r, calls=12000 if r != 2 else 90000) for r in range(5)],
+             "beyond": [beyond_the_picture()],
              "hostile": [report(name=HOSTILE, host=HOSTILE), report(rank=1, name=HOSTILE)]}
     files = {}
     for page, reports in pages.items():

@@ -1,11 +1,11 @@
-// `cupool report`: what it reads, what it refuses, and what it says. The page in a browser is the
-// matter of page_test.py.
+// SPDX-License-Identifier: Apache-2.0
+// `cupool report`: what it reads, what it refuses, and what it says. The page is the matter of
+// report_page_test.cpp and page_test.py.
 #include <filesystem>
 
-#include "cli/report_html.h"
-#include "cli/report_story.h"
-#include "cli/report_svg.h"
-#include "cli/report_text.h"
+#include "cli/page/html.h"
+#include "cli/page/story.h"
+#include "cli/page/text.h"
 #include "command.h"
 #include "example_report.h"
 
@@ -139,6 +139,18 @@ TEST(ReadReport, RefusesValuesOfTheWrongType) {
   }
 }
 
+TEST(ReadReport, RefusesWhatWouldFillTheMemory) {
+  const std::string deep(10'000'000, '[');
+  EXPECT_EQ(error_of(deep), "file.json: not a report of cupool (nested too deeply)");
+  json report = example_report();
+  report["note"] = "[[[[\"{{{{" + deep;  // brackets in a text are none
+  EXPECT_EQ(error_of(report.dump()), "");
+  for (int i = 0; i < 5000; ++i) {
+    report["devices"][0]["requested_sizes"].push_back({{"upper_bound_bytes", i}, {"count", 1}});
+  }
+  EXPECT_TRUE(contains(error_of(report.dump()), "requested_sizes is not a histogram of at most"));
+}
+
 TEST(Story, TellsTheFiguresOfTheReport) {
   const auto story = tell({parsed(example_report())});
   EXPECT_EQ(story.headline, "400 of 990 frees did not wait though the GPU was busy");
@@ -146,6 +158,12 @@ TEST(Story, TellsTheFiguresOfTheReport) {
   EXPECT_TRUE(says(story.sentences, "90.0 % of 1,000 allocations came from caches"));
   EXPECT_TRUE(says(story.troubles, "10 blocks with 4.00 KiB were never freed"));
   EXPECT_FALSE(says(story.troubles, "waited"));
+}
+
+TEST(Story, PlainMemoryIsHeldBesideThePool) {
+  json report = example_report();
+  report["devices"][0]["gauges"]["held_bytes"]["peak"] = 1073741824;
+  EXPECT_TRUE(says(tell({parsed(report)}).sentences, "cupool held at most 1.00 GiB"));
 }
 
 TEST(Story, ChoosesTheHeadlineByWhatHappened) {
@@ -162,7 +180,7 @@ TEST(Story, ChoosesTheHeadlineByWhatHappened) {
   counters["served_passthrough_total"] = 1000;
   EXPECT_TRUE(contains(tell({parsed(report)}).headline, "served none of 1,000 allocations"));
   counters["malloc_calls_total"] = 0;
-  EXPECT_TRUE(contains(tell({parsed(report)}).headline, "No allocation"));
+  EXPECT_TRUE(contains(tell({parsed(report)}).headline, "no allocations that cupool serves"));
 }
 
 TEST(Story, AnObservedRunTellsItsVerdict) {
@@ -179,7 +197,7 @@ TEST(Story, AnObservedRunTellsItsVerdict) {
   EXPECT_EQ(story.tiles[3].value, "32.0 MiB");
   const std::string page = html_page({parsed(report)});
   EXPECT_TRUE(contains(page, "observed by cupool"));
-  EXPECT_FALSE(contains(page, "The sum that adds up")) << "nothing was served";
+  EXPECT_FALSE(contains(page, "Current values add up")) << "nothing was served";
 }
 
 TEST(Outliers, FollowTheStatedRule) {
@@ -192,72 +210,6 @@ TEST(Outliers, FollowTheStatedRule) {
   EXPECT_EQ(find_outliers({10, 10, 25}), std::vector<bool>({false, false, true}));
   EXPECT_EQ(find_outliers({10, 10, 4}), std::vector<bool>({false, false, true}));
   EXPECT_EQ(find_outliers({10, 15}), std::vector<bool>({false, false}));
-}
-
-TEST(Page, EscapesEveryTextOfAReport) {
-  const std::string hostile = "\"'></title><script>x</script>&{{content}}\x01";
-  json report = example_report();
-  for (const char* place :
-       {"/process/program_path", "/process/host", "/process/rank", "/devices/0/name",
-        "/settings/0/name", "/settings/0/value", "/free_mode", "/backend", "/cupool_version"}) {
-    report[json::json_pointer(place)] = hostile;
-  }
-  report["settings"].push_back(
-      {{"name", hostile}, {"value", hostile}, {"origin", hostile}, {"is_default", false}});
-  report["suggested_settings"][hostile] = hostile;
-  report["threads"] = {{{"tid", 1}, {"name", hostile}, {"malloc_calls_total", 1}}};
-  report["leaks"] = {
-      {"sites",
-       {{{"device", 0},
-         {"blocks", 3},
-         {"bytes", 9000},
-         {"frames", {{{"module", hostile}, {"offset", 255}, {"symbol", hostile}}}}}}}};
-  report["events"] = {{{"time_ns", 1}, {"kind", hostile}, {"device", 0}, {"count", 1}}};
-  for (const std::vector<Report>& reports :
-       {std::vector<Report>{parsed(report)}, std::vector<Report>{parsed(report), parsed(report)}}) {
-    const std::string page = html_page(reports);
-    EXPECT_FALSE(contains(page, "<script"));
-    EXPECT_FALSE(contains(page, "'>"));
-    EXPECT_FALSE(contains(page, "\x01"));
-    EXPECT_TRUE(contains(page, "&lt;script&gt;x&lt;/script&gt;&amp;{{content}}"));
-  }
-}
-
-TEST(Page, NamesNothingOutsideItself) {
-  const std::string page = html_page({parsed(example_report())});
-  for (const char* outside : {"http:", "https:", "src=", "@import", "url("}) {
-    EXPECT_FALSE(contains(page, outside)) << outside;
-  }
-  EXPECT_TRUE(contains(page, "Content-Security-Policy\" content=\"default-src 'none'"));
-}
-
-TEST(Page, IsTheSameForTheSameReports) {
-  EXPECT_EQ(html_page({parsed(example_report())}), html_page({parsed(example_report())}));
-}
-
-TEST(Page, HoldsWithoutDevicesAndWithExtremeFigures) {
-  json report = example_report();
-  report["devices"] = json::array();
-  EXPECT_TRUE(contains(html_page({parsed(report)}), "</html>"));
-  report = example_report();
-  for (json& counter : report["devices"][0]["counters"]) counter = UINT64_MAX;
-  for (json& gauge : report["devices"][0]["gauges"]) {
-    gauge = {{"current", INT64_MIN}, {"peak", INT64_MAX}};
-  }
-  report["devices"][0]["times"]["malloc"]["max_ns"] = UINT64_MAX;
-  report["devices"][0]["times"]["malloc"]["buckets"] = {
-      {{"upper_bound_ns", UINT64_MAX}, {"count", UINT64_MAX}}};
-  const std::string page = html_page({parsed(report)});
-  EXPECT_FALSE(contains(page, "nan"));
-  EXPECT_FALSE(contains(page, "inf\""));
-}
-
-TEST(Svg, CoordinatesAreShortAndWithoutLocale) {
-  EXPECT_EQ(cupool::cli::coordinate(0), "0");
-  EXPECT_EQ(cupool::cli::coordinate(12.345), "12.35");
-  EXPECT_EQ(cupool::cli::coordinate(12.5), "12.5");
-  EXPECT_EQ(cupool::cli::coordinate(-0.25), "-0.25");
-  EXPECT_EQ(cupool::cli::coordinate(0.0 / 0.0), "0");
 }
 
 TEST(ReportCommand, PrintsTheVerdictFirst) {
@@ -305,6 +257,44 @@ TEST(ReportCommand, EndsWith2ForWhatIsNoReport) {
   EXPECT_TRUE(contains(cupool({"report", bad}).err, "schema version 4"));
 }
 
+// Files that never end, or that nobody writes to.
+TEST(ReportCommand, GivesUpFilesWithoutAnEnd) {
+  const ScratchFolder folder;
+  const ProcessResult device = cupool({"report", "/dev/zero"});
+  EXPECT_EQ(device.exit_code, 2) << device.describe();
+  EXPECT_EQ(device.err, "cupool: /dev/zero: cannot be read: a device\n");
+  EXPECT_EQ(cupool({"replay", "/dev/zero"}).exit_code, 2);
+  preload::Command endless;
+  endless.argv = {"/bin/sh", "-c", "yes | \"$0\" report /dev/stdin", CUPOOL_TEST_COMMAND};
+  endless.environment = environment();
+  const ProcessResult pipe = preload::run(endless);
+  EXPECT_EQ(pipe.err, "cupool: /dev/stdin: cannot be read: larger than 256 MiB\n")
+      << pipe.describe();
+  std::ofstream(folder.path() + "/large");
+  std::filesystem::resize_file(folder.path() + "/large", std::uintmax_t{1} << 40);
+  EXPECT_EQ(cupool({"report", folder.path() + "/large"}).exit_code, 2);
+  EXPECT_EQ(cupool({"replay", folder.path() + "/large"}).exit_code, 2);
+}
+
+TEST(ReportCommand, ReadsAPipe) {
+  const ScratchFolder folder;
+  const std::string file = write_report(folder.path(), "a.json", example_report());
+  preload::Command command;
+  command.argv = {"/bin/sh", "-c", "(sleep 0.2; cat \"$1\") | \"$0\" report /dev/stdin",
+                  CUPOOL_TEST_COMMAND, file};
+  command.environment = environment();
+  const ProcessResult result = preload::run(command);
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  EXPECT_TRUE(contains(result.out, "/opt/simulate")) << result.out;
+}
+
+// The library's warnings and the command's own carry names and values of strangers.
+TEST(ReportCommand, PrintsNoControlSequencesOfNames) {
+  const ProcessResult result = cupool({"report", "/no\x1b[31m/file"});
+  EXPECT_EQ(result.err.find('\x1b'), std::string::npos) << result.err;
+  EXPECT_TRUE(contains(result.err, "/no?[31m/file")) << result.err;
+}
+
 TEST(ReportCommand, SaysWhenThePageCannotBeWritten) {
   const ScratchFolder folder;
   const std::string file = write_report(folder.path(), "a.json", example_report());
@@ -323,8 +313,8 @@ TEST(ReportCommand, ReadsWhatTheLibraryWrites) {
   ASSERT_EQ(run.exit_code, 0) << run.describe();
   const ProcessResult result = cupool({"report", "--html", "-", file});
   EXPECT_EQ(result.exit_code, 0) << result.describe();
-  for (const char* part : {"Memory over time", "Requests by size", "What each thread did",
-                           "What served the allocations", "Time of a call"}) {
+  for (const char* part : {"Memory over time", "Requests by size", "Calls of each thread",
+                           "Allocations by source", "Time of a call"}) {
     EXPECT_TRUE(contains(result.out, part)) << part;
   }
 }

@@ -1,13 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
 // `cupool run`: the program is started as a shell would start it, with the library first, and ends
 // the command as it ended itself.
 #include <signal.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
-#include "cli/command.h"
-#include "cli/library.h"
+#include "cli/shell/exit_code.h"
+#include "cli/shell/group_witness.h"
+#include "cli/shell/library.h"
 #include "command.h"
 #include "pseudo_terminal.h"
 
@@ -174,6 +180,86 @@ TEST(Run, DeliversTheTerminalsInterruptOnce) {
                       });
   // A second INT, handed on by the command, would be there instead of HUP.
   EXPECT_NE(run.output.find("INT\nHUP\n"), std::string::npos) << run.output;
+}
+
+// What the program shows while something else sends it signals; when it has shown the first, SIGHUP
+// goes to the process that was started.
+std::string shown_at_signals(const std::vector<std::string>& argv) {
+  bool hung_up = false;
+  const TerminalRun run =
+      run_at_terminal(argv, environment(), [&hung_up](const std::string& output, int pid, int) {
+        if (hung_up || output.find("TERM\n") == std::string::npos) return;
+        hung_up = true;
+        // A second TERM on its way would come first.
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        kill(pid, SIGHUP);
+      });
+  EXPECT_TRUE(hung_up) << run.output;
+  return run.output.substr(0, run.output.find("HUP\n") + 4);
+}
+
+// timeout signals the process that it started and then the group: both it and the program.
+TEST(Run, DeliversTheSignalOfTimeoutOnce) {
+  EXPECT_EQ(shown_at_signals({"/usr/bin/timeout", "3", CUPOOL_TEST_COMMAND, "run",
+                              program("cli_signal_program"), "wait"}),
+            "ready\nTERM\nHUP\n");
+}
+
+TEST(Run, DeliversASignalToItsGroupOnce) {
+  bool sent = false;
+  const TerminalRun run =
+      run_at_terminal({CUPOOL_TEST_COMMAND, "run", program("cli_signal_program"), "wait"},
+                      environment(), [&sent](const std::string& output, int pid, int) {
+                        if (sent || output.find("ready\n") == std::string::npos) return;
+                        sent = true;
+                        kill(-pid, SIGTERM);
+                        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+                        kill(pid, SIGUSR1);
+                      });
+  EXPECT_EQ(run.output.substr(0, 16), "ready\nTERM\nUSR1\n") << run.output;
+}
+
+// Whoever signals all processes that are called like the command means the program too.
+TEST(Run, HandsOnASignalToAllOfItsName) {
+  bool sent = false;
+  std::size_t named = 0;
+  const TerminalRun run = run_at_terminal(
+      {CUPOOL_TEST_COMMAND, "run", program("cli_signal_program"), "wait"}, environment(),
+      [&](const std::string& output, int pid, int) {
+        if (sent || output.find("ready\n") == std::string::npos) return;
+        sent = true;
+        for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+          const int process = std::atoi(entry.path().filename().c_str());
+          if (process <= 0 || getpgid(process) != pid) continue;
+          const std::string words = preload::read_file(entry.path().string() + "/cmdline");
+          if (words.compare(0, std::strlen(CUPOOL_TEST_COMMAND), CUPOOL_TEST_COMMAND) != 0)
+            continue;
+          ++named;
+          kill(process, SIGTERM);
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        kill(pid, SIGUSR1);
+      });
+  EXPECT_EQ(named, 1u);
+  EXPECT_EQ(run.output.substr(0, 16), "ready\nTERM\nUSR1\n") << run.output;
+}
+
+TEST(HeldSignals, AreDroppedWhereTheGroupGotThem) {
+  using cupool::cli::HeldSignals;
+  constexpr std::uint64_t hold = HeldSignals::kHoldNs;
+  HeldSignals held;
+  EXPECT_EQ(held.wait_ms(0), -1);
+  held.arrived(SIGTERM, 7, 0);
+  held.arrived(SIGTERM, 8, 1);
+  held.arrived(SIGUSR1, 7, 2);
+  held.seen_by_group(SIGTERM, 7, 3);
+  held.arrived(SIGTERM, 7, 4);
+  EXPECT_TRUE(held.due(hold).empty());
+  EXPECT_EQ(held.due(hold + 2), (std::vector<int>{SIGTERM, SIGUSR1}));
+  EXPECT_EQ(held.wait_ms(hold + 2), -1);
+  held.arrived(SIGTERM, 7, hold + 3);  // what the group saw is long past
+  EXPECT_EQ(held.wait_ms(hold + 3), static_cast<int>(hold / 1'000'000 + 1));
+  EXPECT_EQ(held.due(2 * hold + 3), std::vector<int>{SIGTERM});
 }
 
 TEST(Run, GivesTheShellsCodesForWhatCannotBeStarted) {

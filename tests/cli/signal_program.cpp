@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program that says on standard output what it receives: arguments, then signals by name.
 // `signal_program wait`: prints "ready", then each of TERM INT HUP USR1 USR2 that arrives; ends
 // with 7 at the second. `signal_program die N`: ends by signal N. `signal_program exit N`.

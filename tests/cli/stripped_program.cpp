@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is left of a static CUDA runtime in a stripped program: texts. Seen in programs of
 // nvcc 13.0.
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The demo: an inference server as legacy code writes it. Each request allocates its buffers with
 // cudaMalloc, copies its input in, computes on several layers, copies the result out, checks it and
 // frees everything with cudaFree. It knows nothing of cupool and is not changed for it.

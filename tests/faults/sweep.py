@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Every driver call of every test program made to fail once, in turn, on the simulated device.
 
 Our trouble is never the program's error (docs/design.md, fail open). A program run under the
@@ -49,6 +50,8 @@ PROGRAMS = [
     ("reset", "preload/probes/probe_contexts mode=reset", {}),
     ("two_contexts", "preload/probes/probe_contexts mode=contexts", {}),
     ("primary", "preload/probes/probe_contexts mode=primary", {}),
+    ("capture_contexts", "preload/probes/probe_capture_contexts", {"CUPOOL_SIM_DEVICES": "2"}),
+    ("step_aside", "preload/probes/probe_step_aside", {"CUPOOL_SIM_MEMORY": "512M"}),
     ("exit_return", "preload/probes/probe_exit mode=return", {}),
     ("exit_destructor", "preload/probes/probe_exit mode=destructor", {}),
 ]

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds the real-GPU programs into .gpu/ with nvcc (sm_90 code, compute_75 PTX for other GPUs), so
 # that they can be carried to a machine that has a GPU and nothing else. Needs no GPU itself.
 # RMM as a peer of run_pairs.sh: its headers and library come from two packages, unpacked into a folder
@@ -16,53 +17,58 @@ toolkit=$(cd "$(dirname "$(readlink -f "$nvcc")")/.." && pwd)
 out=.gpu
 mkdir -p "$out"
 
-# shellcheck disable=SC2054  # the commas are nvcc's
-flags=(-O2 -std=c++17 -Xcompiler -Wall
-       -gencode arch=compute_90,code=sm_90 -gencode arch=compute_75,code=compute_75)
 here=tests/gpu
+# shellcheck disable=SC2054  # the commas are nvcc's
+flags=(-O2 -std=c++17 -Xcompiler -Wall -I"$here"
+       -gencode arch=compute_90,code=sm_90 -gencode arch=compute_75,code=compute_75)
 build() { echo "building $out/$1"; shift; "$@"; }
 
 build legacy_loop_static "$nvcc" "${flags[@]}" -cudart static \
-  "$here/legacy_loop.cu" -o "$out/legacy_loop_static"
+  "$here/programs/legacy_loop.cu" -o "$out/legacy_loop_static"
 build legacy_loop_shared "$nvcc" "${flags[@]}" -cudart shared \
-  -Xlinker -rpath -Xlinker "\$ORIGIN" "$here/legacy_loop.cu" -o "$out/legacy_loop_shared"
+  -Xlinker -rpath -Xlinker "\$ORIGIN" "$here/programs/legacy_loop.cu" -o "$out/legacy_loop_shared"
 cp -L "$toolkit/lib64/libcudart.so.13" "$out/libcudart.so.13"
 build driver_api "$nvcc" "${flags[@]}" -cudart none \
-  "$here/driver_api.cpp" -o "$out/driver_api" -L"$toolkit/lib64/stubs" -lcuda
+  "$here/programs/driver_api.cpp" -o "$out/driver_api" -L"$toolkit/lib64/stubs" -lcuda
 build driver_facts "$nvcc" "${flags[@]}" -cudart none \
-  "$here/driver_facts.cpp" -o "$out/driver_facts" -L"$toolkit/lib64/stubs" -lcuda
-build kernels.fatbin "$nvcc" "${flags[@]}" -fatbin "$here/kernels.cu" -o "$out/kernels.fatbin"
+  "$here/proofs/driver_facts.cpp" -o "$out/driver_facts" -L"$toolkit/lib64/stubs" -lcuda
+build kernels.fatbin "$nvcc" "${flags[@]}" -fatbin "$here/common/kernels.cu" -o "$out/kernels.fatbin"
 build semantics "$nvcc" "${flags[@]}" -cudart static \
-  "$here/semantics.cu" -o "$out/semantics" -L"$toolkit/lib64/stubs" -lcuda
+  "$here/proofs/semantics.cu" -o "$out/semantics" -L"$toolkit/lib64/stubs" -lcuda
 build thrust_loop "$nvcc" "${flags[@]}" -cudart static \
   -Xlinker --wrap=cudaMalloc -Xlinker --wrap=cudaFree \
-  "$here/thrust_loop.cu" -o "$out/thrust_loop"
-for program in ordered_stress kernel_then_free host_reliance overlap idle_memory; do
-  build "$program" "$nvcc" "${flags[@]}" -cudart static "$here/$program.cu" -o "$out/$program"
+  "$here/programs/thrust_loop.cu" -o "$out/thrust_loop"
+for program in ordered_stress kernel_then_free host_reliance overlap; do
+  build "$program" "$nvcc" "${flags[@]}" -cudart static "$here/proofs/$program.cu" -o "$out/$program"
 done
-build ipc_pair "$nvcc" "${flags[@]}" -cudart static \
-  "$here/ipc_pair.cu" -o "$out/ipc_pair" -L"$toolkit/lib64/stubs" -lcuda
-for program in fill_memory other_allocators peers contexts; do
+for program in ipc_pair fill_memory other_allocators peers contexts; do
   build "$program" "$nvcc" "${flags[@]}" -cudart static \
-    "$here/contract/$program.cu" -o "$out/$program" -L"$toolkit/lib64/stubs" -lcuda
+    "$here/proofs/contract/$program.cu" -o "$out/$program" -L"$toolkit/lib64/stubs" -lcuda
 done
 for program in captures lifecycle; do
-  build "$program" "$nvcc" "${flags[@]}" -cudart static "$here/contract/$program.cu" -o "$out/$program"
+  build "$program" "$nvcc" "${flags[@]}" -cudart static "$here/proofs/contract/$program.cu" -o "$out/$program"
+done
+# Probes of the tests without a GPU that mean something on one.
+for program in capture_calls capture_contexts step_aside; do
+  build "$program" "$nvcc" "${flags[@]}" -cudart static \
+    "tests/preload/probes/probe_$program.cpp" -o "$out/$program" -L"$toolkit/lib64/stubs" -lcuda
 done
 build inference_loop "$nvcc" "${flags[@]}" -cudart static \
   tests/demo/inference_loop.cpp -o "$out/inference_loop"
 
 build pairs_static "$nvcc" "${flags[@]}" -cudart static \
-  "$here/pairs.cu" -o "$out/pairs_static" -L"$toolkit/lib64/stubs" -lcuda
+  "$here/pairs/pairs.cu" -o "$out/pairs_static" -L"$toolkit/lib64/stubs" -lcuda
 build pairs_shared "$nvcc" "${flags[@]}" -cudart shared -Xlinker -rpath -Xlinker "\$ORIGIN" \
-  "$here/pairs.cu" -o "$out/pairs_shared" -L"$toolkit/lib64/stubs" -lcuda
-build start_up "$nvcc" "${flags[@]}" -cudart static "$here/start_up.cu" -o "$out/start_up"
+  "$here/pairs/pairs.cu" -o "$out/pairs_shared" -L"$toolkit/lib64/stubs" -lcuda
+build idle_memory "$nvcc" "${flags[@]}" -cudart static \
+  "$here/pairs/idle_memory.cu" -o "$out/idle_memory"
+build start_up "$nvcc" "${flags[@]}" -cudart static "$here/programs/start_up.cu" -o "$out/start_up"
 rmm=${RMM_ROOT:-.whl/rmm}
 if [ -e "$rmm/librmm/lib64/librmm.so" ]; then
   # RMM brings the CCCL that it was built with, which must come before the toolkit's.
   build pairs_rmm "$nvcc" "${flags[@]}" -cudart static -I"$rmm/librmm/include/rapids" \
     -I"$rmm/librmm/include" -I"$rmm/rapids_logger/include" -Xlinker -rpath -Xlinker "\$ORIGIN" \
-    "$here/pairs_rmm.cu" -o "$out/pairs_rmm" \
+    "$here/pairs/pairs_rmm.cu" -o "$out/pairs_rmm" \
     "$rmm/librmm/lib64/librmm.so" "$rmm/rapids_logger/lib64/librapids_logger.so"
   cp "$rmm/librmm/lib64/librmm.so" "$rmm/rapids_logger/lib64/librapids_logger.so" "$out/"
   cp "$rmm/librmm/VERSION" "$out/rmm_version.txt"

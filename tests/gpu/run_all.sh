@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs everything on a machine with a GPU: each program of .gpu/ (made by build.sh and carried there)
 # without and with the preload, compares results and counts, writes tables into $OUT (default ./out).
 #   tests/gpu/run_all.sh                     all, 5 runs each, under 8 minutes
@@ -9,4 +10,4 @@ cd "$(dirname "$0")/../.." || exit
 chmod +x .gpu/* 2>/dev/null
 nvidia-smi -L || { echo "no GPU here" >&2; exit 2; }
 # The hard limit above compare.py's own: nothing may run past the lease.
-exec timeout --kill-after=10 480 python3 tests/gpu/compare.py "$@"
+exec timeout --kill-after=10 480 python3 tests/gpu/programs/compare.py "$@"

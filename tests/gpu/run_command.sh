@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The command and what reports offer, on a real GPU: doctor, observe, compare, tune, replay, reports as
 # pages, time series, traces, leaks, a snapshot on a signal, ranks by torchrun. Programs come from
 # build.sh; carry .gpu to the machine. Everything is kept in $OUT/command.tar.gz, a line a check in
@@ -83,15 +84,15 @@ export -f snapshot_on_signal
 check signal snapshot_on_signal
 
 if [ "${CUPOOL_TEST_TORCH:-1}" = 1 ]; then
-  train=(env PYTORCH_NO_CUDA_MEMORY_CACHING=1 python3 "$PWD/tests/gpu/torch_train.py" 40)
-  check doctor_python "$cupool" doctor python3 tests/gpu/torch_train.py
+  train=(env PYTORCH_NO_CUDA_MEMORY_CACHING=1 python3 "$PWD/tests/gpu/programs/torch_train.py" 40)
+  check doctor_python "$cupool" doctor python3 tests/gpu/programs/torch_train.py
   check torch_series preloaded torch CUPOOL_STATS_INTERVAL=10ms CUPOOL_LEAKS=1/64 "${train[@]}"
   check torch_page "$cupool" report --html "$work/torch.html" "$work"/torch-*.json
   check torch_observe "$cupool" observe --json "$work/torch-observed.json" -- "${train[@]}"
   check ranks env LD_PRELOAD="$library" CUPOOL_STATS=json \
     CUPOOL_STATS_FILE="$work/rank-%r-%p.json" PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
     python3 -m torch.distributed.run --standalone --nproc-per-node "$(nvidia-smi -L | wc -l)" \
-    tests/gpu/torch_train.py 20
+    tests/gpu/programs/torch_train.py 20
   check rank_page "$cupool" report --html "$work/ranks.html" "$work"/rank-*.json
 fi
 

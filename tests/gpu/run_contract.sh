@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The contract on a real GPU: memory to the last byte, peers, contexts, captures, processes, PyTorch;
 # each program without cupool and with it. Programs come from build.sh; carry .gpu to the machine.
 #   tests/gpu/run_contract.sh one              what one GPU is enough for, under 150 s, into $OUT
@@ -10,4 +11,4 @@ cd "$(dirname "$0")/../.." || exit
 chmod +x .gpu/* 2>/dev/null
 nvidia-smi -L || { echo "no GPU here" >&2; exit 2; }
 # The hard limit above contract.py's own budget: nothing may run past the lease.
-exec timeout --kill-after=10 "${CUPOOL_TEST_LIMIT:-180}" python3 -u tests/gpu/contract/contract.py "$@"
+exec timeout --kill-after=10 "${CUPOOL_TEST_LIMIT:-180}" python3 -u tests/gpu/proofs/contract/contract.py "$@"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Ordered frees on a real GPU: proof (no foreign word, host memory as with legacy) and figures, without
 # cupool, with auto, ordered and sync, and with the deliberately wrong engine. Programs come from build.sh.
 #   tests/gpu/run_ordered.sh                       all, about 5 minutes, into $OUT (default ./out)
@@ -9,4 +10,4 @@ cd "$(dirname "$0")/../.." || exit
 chmod +x .gpu/* 2>/dev/null
 nvidia-smi -L || { echo "no GPU here" >&2; exit 2; }
 # The hard limit above ordered.py's own budget: nothing may run past the lease.
-exec timeout --kill-after=10 "${CUPOOL_TEST_LIMIT:-480}" python3 -u tests/gpu/ordered.py "$@"
+exec timeout --kill-after=10 "${CUPOOL_TEST_LIMIT:-480}" python3 -u tests/gpu/proofs/ordered.py "$@"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What a pair of cudaMalloc and cudaFree costs on a real GPU, against legacy and against the allocators
 # that a program could link instead, side by side in alternating runs: one thread and many, GPU idle and
 # busy, single calls, idle memory, whole programs, start-up. Fails if a figure that is asked for is
@@ -12,4 +13,4 @@ cd "$(dirname "$0")/../.." || exit
 chmod +x .gpu/* 2>/dev/null
 nvidia-smi -L || { echo "no GPU here" >&2; exit 2; }
 # The hard limit above pairs.py's own budget: nothing may run past the lease.
-exec timeout --kill-after=10 "${CUPOOL_TEST_LIMIT:-1700}" python3 -u tests/gpu/pairs.py "$@"
+exec timeout --kill-after=10 "${CUPOOL_TEST_LIMIT:-1700}" python3 -u tests/gpu/pairs/pairs.py "$@"

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Asks a driver for its functions in every way, with and without cupool: each hook has to be given out,
 and nothing else to be touched. A genuine driver needs no GPU for that: --driver names the folder of its
 library, as old or new as it may be."""

@@ -1,5 +1,6 @@
-// What the library is to the dynamic linker (contract 13, design.md section 3): it needs nothing
-// but libc, and exports exactly the hooks of the table and nothing of its insides.
+// SPDX-License-Identifier: Apache-2.0
+// What the library is to the dynamic linker (docs/design.md, Routes): it needs nothing but libc,
+// and exports exactly the hooks of the table and nothing of its insides.
 #include <algorithm>
 #include <regex>
 #include <set>
@@ -37,6 +38,7 @@ std::set<std::string> hook_table() {
   return symbols;
 }
 
+// Contract 13.
 TEST(Elf, NeedsOnlyTheCLibrary) {
   const std::string dynamic = output_of({"readelf", "-d", library_path()});
   const std::regex needed("\\(NEEDED\\)[^\\[]*\\[([^\\]]+)\\]");
@@ -57,6 +59,13 @@ TEST(Elf, HasNoSearchPathAndNoExecutableStack) {
   // Assembly files easily forget the note that says so.
   const std::string segments = output_of({"readelf", "-lW", library_path()});
   EXPECT_TRUE(std::regex_search(segments, std::regex("GNU_STACK[^\\n]* RW "))) << segments;
+}
+
+// A program that opens the library and closes it leaves its threads and handlers their code.
+TEST(Elf, StaysOnceItIsLoaded) {
+  const std::string dynamic = output_of({"readelf", "-dW", library_path()});
+  EXPECT_TRUE(std::regex_search(dynamic, std::regex("\\(FLAGS_1\\)[^\\n]*\\bNODELETE\\b")))
+      << dynamic;
 }
 
 TEST(Elf, ExportsExactlyTheHookTable) {
@@ -80,7 +89,7 @@ TEST(Elf, TheTableHoldsTheFourRoutes) {
   }
 }
 
-// A program may bring another C++ runtime than ours was built with.
+// Contract 13. A program may bring another C++ runtime than ours was built with.
 TEST(Elf, NeedsNoSymbolOfTheCppRuntime) {
   const std::string versions = output_of({"readelf", "-VW", library_path()});
   for (const char* unwanted : {"GLIBCXX_", "CXXABI_", "GCC_"}) {

@@ -1,9 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 // See harness.h.
 #include "harness.h"
 
 #include <dirent.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -93,6 +95,12 @@ std::vector<std::string> lines_of(const std::string& text) {
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
   return lines;
+}
+
+std::string name_of(const std::string& text) {
+  std::string name;
+  for (const char c : text) name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+  return name;
 }
 
 Environment base_environment() {
@@ -258,6 +266,14 @@ void expect_identity(const nlohmann::json& report) {
                   current("cached_bytes"),
               current("held_bytes"))
         << device.dump(1);
+    // What pools reserve is what of it they have given us, and the driver's slack.
+    if (!device.at("driver_slack_bytes").is_null()) {
+      const int64_t slack = device.at("driver_slack_bytes").get<int64_t>();
+      EXPECT_GE(slack, 0) << device.dump(1);
+      EXPECT_EQ(current("held_bytes") - current("plain_bytes") + slack,
+                device.at("pool").at("reserved_current_bytes").get<int64_t>());
+    }
+    EXPECT_GE(current("plain_bytes"), 0);
     const auto counter = [&device](const char* key) {
       return device.at("counters").at(key).get<uint64_t>();
     };

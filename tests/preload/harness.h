@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the tests run a probe: with or without the preload, on the simulated device, with the report
 // in a file of its own. Every test folder is fresh, so that an unexpected report is seen.
 #pragma once
@@ -68,6 +69,9 @@ bool contains(const std::string& text, const std::string& part);
 
 std::vector<std::string> lines_of(const std::string& text);
 
+/// `text` as a part of a test's name: letters and digits stay.
+std::string name_of(const std::string& text);
+
 /// The variables that every run gets: path, simulated driver, nothing of CUPOOL_*.
 Environment base_environment();
 
@@ -124,7 +128,7 @@ PreloadedRun expect_same(const std::string& probe, int expected_exit_code = 0,
 /// Expects that the report counts what the probe says it did, and that its bytes add up.
 void expect_counts(const PreloadedRun& result);
 
-/// design.md section 6: application + retired + cached (+ rounding) = held, for each device.
+/// docs/statistics.md: application + retired + cached (+ rounding) = held, for each device.
 void expect_identity(const nlohmann::json& report);
 
 }  // namespace preload

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Idle memory: what goes back to the device after CUPOOL_DECAY_MS and what does not, and what
 // CUPOOL_PREALLOC_BACKGROUND reserves (docs/design.md, Engine).
 #include <cinttypes>
@@ -56,13 +57,6 @@ TEST(Decay, TheDefaultPoolIsTheProgramsToTrim) {
   EXPECT_EQ(result.counter("trims_total"), 0u);
 }
 
-// Contract 3: the moment when a block leaves is no exception.
-TEST(Decay, ADoubleFreeIsRefusedWhileTheBlockGoesBack) {
-  const PreloadedRun result =
-      expect_same("probe_idle mode=twice", 0, 1, {{"CUPOOL_DECAY_MS", "1"}});
-  EXPECT_GT(result.counter("returned_blocks_total"), 0u);
-}
-
 // What the second half of the requests needed, on a GPU that takes its time for work.
 struct Needed {
   uint64_t grown = 0;
@@ -101,8 +95,8 @@ TEST(PreallocationInBackground, ReservesAsMuchAsItIsTold) {
   EXPECT_LE(reserved_at_exit(result), uint64_t{640} << 20) << "and not much more";
 }
 
-// Contract 4: what is just being reserved is no memory that the program lacks (contract_test.cpp
-// has its own allocations; these are others').
+// Contract 4: what is just being reserved is no memory that the program lacks (its own
+// allocations are in tests/contract; these are others').
 TEST(PreallocationInBackground, IsThereForOtherAllocators) {
   for (int i = 0; i < 3; ++i) {
     expect_same("probe_oom mode=others", 0, 1,

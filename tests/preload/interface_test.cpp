@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C interface (include/cupool/cupool.h) in a program that runs with cupool and without.
 #include "harness.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is never freed, by call site (docs/statistics.md, Leaks).
 #include "harness.h"
 

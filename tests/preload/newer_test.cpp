@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A driver and programs for a later CUDA than 13.0: what came since and the engine has to see is
 // hooked; what is newer than that makes cupool step aside when it is called, and not before.
 #include "harness.h"

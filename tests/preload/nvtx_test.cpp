@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NVTX (docs/statistics.md): what a tool sees of a program under cupool.
 #include <sstream>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUPOOL_MODE=observe changes nothing that a program sees, serves nothing, and counts right.
 #include "harness.h"
 
@@ -36,8 +37,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Observed{"probe_getproc", 1}, Observed{"probe_plugin", 1},
                     Observed{"probe_pitch", 1}, Observed{"probe_alignment", 1},
                     Observed{"probe_errors", 1}, Observed{"probe_capture", 1},
-                    Observed{"probe_row9", 1}, Observed{"probe_contexts", 1},
-                    Observed{"probe_row6", 1}, Observed{"probe_threads", 1},
+                    Observed{"probe_capture_modes", 1}, Observed{"probe_contexts", 1},
+                    Observed{"probe_pointer_queries", 1}, Observed{"probe_threads", 1},
                     Observed{"probe_fork mode=after", 1}, Observed{"probe_fork mode=both", 2}),
     [](const auto& row) {
       std::string name = row.param.probe;
@@ -95,7 +96,7 @@ TEST(ObserveCounts, AnOldDriverLeavesStallsUnknown) {
 
 // No event is recorded while a stream captures (I3): frees in captures are unknown, not busy.
 TEST(ObserveCounts, FreesDuringCapturesAreUnknown) {
-  const PreloadedRun run = expect_same("probe_row9", 0, 1, kObserve);
+  const PreloadedRun run = expect_same("probe_capture_modes", 0, 1, kObserve);
   const nlohmann::json& seen = run.reports.at(0).at("observe");
   EXPECT_GT(seen.at("free_unknown_calls_total").get<uint64_t>(), 0u);
   EXPECT_GT(seen.at("free_calls_total").get<uint64_t>(),

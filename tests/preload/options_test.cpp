@@ -1,5 +1,6 @@
-// Settings as a user meets them (design.md section 5; issue 2 "What bad input gets"): one warning
-// with the cure, the default kept, never an abort, never a lost allocation.
+// SPDX-License-Identifier: Apache-2.0
+// Settings as a user meets them (README.md, Options): one warning with the cure, the
+// default kept, never an abort, never a lost allocation.
 #include <unistd.h>
 
 #include <regex>
@@ -52,12 +53,6 @@ INSTANTIATE_TEST_SUITE_P(
                     BadSetting{"CUPOOL_PROFILE", "/nonexistent/profile", "/nonexistent/profile"}),
     [](const auto& row) { return std::to_string(row.index) + std::string(row.param.name); });
 
-// Contract 13: a process without CUDA says nothing, however wrong its environment.
-TEST(Options, WarningsNeedAUserOfTheGpu) {
-  const PreloadedRun result = run_preloaded("probe_queries", {{"CUPOOL_FREE_MOED", "sync"}});
-  EXPECT_EQ(result.process.err, "");
-}
-
 TEST(Options, UnwritableReportFileWarnsAndReportsOnStandardError) {
   const PreloadedRun result = run_preloaded(
       "probe_runtime_shared",
@@ -68,7 +63,7 @@ TEST(Options, UnwritableReportFileWarnsAndReportsOnStandardError) {
   EXPECT_GT(lines(result.process.err), 5u) << "no report:\n" << result.describe();
 }
 
-// design.md section 5: %p pid, %h host, %r rank, %t time.
+// README.md, Options: %p pid, %h host, %r rank, %t time.
 TEST(Options, ReportFileNameIsExpanded) {
   const ScratchFolder folder;
   Environment environment = base_environment();

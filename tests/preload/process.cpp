@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // posix_spawn, two pipes and a poll loop; see process.h.
 #include "process.h"
 

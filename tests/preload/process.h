@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a program in a fresh process and keeps everything that it showed: a preloaded library can
 // only be tested from outside, and a hang must end the test, not the test run.
 #pragma once

@@ -1,11 +1,85 @@
-// What a report says beyond counters (docs/statistics.md): threads, sizes, events and the time
-// series, held against what the program is known to have done.
+// SPDX-License-Identifier: Apache-2.0
+// Where a report goes and in which formats, and what it says beyond counters (docs/statistics.md):
+// threads, sizes, events and the time series, held against what the program is known to have done.
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "harness.h"
 
 namespace preload {
 namespace {
+
+// Style 9: the report goes to standard error by default, as text, after the program's own output.
+TEST(Report, IsTextOnStandardErrorByDefault) {
+  Environment environment = base_environment();
+  add_preload(&environment);
+  Command command;
+  command.argv = {probe_path("probe_runtime_shared")};
+  command.environment = environment;
+  const ProcessResult result = run(command);
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  EXPECT_NE(result.err.find("cupool"), std::string::npos) << result.describe();
+  EXPECT_EQ(result.out, run_plain("probe_runtime_shared").out);
+}
+
+TEST(Report, OffMeansNone) {
+  const PreloadedRun result = run_preloaded("probe_runtime_shared", {{"CUPOOL_STATS", "off"}});
+  EXPECT_TRUE(result.reports.empty());
+  EXPECT_EQ(result.process.err, "");
+  EXPECT_EQ(result.process.exit_code, 0);
+}
+
+// Issue 2: text and JSON come from the same snapshot; the JSON file gets .json appended.
+TEST(Report, TextAndJsonTogether) {
+  const ScratchFolder folder;
+  Environment environment = base_environment();
+  add_preload(&environment);
+  environment["CUPOOL_STATS"] = "text,json";
+  environment["CUPOOL_STATS_FILE"] = folder.path() + "/report";
+  Command command;
+  command.argv = {probe_path("probe_runtime_shared")};
+  command.environment = environment;
+  const ProcessResult result = run(command);
+  EXPECT_EQ(result.err, "") << result.describe();
+  const std::string text = read_file(folder.path() + "/report");
+  EXPECT_NE(text.find("cupool"), std::string::npos) << text;
+  const nlohmann::json report =
+      nlohmann::json::parse(read_file(folder.path() + "/report.json"), nullptr, false);
+  ASSERT_FALSE(report.is_discarded());
+  expect_identity(report);
+  const auto mallocs = report.at("devices").at(0).at("counters").at("malloc_calls_total");
+  EXPECT_EQ(mallocs, counts_of(result.out).mallocs);
+}
+
+// Every format comes from one snapshot, and none takes another's file.
+TEST(Report, AllFormatsTogether) {
+  const ScratchFolder folder;
+  Environment environment = base_environment();
+  add_preload(&environment);
+  environment["CUPOOL_STATS"] = "text,json,csv,prometheus";
+  environment["CUPOOL_STATS_FILE"] = folder.path() + "/report.log";
+  Command command;
+  command.argv = {probe_path("probe_runtime_shared")};
+  command.environment = environment;
+  const ProcessResult result = run(command);
+  EXPECT_EQ(result.err, "") << result.describe();
+  EXPECT_EQ(folder.files().size(), 4u) << "and no half-written file";
+  const std::string mallocs = std::to_string(counts_of(result.out).mallocs);
+  const std::string csv = read_file(folder.path() + "/report.log.csv");
+  EXPECT_NE(csv.find(",0,counter,malloc_calls_total," + mallocs + "\r\n"), std::string::npos)
+      << csv;
+  const std::string prometheus = read_file(folder.path() + "/report.log.prom");
+  char host[256] = {};
+  ASSERT_EQ(gethostname(host, sizeof(host) - 1), 0);
+  EXPECT_NE(
+      prometheus.find("cupool_malloc_calls_total{device=\"0\",host=\"" + std::string(host) +
+                      "\",pid=\"" + std::to_string(result.pid) + "\",rank=\"\"} " + mallocs + "\n"),
+      std::string::npos)
+      << prometheus;
+  EXPECT_FALSE(read_file(folder.path() + "/report.log").empty());
+  EXPECT_FALSE(read_file(folder.path() + "/report.log.json").empty());
+}
 
 TEST(ReportDetails, EveryThreadIsListedWithItsWork) {
   const PreloadedRun result = expect_same("probe_runtime_shared threads=3 iterations=20");

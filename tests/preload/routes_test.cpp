@@ -1,4 +1,5 @@
-// The four routes by which programs reach us (design.md section 3): the same results as without
+// SPDX-License-Identifier: Apache-2.0
+// The four routes by which programs reach us (docs/design.md, Routes): the same results as without
 // the preload, and every call counted exactly once.
 #include "harness.h"
 
@@ -15,8 +16,7 @@ TEST_P(Route, GivesTheSameResultsAndCountsEveryCallOnce) {
       << "nothing was served from a cache: the route was not used";
 }
 
-// Contract 12 and section 7: whether the GPU runs its work late, early or in real time must not
-// matter to a program.
+// Whether the GPU runs its work late, early or in real time must not matter to a program.
 TEST_P(Route, IsRightWhateverTheGpusPace) {
   for (const char* mode : {"late", "early", "timed"}) {
     SCOPED_TRACE(mode);
@@ -45,15 +45,6 @@ INSTANTIATE_TEST_SUITE_P(All, Route,
 // Route 3: the real resolver is asked first, and what it answered stands.
 TEST(Resolver, AnswersAsTheDriversOwn) {
   expect_same("probe_getproc mode=answers", 0, 0);
-}
-
-// Route 2 and contract 13: queries that are not ours keep their meaning, the caller's included.
-TEST(SymbolQueries, KeepTheirMeaning) {
-  expect_same("probe_queries", 0, 0);
-}
-
-TEST(SymbolQueries, KeepTheirMeaningWhenDisabled) {
-  expect_same("probe_queries", 0, 0, {{"CUPOOL_ENABLE", "0"}});
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Validates real reports against docs/report.schema.json.
 
 Probe programs run on the simulated device under the preload, in settings that fill different parts

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Traces of real runs (docs/statistics.md, Traces): read back as RMM's replay benchmark and Chrome
 // read them, bounded, and no trouble of theirs is the program's.
 #include <csignal>

@@ -1,6 +1,7 @@
-// What the program lets the device call on the host: callbacks that do nothing, that hold the
-// device up, and that ask for memory themselves. The driver refuses such calls; cupool may serve
-// them, and has to hold no lock that a waiting thread has.
+// SPDX-License-Identifier: Apache-2.0
+// Host callbacks of the program: callbacks that do nothing, that block the device, and that
+// allocate and free memory. The driver refuses those calls; cupool may serve them, and must hold no
+// lock that a waiting thread has.
 #include <cupool_sim.h>
 
 #include <chrono>
@@ -10,7 +11,7 @@
 namespace cupool::property {
 namespace {
 
-// Holds a host function up until the program lets it go, but never for long.
+// Blocks a host function until the program releases it, but never for long.
 struct Gate {
   std::mutex mutex;
   std::condition_variable changed;
@@ -42,7 +43,7 @@ void Machine::callback(const Operation& op) {
          "cuLaunchHostFunc");
 }
 
-// The block is used before, in the same stream, so that the callback may free it.
+// Earlier work in the same stream uses the block, so that the callback may free it.
 void Machine::errand(const Operation& op) {
   Slots& slots = slots_of(op);
   if (op.size == 0 || !enter(0)) return;
@@ -72,7 +73,7 @@ void Machine::errand(const Operation& op) {
   expect(cuLaunchHostFunc(where.handle, call, errand), "cuLaunchHostFunc");
 }
 
-// The driver's answer, or success where cupool needs no driver.
+// The driver's answer, or success if cupool needs no driver.
 void Machine::run_errand(Errand& errand) {
   const auto answered = [&](CUresult result, const char* call) {
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_PERMITTED) {
@@ -109,9 +110,9 @@ void Machine::finish_errands() {
   }
 }
 
-// With a context that is gone.
+// For a context that is gone.
 void Machine::forget_errands(int context) {
-  if (context != 0) return;  // callbacks are that one's
+  if (context != 0) return;  // callbacks belong to that one
   for (Errand& errand : errands_) {
     const std::lock_guard<std::mutex> lock(errand.mutex);
     errand.dropped = true;
@@ -123,12 +124,12 @@ void Machine::forget_errands(int context) {
   }
 }
 
-// A synchronisation of the context that lasts while other threads go on: what they free meanwhile
-// it does not cover. Where frees may wait for the callback it would only cost time.
+// A long synchronisation of the context while other threads continue: it does not cover their frees
+// in the meantime. Skipped where frees may wait for the callback, since it would only cost time.
 void Machine::slow_synchronize(const Operation& op) {
   if (op.thread == 0 || syncing_thread_ >= 0 || !late_ || free_mode_ != FreeMode::ordered) return;
   if (captures_ || !alive(0)) return;
-  // Here and not on the other thread, which has no order with what comes next.
+  // Not on the other thread, which has no order with the next operation.
   const StreamRef where = stream(op, op.b, 0);
   if (where.none()) return;
   Gate& g = gate();

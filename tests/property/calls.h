@@ -1,7 +1,8 @@
-// The driver's functions as programs call them. The simulated device is told of each call, so that
-// it can say which captures were invalidated by the program itself, and which by a call that cupool
-// made of its own (contract 9, I3). A function that is missing here is called all the same, but
-// what it does to captures then counts as cupool's.
+// SPDX-License-Identifier: Apache-2.0
+// The driver's functions for the programs. The simulated device is notified of each call, so that
+// it can tell captures invalidated by the program from those invalidated by cupool's own calls
+// (contract 9, I3). A function missing here works too, but its effect on captures then counts as
+// cupool's.
 #pragma once
 
 #include <cuda.h>
@@ -10,7 +11,7 @@
 #include <atomic>
 #include <cstring>
 
-// Named as the driver exports them, whatever versions cuda.h prefers.
+// Named as exported by the driver, not as versioned by cuda.h.
 extern "C" {
 CUresult CUDAAPI cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device);
 CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext context);
@@ -24,11 +25,11 @@ inline bool is_capture_refusal(CUresult result) {
   return code >= 900 && code <= 908;
 }
 
-/// The latest call that has invalidated a capture and answered as if it had not; null: none has.
+/// The latest call that invalidated a capture but reported success; null: none.
 inline std::atomic<const char*> silent_harm{nullptr};
 
-/// A function of the driver. Objects, not functions, so that the driver's own are not found by the
-/// types of their arguments.
+/// A function of the driver. Objects, not functions, so that argument-dependent look-up does not
+/// find the driver's own.
 template <typename... Parameters>
 class Call {
  public:

@@ -1,5 +1,6 @@
-// Captures and graphs. What the real driver would refuse during a capture is mostly left out: a
-// capture that is whole up to its end is what shows a harm done by others (contract 9, I3).
+// SPDX-License-Identifier: Apache-2.0
+// Captures and graphs. Calls that the real driver would refuse during a capture are mostly omitted:
+// only a capture that is valid to its end can show harm done by cupool (contract 9, I3).
 #include <algorithm>
 
 #include "machine.h"
@@ -25,7 +26,7 @@ bool Machine::captures_in(int context) {
   return false;
 }
 
-// cuda.h, cuThreadExchangeStreamCaptureMode. Running freely, no capture is in global mode.
+// cuda.h, cuThreadExchangeStreamCaptureMode. In concurrent programs, no capture is in global mode.
 bool Machine::unsafe_allowed(unsigned thread) {
   if (modes_[thread] == CU_STREAM_CAPTURE_MODE_RELAXED) return true;
   const Slots& slots = slots_[concurrent_ ? thread : 0];
@@ -40,7 +41,7 @@ bool Machine::unsafe_allowed(unsigned thread) {
   return true;
 }
 
-// Running freely, only non-blocking streams capture.
+// In concurrent programs, only non-blocking streams capture.
 bool Machine::legacy_allowed(int context) {
   if (concurrent_) return true;
   for (const Capture& capture : slots_[0].captures) {
@@ -76,8 +77,8 @@ void Machine::capture_begin(const Operation& op) {
   capture.members.push_back(where);
 }
 
-// Adds to the graph in the slot, if it is the same context's, or to a new one. What the graph holds
-// already counts as the capture's.
+// Adds to the graph in the slot, if it belongs to the same context, or to a new one. Existing nodes
+// of the graph count as the capture's.
 bool Machine::capture_into(const Operation& op, const StreamRef& where, CUstreamCaptureMode mode,
                            Capture* capture) {
   const Graph& graph = slots_of(op).graphs[op.a % kGraphs];
@@ -102,7 +103,7 @@ bool Machine::capture_into(const Operation& op, const StreamRef& where, CUstream
   return begun;
 }
 
-// The capture ended without a graph; what it was to add to is in no state that is known.
+// The capture ended without a graph; the state of its target graph is unknown.
 void Machine::lose_capture(Slots& slots, unsigned index) {
   const CUgraph into = slots.captures[index].into;
   slots.captures[index] = Capture{};
@@ -140,7 +141,7 @@ void Machine::capture_end(const Operation& op) {
   end_capture(slots, op.a % kGraphs, op.c == 0);
 }
 
-// On the thread that began it. `join`: forked streams come back first, as they have to.
+// On the thread that began it. `join`: joins forked streams first, as required.
 void Machine::end_capture(Slots& slots, unsigned index, bool join) {
   Capture capture = slots.captures[index];
   const StreamRef origin = capture.members.front();
@@ -178,7 +179,7 @@ void Machine::end_capture(Slots& slots, unsigned index, bool join) {
   slot.made_by = std::move(capture);
 }
 
-// Only while everything that it uses is still what it was.
+// Only while all blocks and streams that it uses are unchanged.
 void Machine::graph_launch(const Operation& op) {
   Slots& slots = slots_of(op);
   Graph& graph = slots.graphs[op.a % kGraphs];

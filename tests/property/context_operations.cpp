@@ -1,7 +1,10 @@
-// The contexts of a program, on one device or two: made and ended, in good health or after an error
-// that stays, and the blocks that one context's work uses in another's memory. As with legacy
-// memory, the program waits for such guests before it frees.
+// SPDX-License-Identifier: Apache-2.0
+// The contexts of a program, on one or two devices: their creation and end, without or after a
+// sticky error, and blocks that one context's work uses in another's memory. As with legacy memory,
+// the program waits for such foreign work before it frees.
+#include <algorithm>
 #include <string>
+#include <thread>
 
 #include "machine.h"
 
@@ -14,7 +17,7 @@ constexpr int device_of(int context) {
 
 }  // namespace
 
-// A primary context is kept by one reference, from here to its end.
+// One reference keeps a primary context, from here to its end.
 void Machine::open_primary(int context) {
   ContextState& primary = contexts_[context];
   expect(cuDevicePrimaryCtxRetain(&primary.handle, device_of(context)), "cuDevicePrimaryCtxRetain",
@@ -23,7 +26,7 @@ void Machine::open_primary(int context) {
   if (enter(context)) load_kernels(primary);
 }
 
-// Relaxed: another context may have a capture, which loading would be refused in.
+// Relaxed: loading would be refused during another context's capture.
 void Machine::load_kernels(ContextState& context) {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   cuThreadExchangeStreamCaptureMode(&mode);
@@ -40,12 +43,12 @@ void Machine::load_kernels(ContextState& context) {
   cuThreadExchangeStreamCaptureMode(&mode);
 }
 
-// Running freely, another thread's capture could begin at any time.
+// In concurrent programs, another thread's capture could begin at any time.
 bool Machine::may_synchronize(int context) {
   return concurrent_ ? !captures_ : !captures_in(context);
 }
 
-// The context has been synchronised, or is gone: what its work alone used is at rest.
+// The context has been synchronised, or is gone: blocks that only its work used are unused.
 void Machine::settled(Slots& slots, int context) {
   for (Block& block : slots.blocks) {
     block.users &= ~(1u << context);
@@ -58,12 +61,12 @@ void Machine::settled(Slots& slots, int context) {
   host_is_safe(slots, context);
 }
 
-// False: a capture does not let it wait.
+// False: a capture forbids the wait.
 bool Machine::await_guests(Slots& slots, const Block& block) {
   for (int i = 0; i < static_cast<int>(kContexts); ++i) {
     if (i == block.context || (block.users >> i & 1u) == 0) continue;
     if (!may_synchronize(i) || !enter(i)) return false;
-    // The pending work of a context that has failed is gone.
+    // The pending work of a failed context is gone.
     if (!expect(cuCtxSynchronize(), "cuCtxSynchronize") && !has_failed(i)) return false;
     settled(slots, i);
   }
@@ -128,9 +131,9 @@ bool Machine::end_context(int context) {
   return true;
 }
 
-// Contract 5: what is called free can be had, and code loads into it. Where nothing is, the driver
-// alone has no room for it either, or no more than a live block keeps (docs/compatibility.md, "A
-// device that is nearly full").
+// Contract 5: memory reported as free can be allocated, and code loads into it. If nothing is free,
+// the driver alone has no room for it either, or no more than a live block keeps
+// (docs/compatibility.md, "A device that is nearly full").
 bool Machine::code_has_room() {
   constexpr std::size_t kCode = 2u << 20;
   std::size_t free_bytes = 0;
@@ -147,7 +150,7 @@ void Machine::context_create() {
   if (enter(1)) load_kernels(contexts_[1]);
 }
 
-// A failed context has no captures any more that could be harmed.
+// A failed context has no captures left to harm.
 void Machine::context_destroy() {
   if (concurrent_ || !alive(1) || (captures_in(1) && !has_failed(1))) return;
   open_gate();
@@ -161,7 +164,76 @@ void Machine::primary_reset(const Operation& op) {
   end_context(context);
 }
 
-// What a context of the other device had before it was reset, this one may still have.
+// Allocates and frees in the context, so that the calling thread, the context and the ordering all
+// have blocks of it; some stay live. False: a failure was found.
+bool Machine::use_up(CUcontext context, std::uint64_t size, std::vector<Block>* left) {
+  constexpr int kRounds = 2;
+  constexpr std::size_t kCount = 300;
+  const std::uint64_t bytes = std::min<std::uint64_t>(size, 64u << 10);
+  if (!expect(cuCtxSetCurrent(context), "cuCtxSetCurrent", kNoContext)) return false;
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<Block> blocks;
+    while (blocks.size() < kCount) {
+      CUdeviceptr address = 0;
+      const CUresult result = cuMemAlloc(&address, bytes);
+      if (result == CUDA_ERROR_OUT_OF_MEMORY) break;
+      if (!expect(result, "cuMemAlloc", kNoContext)) return false;
+      adopt(blocks.emplace_back(), address, bytes, 0);
+    }
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      if (round + 1 == kRounds && i % 4 == 0) {
+        left->push_back(blocks[i]);
+        continue;
+      }
+      disown(blocks[i]);
+      if (!expect(cuMemFree(blocks[i].address), "cuMemFree", kNoContext)) return false;
+    }
+  }
+  return !failed();
+}
+
+// Requests more than is available beside a context, so that idle memory of the device is released.
+void Machine::seek_memory(const std::atomic<bool>& enough) {
+  if (!expect(cuCtxSetCurrent(contexts_[0].handle), "cuCtxSetCurrent", kNoContext)) return;
+  while (!enough) {
+    CUdeviceptr address = 0;
+    const CUresult result = cuMemAlloc(&address, machinery_.device_bytes);
+    if (result != CUDA_ERROR_OUT_OF_MEMORY) return fail("contexts take no memory");
+  }
+}
+
+// Contract 10 and 11: a context ends while one of its threads ends and another one runs out of
+// memory. The next context gets its addresses and its handle.
+void Machine::context_life(const Operation& op) {
+  constexpr int kLives = 2;
+  if (op.size == 0 || captures_ || traps_ || (!concurrent_ && !code_has_room())) return;
+  for (int life = 0; life < kLives && !failed(); ++life) {
+    CUcontext context = nullptr;
+    const CUresult made = cuCtxCreate_v2(&context, 0, 0);
+    if (made == CUDA_ERROR_OUT_OF_MEMORY) break;
+    if (!expect(made, "cuCtxCreate", kNoContext)) break;
+    std::vector<Block> left;
+    std::vector<Block> others;
+    std::atomic<bool> used{false};
+    std::atomic<bool> enough{false};
+    std::thread seeker([&] { seek_memory(enough); });
+    std::thread other([&] {
+      use_up(context, op.size, &others);
+      used = true;  // no CUDA call follows
+    });
+    const bool right = use_up(context, op.size, &left);
+    while (!used) std::this_thread::yield();
+    left.insert(left.end(), others.begin(), others.end());
+    for (const Block& block : left) disown(block);
+    if (right) expect(cuCtxDestroy(context), "cuCtxDestroy", kNoContext);
+    enough = true;
+    other.join();
+    seeker.join();
+  }
+  enter(0);
+}
+
+// This context may still use memory from before the reset of the other device's context.
 void Machine::peer_access(const Operation& op) {
   const int context = static_cast<int>(op.c);
   const int other = context == 2 ? 0 : 2;
@@ -178,7 +250,7 @@ bool Machine::reaches(int context, const Block& block) const {
          (alive(context) && reaching_[context] == contexts_[context].generation);
 }
 
-// The context's calls answer an error from the moment that this has run.
+// The context's calls return an error once this has run.
 void Machine::trap(const Operation& op) {
   const int context = static_cast<int>(op.c);
   if (!enter(context)) return;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies: within a context, to and from the host, between contexts and devices, and in batches.
 #include <algorithm>
 #include <vector>
@@ -57,10 +58,10 @@ void Machine::stamp_abroad(const Operation& op) {
   void* arguments[] = {&at, &block.words, &value};
   expect(launch(contexts_[context].stamp, where, arguments), "a kernel");
   block.value = value;
-  block.known = !traps_;  // else the kernel may be dropped, while the block lives on
+  block.known = !traps_;  // else the kernel may be dropped, while the block stays live
 }
 
-// Contract 7: between devices, whether kernels may reach across or not.
+// Contract 7: between devices, with or without peer access.
 void Machine::copy_abroad(const Operation& op) {
   Slots& slots = slots_of(op);
   const unsigned from_slot = op.c % kBlocks;
@@ -86,8 +87,7 @@ void Machine::copy_abroad(const Operation& op) {
 }
 
 // From the first half of the buffer to block a, from block a + 1 to a + 2, and from a + 3 to the
-// other half: what is not there is left out. Only what nothing uses may be read out of the stream's
-// order.
+// other half; missing blocks are skipped. Only unused memory may be read out of stream order.
 void Machine::batch_copy(const Operation& op) {
   Slots& slots = slots_of(op);
   Buffer& buffer = slots.buffers[op.c % kBuffers];

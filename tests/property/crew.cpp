@@ -1,4 +1,5 @@
-// Hand-over between threads by a flag each: one operation at a time is the point, not speed.
+// SPDX-License-Identifier: Apache-2.0
+// Hand-over between threads by one flag each: it provides sequence, not speed.
 #include "crew.h"
 
 #include <utility>

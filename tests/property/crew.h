@@ -1,5 +1,6 @@
-// The host threads of a program. They stay alive between programs; thread 0 is the caller itself,
-// so that a program of one thread needs no hand-over.
+// SPDX-License-Identifier: Apache-2.0
+// The host threads of a program. They persist between programs. Thread 0 is the caller, so that a
+// program of one thread needs no hand-over.
 #pragma once
 
 #include <condition_variable>
@@ -19,7 +20,7 @@ class Crew {
 
   /// Runs `work` on a thread and waits for it.
   void run(unsigned thread, const std::function<void()>& work);
-  /// Lets `work` begin on a thread other than 0; finish() waits for it, and does nothing otherwise.
+  /// Starts `work` on a thread other than 0. finish() waits for it, if there is any.
   void start(unsigned thread, std::function<void()> work);
   void finish(unsigned thread);
   /// Ends a thread other than 0 and starts one in its place.

@@ -1,4 +1,5 @@
-// A program's beginning and end, its contexts, and the places where faults are noticed.
+// SPDX-License-Identifier: Apache-2.0
+// The begin and end of a program, its contexts, and the checks that find faults.
 #include "machine.h"
 
 #include <cupool_sim.h>
@@ -19,7 +20,7 @@ struct Known {
 };
 thread_local Known known_errors[kContexts];
 
-/// Calls that cupool may answer by itself, or in which it sees the driver's answer.
+/// Calls that cupool may answer by itself, or whose driver's answer it sees.
 bool is_hooked(const char* call) {
   for (const char* hooked : {"cuMemAlloc", "cuMemFree", "cuMemFreeAsync", "cuCtxSynchronize"}) {
     if (std::strcmp(call, hooked) == 0) return true;
@@ -87,7 +88,7 @@ std::string Machine::run(const Program& program) {
 
 void Machine::step(const Operation& op) {
   if (static_cast<int>(op.thread) == syncing_thread_) open_gate();
-  switch (op.kind) {  // these concern other threads than their own
+  switch (op.kind) {  // these affect threads other than their own
     case Kind::thread_restart:
       thread_restart(op);
       break;
@@ -168,6 +169,8 @@ void Machine::run_on_this_thread(const Operation& op) {
       return context_destroy();
     case Kind::primary_reset:
       return primary_reset(op);
+    case Kind::context_life:
+      return context_life(op);
     case Kind::peer_access:
       return peer_access(op);
     case Kind::stamp_abroad:
@@ -194,13 +197,13 @@ void Machine::fail(const std::string& what) {
   const std::lock_guard<std::mutex> lock(mutex_);
   failed_ = true;
   if (!failure_.empty()) return;
-  // Memory that the driver has too early may answer a kernel's late access before anybody looks.
+  // If memory returned to the driver too early, a kernel's late access may fail before any check.
   const bool judged = cupoolSimComplaints() != complaints_;
   if (judged) failure_ = std::string("the judge (contract 2): ") + cupoolSimLastComplaint();
   if (!what.empty()) failure_ += (judged ? "; then " : "") + what;
 }
 
-// A refusal because of a capture is the program's own fault where the real driver refuses as well.
+// A refusal because of a capture is the program's own fault if the real driver refuses as well.
 bool Machine::expect(CUresult result, const char* call, int context) {
   if (context != kNoContext && is_sticky(result, call, context)) return false;
   if (result == CUDA_SUCCESS) return true;
@@ -212,7 +215,7 @@ bool Machine::expect(CUresult result, const char* call, int context) {
   return false;
 }
 
-// The context's error as far as this thread knows, which asks only here.
+// The context's error as known to this thread; only this function queries it.
 bool Machine::has_failed(int context) {
   const ContextState& state = contexts_[context];
   if (!traps_ || state.generation == 0) return false;
@@ -223,9 +226,9 @@ bool Machine::has_failed(int context) {
   return known.code != 0;
 }
 
-// I7: an error that was there before the call it has to answer, and none that is not there
-// afterwards. What came up meanwhile it may answer. Launches and most waits are not hooked, so an
-// error that they answered is news to cupool: until it has met it, a malloc from the cache and a
+// I7: a call must return an error that existed before it, and none that does not exist after it. It
+// may return one that occurred in between. Launches and most waits are not hooked, so cupool does
+// not know of errors returned by them. Until it meets such an error, a malloc from the cache and a
 // free that does not wait succeed.
 bool Machine::is_sticky(CUresult result, const char* call, int context) {
   if (!traps_) return false;
@@ -253,7 +256,7 @@ bool Machine::enter(int context) {
 // Contract 2 and 9, I1 to I3.
 void Machine::look_for_harm() {
   if (cupoolSimComplaints() != complaints_) fail("");
-  // Whatever else was refused to the program: such a capture was whole without cupool.
+  // Independent of other refusals: without cupool, such a capture would have been valid.
   const unsigned long long by_others = cupoolSimCapturesInvalidatedByOthers();
   if (by_others != invalidated_by_others_) {
     invalidated_by_others_ = by_others;
@@ -311,7 +314,7 @@ void Machine::finish_program() {
   for (ContextState& context : contexts_) context = ContextState{};
 }
 
-// Contract 4: nothing of the program lives, so most of the memory is to be had.
+// Contract 4: nothing of the program is live, so most of the memory can be allocated.
 void Machine::finish_context(int context) {
   CUdeviceptr most = 0;
   if (expect(cuMemAlloc(&most, machinery_.device_bytes / 2),

@@ -1,5 +1,6 @@
-// Runs a program against the driver and holds what it sees against the contract (docs/design.md,
-// section 2). The device's judge watches foreign accesses (contract 2, I1, I2) and the host's side
+// SPDX-License-Identifier: Apache-2.0
+// Runs a program against the driver and holds what it sees against the contract (docs/design.md).
+// The device's judge watches foreign accesses (contract 2, I1, I2) and the host's side
 // of free; this side watches results, addresses, contents and captures (contract 1, 3, 4, 6, 9).
 #pragma once
 
@@ -20,13 +21,13 @@
 
 namespace cupool::property {
 
-/// A stream as an operation of some thread meets it. Numbers of streams are never used twice.
+/// A stream, as seen by an operation of some thread. Numbers of streams are never reused.
 struct StreamRef {
   CUstream handle = nullptr;
   std::uint64_t number = 0;
   int context = 0;
-  std::uint64_t thread = 0;  ///< number of the thread that names it
-  bool per_thread = false;   ///< and for which alone the handle means this stream
+  std::uint64_t thread = 0;  ///< number of the naming thread
+  bool per_thread = false;   ///< the handle means this stream only for that thread
   bool non_blocking = false;
   bool legacy = false;
 
@@ -37,18 +38,18 @@ struct Block {
   CUdeviceptr address = 0;
   std::uint64_t size = 0;
   int context = 0;
-  std::uint64_t owner = 0;   ///< what the judge calls it; never used twice
+  std::uint64_t owner = 0;   ///< its name for the judge; never reused
   std::uint64_t offset = 0;  ///< the words that its kernels use
   std::uint64_t words = 0;
   StreamRef last;        ///< last used there; later uses are ordered after it
-  bool racy = false;     ///< used in more than one order since the last synchronisation
+  bool racy = false;     ///< used without one order since the last synchronisation
   bool checked = false;  ///< since then
   bool known = false;    ///< holds `value`
   std::uint32_t value = 0;
   unsigned users = 0;   ///< contexts whose pending work may use it, one bit each
-  bool shared = false;  ///< known outside of CUDA's order
+  bool shared = false;  ///< known outside the process, without an order
 
-  CUdeviceptr was = 0;  ///< address of the last block in this slot, freed by then
+  CUdeviceptr was = 0;  ///< address of the last freed block of this slot
   int was_context = 0;
 };
 
@@ -56,7 +57,7 @@ struct Buffer {
   static constexpr std::uint64_t kBytes = 4096;
   enum Type { pinned, mapped, managed };
   void* host = nullptr;
-  CUdeviceptr device = 0;  ///< 0: kernels may not
+  CUdeviceptr device = 0;  ///< 0: kernels have no access
   Type type = pinned;
   int context = 0;
   std::vector<std::uint64_t> pending;  ///< streams that may still use it
@@ -69,13 +70,13 @@ struct Event {
 
 struct Capture {
   bool active = false;
-  bool harmed = false;  ///< by the program itself
+  bool harmed = false;  ///< invalidated by the program itself
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   unsigned thread = 0;
   std::vector<StreamRef> members;                          ///< the first one is the origin
   std::vector<std::pair<unsigned, std::uint64_t>> blocks;  ///< slot and owner
   std::vector<std::pair<unsigned, void*>> buffers;
-  CUgraph into = nullptr;  ///< what it adds to, if the program named a graph
+  CUgraph into = nullptr;  ///< target graph, if the program named one
 };
 
 struct Graph {
@@ -84,7 +85,7 @@ struct Graph {
   Capture made_by;
 };
 
-/// Everything that a program names. All threads share one, or each has its own.
+/// All objects of a program. The threads share one set, or each has its own.
 struct Slots {
   Block blocks[kBlocks];
   StreamRef streams[kStreams];
@@ -96,13 +97,13 @@ struct Slots {
 
 class Machine;
 
-/// What a callback of the program frees and allocates (callback_operations.cpp).
+/// The blocks that a callback of the program frees and allocates (callback_operations.cpp).
 struct Errand {
   Machine* machine = nullptr;
   std::uint64_t size = 0;
   std::mutex mutex;      ///< held by the callback while it runs
-  bool dropped = false;  ///< with its context, and not to run any more
-  Block gift;            ///< freed by the callback, or by the program if that was refused
+  bool dropped = false;  ///< dropped with its context: it will not run
+  Block gift;            ///< freed by the callback, or by the program after a refusal
   Block taken;           ///< allocated by the callback, if it could
 };
 
@@ -110,10 +111,10 @@ enum class FreeMode { automatic, ordered, sync };
 
 class Machine {
  public:
-  /// `aligns_large`: large blocks begin at multiples of 2 MiB.
+  /// `aligns_large`: large blocks are 2 MiB aligned.
   Machine(FreeMode free_mode, bool aligns_large);
 
-  /// Empty: nothing was wrong.
+  /// Empty: no failure.
   std::string run(const Program& program);
 
   const Machinery& machinery() const { return machinery_; }
@@ -123,13 +124,13 @@ class Machine {
     CUcontext handle = nullptr;
     CUfunction stamp = nullptr, check = nullptr, copy = nullptr, trap = nullptr;
     std::uint64_t* mismatches = nullptr;
-    std::uint64_t generation = 0;  ///< 0: there is none; never used twice
+    std::uint64_t generation = 0;  ///< 0: no context; never reused
   };
-  /// For expect(): the context that the thread is in; none, which cannot answer a sticky error.
+  /// For expect(): the thread's context; without one, no call can return a sticky error.
   static constexpr int kEntered = -1;
   static constexpr int kNoContext = -2;
 
-  // machine.cpp: the run, and what is found
+  // machine.cpp: the run and its checks
   void step(const Operation& op);
   void run_on_this_thread(const Operation& op);
   void finish_program();
@@ -137,7 +138,8 @@ class Machine {
   void finish_slots(Slots& slots);
   void finish_context(int context);
   void look_for_harm();
-  /// The program is over: what the judge has seen, and `what` follows from that, or `what` alone.
+  /// Ends the program with the judge's complaint, of which `what` is a consequence, or with `what`
+  /// alone.
   void fail(const std::string& what);
   bool expect(CUresult result, const char* call, int context = kEntered);
   bool is_sticky(CUresult result, const char* call, int context = kEntered);
@@ -157,6 +159,9 @@ class Machine {
   void forget_context(int context);
   bool end_context(int context);
   bool code_has_room();
+  void context_life(const Operation& op);
+  void seek_memory(const std::atomic<bool>& enough);
+  bool use_up(CUcontext context, std::uint64_t size, std::vector<Block>* left);
   void context_create();
   void context_destroy();
   void primary_reset(const Operation& op);
@@ -237,22 +242,22 @@ class Machine {
   Slots slots_[kThreads];
   bool concurrent_ = false;
   bool late_ = false;
-  bool captures_ = false;  ///< the program has any
+  bool captures_ = false;  ///< the program has captures
   bool traps_ = false;
   CUstreamCaptureMode modes_[kThreads] = {};
   std::uint64_t thread_numbers_[kThreads] = {};
   std::atomic<std::uint64_t> last_number_{1000};
   std::atomic<bool> failed_{false};
-  /// The generation of a context whose error cupool has met, in a call that it hooks.
+  /// The generation of a context whose error cupool has met, in a hooked call.
   std::atomic<std::uint64_t> told_[kContexts] = {};
   /// The generation of a context whose kernels may touch memory of the other device.
   std::atomic<std::uint64_t> reaching_[kContexts] = {};
-  std::atomic<bool> refused_{false};  ///< a call of the program was, because of a capture
-  std::mutex mutex_;                  ///< of the four below
+  std::atomic<bool> refused_{false};  ///< a call of the program was refused because of a capture
+  std::mutex mutex_;                  ///< protects the next four members
   std::string failure_;
   std::map<CUdeviceptr, std::uint64_t> live_;  ///< end by begin
-  std::set<CUdeviceptr> shared_;               ///< freed, while others may use it
-  std::list<Errand> errands_;                  ///< of all programs: callbacks have their addresses
+  std::set<CUdeviceptr> shared_;               ///< freed, while other agents may use it
+  std::list<Errand> errands_;                  ///< of all programs: callbacks hold pointers to them
   unsigned long long invalidated_ = 0;
   unsigned long long invalidated_by_others_ = 0;
   unsigned long long complaints_ = 0;  ///< before the program

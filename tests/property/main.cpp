@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // property_programs: random programs against the engine on the simulated device. Without --work and
-// --replay it is the supervisor, which starts itself with the library preloaded.
+// --replay it is the supervisor, and starts itself with the library preloaded.
 #include <cupool_sim.h>
 
 #include <cstdio>
@@ -25,7 +26,7 @@ FreeMode free_mode() {
 }
 
 bool ran_well(Machine& machine, const Program& program) {
-  // Written at once: after a crash it says where.
+  // Written at once: shows the place of a crash.
   std::printf("at %llu\n", static_cast<unsigned long long>(program.seed));
   std::fflush(stdout);
   const std::string failure = machine.run(program);
@@ -40,7 +41,7 @@ int usage() {
       "property_programs [--library FILE] [--sanitizer-runtime FILE] [--first SEED|random]\n"
       "  [--count N] [--jobs N] [--free-mode auto|ordered|sync] [--mutation NAME]\n"
       "  [--forgets non_blocking|per_thread|destroyed] [--expect-fault WORDS]\n"
-      "  [--pass-over WORDS] [--no-shrink]\n");
+      "  [--pass-over WORDS]... [--no-shrink]\n");
   return 2;
 }
 
@@ -93,7 +94,7 @@ int run(int argc, char** argv) {
     else if (name == "--expect-fault")
       options.expect_fault = value;
     else if (name == "--pass-over")
-      options.pass_over = value;
+      options.pass_over.push_back(value);
     else if (name == "--replay")
       program = value;
     else if (name == "--first") {

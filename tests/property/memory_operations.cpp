@@ -1,5 +1,6 @@
-// Allocations, frees, and the host's buffers. After a free that legacy would have waited in, the
-// host touches what copies and kernels used (contract 2); the judge says whether it may.
+// SPDX-License-Identifier: Apache-2.0
+// Allocations, frees, and the host's buffers. After a free in which the driver would have waited,
+// the host touches buffers of copies and kernels (contract 2); the judge tells whether it may.
 #include <cupool_sim.h>
 
 #include <algorithm>
@@ -17,7 +18,7 @@ void* pointer(CUdeviceptr address) {
   return reinterpret_cast<void*>(address);
 }
 
-// A free of shared memory is the driver's, and so is what follows at its address.
+// The driver frees shared memory, and may reuse its address.
 unsigned long long allocations_of_the_driver() {
   return cupoolSimCalls("cuMemAlloc_v2") + cupoolSimCalls("cuMemAllocFromPoolAsync");
 }
@@ -31,7 +32,11 @@ void Machine::allocate(const Operation& op) {
   if (block.address != 0 || op.size == 0 || !enter(context)) return;
   CUdeviceptr address = 0;
   const unsigned long long asked = allocations_of_the_driver();
+  const bool forbidden = !unsafe_allowed(op.thread);
   const CUresult result = cuMemAlloc(&address, op.size);
+  if (forbidden && result == CUDA_SUCCESS) {
+    return fail("an allocation succeeded that a capture forbids (contract 9)");
+  }
   const bool none = result == CUDA_ERROR_OUT_OF_MEMORY;
   if (!expect(none ? CUDA_SUCCESS : result, "cuMemAlloc") || none) return;
   {
@@ -44,7 +49,7 @@ void Machine::allocate(const Operation& op) {
     }
   }
   adopt(block, address, op.size, context);
-  // Mostly the first words, where a later owner's are as well; sometimes the last.
+  // Mostly the first words, which a later owner uses too; sometimes the last ones.
   if (op.thread % 2 == 1 && block.owner % 4 == 0) {
     block.offset = (op.size / 4 - block.words) * 4;
   }
@@ -52,7 +57,7 @@ void Machine::allocate(const Operation& op) {
 
 // A new block of the program's.
 void Machine::adopt(Block& block, CUdeviceptr address, std::uint64_t size, int context) {
-  // The device's default pool does not align large blocks (core/allocator.cpp, adopt()).
+  // The device's default pool does not align large blocks (engine/serve/allocator.cpp, adopt()).
   const std::uint64_t alignment = size >= kLargeBlock && aligns_large_ ? kLargeBlock : 512;
   if (address % alignment != 0) return fail("a block is not aligned (contract 1, 6)");
   {
@@ -78,7 +83,7 @@ void Machine::adopt(Block& block, CUdeviceptr address, std::uint64_t size, int c
   cupoolSimOwner(pointer(address), size, block.owner);
 }
 
-// A refused free has freed nothing.
+// A refused free has no effect.
 void Machine::own_again(const Block& block) {
   cupoolSimOwner(pointer(block.address), block.size, block.owner);
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -101,29 +106,31 @@ void Machine::release(const Operation& op) {
   release_block(slots, block, op.thread, alive(other) ? other : block.context);
 }
 
-// `current`: the context that is current while the block, perhaps of another, is freed.
+// `current`: the current context of the free; the block may belong to another one.
 void Machine::release_block(Slots& slots, Block& block, unsigned thread, int current) {
-  if (has_failed(current)) current = block.context;  // else its error is answered
+  if (has_failed(current)) current = block.context;  // else the call returns its error
   if (!await_guests(slots, block) || !enter(current)) return;
   const bool legacy_would_wait = unsafe_allowed(thread);
   const Block freed = block;
   disown(freed);
   if (!expect(cuMemFree(freed.address), "cuMemFree", freed.context)) return own_again(freed);
+  if (!legacy_would_wait) return fail("a free succeeded that a capture forbids (contract 9)");
   block = Block{};
   block.was = freed.address;
   block.was_context = freed.context;
-  if (free_mode_ == FreeMode::ordered || !legacy_would_wait) return;
+  if (free_mode_ == FreeMode::ordered) return;
   host_is_safe(slots, freed.context);
 }
 
-// Contract 2: legacy free waits for all work of the context, so the host may touch any buffer now.
+// Contract 2: the driver's free waits for all work of the context, so the host may touch any buffer
+// now.
 void Machine::host_is_safe(Slots& slots, int context) {
   for (Buffer& buffer : slots.buffers) {
     if (buffer.context == context) buffer.pending.clear();
   }
 }
 
-// Contract 3. What the address is now must be nobody's: another block may begin there.
+// Contract 3. The address must be unused now: another block may begin there.
 void Machine::release_again(const Operation& op) {
   Block& block = slots_of(op).blocks[op.a % kBlocks];
   if (block.was == 0 || concurrent_ || !enter(block.was_context)) return;
@@ -141,14 +148,18 @@ void Machine::release_again(const Operation& op) {
   expect(result == CUDA_ERROR_INVALID_VALUE ? CUDA_SUCCESS : result, "cuMemFree");
 }
 
-// The driver orders a free of legacy memory in a stream, and the program its work before it.
+// The driver orders a free of legacy memory in a stream; the program orders its work before it.
 void Machine::release_in_stream(const Operation& op) {
   Slots& slots = slots_of(op);
   Block& block = slots.blocks[op.a % kBlocks];
-  if (block.address == 0 || !enter(block.context)) return;
-  const StreamRef where = stream(op, op.b, block.context);
-  if (where.none() || capture_of(slots, where) != nullptr || !unsafe_allowed(op.thread)) return;
-  if (where.legacy && !legacy_allowed(block.context)) return;
+  if (block.address == 0) return;
+  // The last use, and hence the stream, may belong to another context.
+  const bool abroad = !block.last.none() && block.last.context != block.context;
+  const StreamRef where = abroad ? block.last : stream(op, op.b, block.context);
+  if (where.none() || !enter(where.context)) return;
+  if (where.per_thread && where.thread != thread_numbers_[op.thread]) return;
+  if (capture_of(slots, where) != nullptr || !unsafe_allowed(op.thread)) return;
+  if (where.legacy && !legacy_allowed(where.context)) return;
   if (block.racy || (!block.last.none() && block.last.number != where.number)) return;
   const Block freed = block;
   disown(freed);
@@ -158,7 +169,7 @@ void Machine::release_in_stream(const Operation& op) {
   block = Block{};
 }
 
-// The memory is made known to agents that no stream orders.
+// Makes the memory known to agents that no stream orders.
 void Machine::share_block(const Operation& op) {
   Block& block = slots_of(op).blocks[op.a % kBlocks];
   if (block.address == 0 || !enter(block.context)) return;
@@ -166,7 +177,7 @@ void Machine::share_block(const Operation& op) {
   if (op.c == 0) {
     CUipcMemHandle handle;
     result = cuIpcGetMemHandle(&handle, block.address);
-    if (result == CUDA_ERROR_INVALID_VALUE) return;  // memory of a pool cannot be exported so
+    if (result == CUDA_ERROR_INVALID_VALUE) return;  // pool memory cannot be exported this way
   } else {
     unsigned on = 1;
     result = cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, block.address);
@@ -200,7 +211,7 @@ void Machine::buffer_create(const Operation& op) {
   }
 }
 
-// Both frees wait for the context as the driver does; nothing of it is cupool's.
+// Both frees wait for the context as the driver does; the memory is not cupool's.
 void Machine::buffer_destroy(const Operation& op) {
   Slots& slots = slots_of(op);
   Buffer& buffer = slots.buffers[op.a % kBuffers];

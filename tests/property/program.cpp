@@ -1,5 +1,6 @@
-// Generation with a bias: a few sizes a program, so that blocks are reused; runs of operations on
-// one thread; often what a wrong engine would stumble over, work, free, allocate, work.
+// SPDX-License-Identifier: Apache-2.0
+// Biased generation: a few sizes per program, so that blocks are reused; runs of operations on one
+// thread; often the sequence that a faulty engine would fail, work, free, allocate, work.
 #include "program.h"
 
 #include <fstream>
@@ -36,15 +37,16 @@ class Generator {
     program.polls = kPolls[below(4)];
     threads_ = program.concurrent ? 2 + below(3) : 1 + below(kThreads);
     for (std::uint64_t& size : sizes_) size = some_size();
-    // Most programs leave most of the rare things alone: else every one of them has everything.
+    // Most programs omit most rare operations: else every program would contain all of them.
     captures_ = chance(40);
     contexts_ = !program.concurrent && chance(15);
+    lives_ = !captures_ && chance(program.concurrent ? 25 : 4);
     buffers_ = chance(50);
     special_buffers_ = chance(10);
     second_device_ = devices_ > 1 && chance(60);
     shares_ = chance(10);
     errands_ = chance(8);
-    traps_ = chance(6);
+    traps_ = !lives_ && chance(6);
     if (second_device_) program.operations.push_back({Kind::device_open, 0, 0, 0, 0, 0});
     for (unsigned i = kFirstCreated; i < kStreams; ++i) {
       program.operations.push_back(
@@ -113,6 +115,8 @@ class Generator {
       case Kind::context_destroy:
       case Kind::primary_reset:
         return contexts_;
+      case Kind::context_life:
+        return lives_;
       case Kind::peer_access:
         return second_device_;
       case Kind::stamp_abroad:
@@ -133,13 +137,14 @@ class Generator {
     if (!chance(70)) thread_ = below(threads_);
     if (chance(25)) return churn(operations);
     if (shares_ && chance(8)) return share(operations);
+    if ((second_device_ || contexts_) && chance(8)) return lend(operations);
     Kind kind = some_kind();
     while (!wanted(kind)) kind = some_kind();
     operations.push_back(some_operation(kind));
     if (kind == Kind::trap) recover_after(operations);
   }
 
-  // What the error does to some operations, and the end of the context that has it.
+  // The error's effect on some operations, and the end of the failed context.
   void recover_after(std::vector<Operation>& operations) {
     const unsigned context = operations.back().c;
     traps_ = chance(30);
@@ -171,6 +176,7 @@ class Generator {
         op.c = below(2);
         break;
       case Kind::errand:
+      case Kind::context_life:
         op.size = sizes_[below(4)];
         break;
       case Kind::batch_copy:
@@ -255,7 +261,7 @@ class Generator {
     }
   }
 
-  // Blocks used, freed and asked for again at once: the pattern that the product is about.
+  // Blocks used, freed and requested again at once: the main use case.
   void churn(std::vector<Operation>& operations) {
     const unsigned block = below(kBlocks);
     const std::uint64_t size = sizes_[below(4)];
@@ -284,7 +290,7 @@ class Generator {
     }
   }
 
-  // A block that others know is freed, and its size asked for again.
+  // Frees a block known to other agents, and requests its size again.
   void share(std::vector<Operation>& operations) {
     const unsigned block = below(kBlocks);
     const std::uint64_t size = sizes_[below(4)];
@@ -296,6 +302,20 @@ class Generator {
     operations.push_back({Kind::allocate, thread_, block, 0, 0, size});
   }
 
+  // A stream of another context uses and frees a block; its own context requests the size again.
+  void lend(std::vector<Operation>& operations) {
+    const unsigned block = below(kBlocks);
+    const unsigned home = some_context();
+    const std::uint64_t size = sizes_[below(4)];
+    operations.push_back({Kind::release, thread_, block, 0, home, 0});
+    operations.push_back({Kind::allocate, thread_, block, 0, home, size});
+    operations.push_back({Kind::stamp_abroad, thread_, block, below(kStreams), some_context(), 0});
+    operations.push_back({Kind::release_in_stream, thread_, block, 0, 0, 0});
+    if (chance(50)) operations.push_back({Kind::context_synchronize, thread_, home, 0, 0, 0});
+    operations.push_back({Kind::allocate, thread_, block, 0, home, size});
+    operations.push_back({Kind::stamp, thread_, block, below(kStreams), 0, 0});
+  }
+
   std::mt19937_64 random_;
   const std::uint64_t device_bytes_;
   const unsigned devices_;
@@ -304,6 +324,7 @@ class Generator {
   unsigned thread_ = 0;
   bool captures_ = false;
   bool contexts_ = false;
+  bool lives_ = false;
   bool buffers_ = false;
   bool special_buffers_ = false;
   bool second_device_ = false;

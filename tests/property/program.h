@@ -1,6 +1,7 @@
-// A random program: what it is, how a seed makes one, and how it is written down. Operations name
-// slots, not handles, and one whose slot is empty does nothing: any subset of a program is a
-// program, so that a failing one can be shrunk.
+// SPDX-License-Identifier: Apache-2.0
+// A random program: its form, its generation from a seed, and its text. Operations name slots, not
+// handles, and an operation on an empty slot has no effect. So any subset of a program is a
+// program, and a failing one can be shrunk.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ constexpr unsigned kStreams = 7;   ///< 0: legacy, 1: the thread's own, the othe
 constexpr unsigned kFirstCreated = 2;
 constexpr unsigned kEvents = 4;
 constexpr unsigned kBuffers = 3;
-constexpr unsigned kGraphs = 2;  ///< and as many captures
+constexpr unsigned kGraphs = 2;  ///< and of captures
 
 enum class Kind {
 #define OPERATION(name, weight, text) name,
@@ -32,13 +33,13 @@ struct Operation {
 
 struct Program {
   std::uint64_t seed = 0;
-  bool concurrent = false;  ///< every thread for itself, on slots of its own
+  bool concurrent = false;  ///< each thread runs on its own, with its own slots
   std::string device_mode;  ///< of the simulated device: late or early
-  unsigned polls = 3;       ///< queries until the late device gives in
+  unsigned polls = 3;       ///< queries until the late device completes work
   std::vector<Operation> operations;
 };
 
-/// What the simulated device has.
+/// Features of the simulated device.
 struct Machinery {
   std::uint64_t device_bytes = 0;
   unsigned devices = 1;
@@ -47,10 +48,10 @@ struct Machinery {
 /// The same seed gives the same program.
 Program generate(std::uint64_t seed, const Machinery& machinery);
 
-/// Lines for people.
+/// Text for people.
 std::string readable(const Program& program);
 
-/// For another process.
+/// Text for another process.
 void save(const Program& program, const std::string& path);
 Program load(const std::string& path);
 

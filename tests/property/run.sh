@@ -1,6 +1,7 @@
 #!/bin/sh
-# The long run: 100,000 random programs on all processors, some minutes. A seed that fails is
-# printed with its program, made small.
+# SPDX-License-Identifier: Apache-2.0
+# The long run: 100,000 random programs on all processors, some minutes. A failing seed is printed
+# with its shrunk program.
 # Usage: tests/property/run.sh [BUILD_FOLDER [COUNT [FIRST_SEED]]]
 set -e
 build=$(cd "${1:-build/dev}" && pwd)

@@ -1,6 +1,7 @@
 #!/bin/sh
-# The shipped library ($1) has none of the test's faults, and looking for them finds them in the
-# library ($2) that has.
+# SPDX-License-Identifier: Apache-2.0
+# The shipped library ($1) contains no mutation. The same search finds them in the library with
+# mutations ($2).
 switch=CUPOOL_TEST_MUTATION
 if grep -q "$switch" "$1"; then
   echo "$1 can be made wrong by $switch"

@@ -1,4 +1,6 @@
-// A process for each batch of seeds; its settings come from the batch, so that a seed says all.
+// SPDX-License-Identifier: Apache-2.0
+// One process per batch of seeds. The batch determines its settings, so that a seed is enough to
+// reproduce it.
 #include "supervisor.h"
 
 #include <fcntl.h>
@@ -32,7 +34,7 @@ constexpr auto kShrinkLimit = std::chrono::seconds(60);
 
 struct Outcome {
   bool failed = false;
-  std::uint64_t seed = 0;  ///< the program that it was at
+  std::uint64_t seed = 0;  ///< the program that was running
   std::string reason;
 };
 
@@ -79,7 +81,7 @@ pid_t spawn(const Options& options, std::uint64_t seed, std::vector<std::string>
   return pid;
 }
 
-// What happened: "" if all was well. `still_alive` is asked whether a silent process may go on.
+// The failure, or "". `still_alive` tells whether a silent process may continue.
 template <typename MayGoOn>
 std::string await(pid_t pid, const MayGoOn& may_go_on) {
   if (pid < 0) return "the process could not be started";
@@ -100,8 +102,8 @@ bool has(const std::string& text, const std::string& words) {
   return text.find(words) != std::string::npos;
 }
 
-// The last line that names a seed: "at SEED"; and the reason, if the process had time to say it. A
-// sanitizer that complains lets the process go on to its end: what counts is where it complained.
+// The last line with a seed, "at SEED", and the reason, if the process wrote one. After a
+// sanitizer's report the process continues to its end: the seed at the report counts.
 Outcome read_output(const std::string& output, const std::string& how) {
   Outcome outcome;
   std::istringstream lines(contents(output));
@@ -157,10 +159,10 @@ std::string run_alone(const Options& options, const Program& program) {
   return outcome.failed ? outcome.reason : "";
 }
 
-// Delta debugging: leaves out ever smaller parts as long as what remains still fails.
+// Delta debugging: omits ever smaller parts while the rest still fails.
 void shrink(const Options& options, Program program, const std::string& first_reason) {
   const Clock::time_point end = Clock::now() + kShrinkLimit;
-  // Threads that run freely may need several tries.
+  // Concurrent threads may need several attempts.
   const unsigned tries = program.concurrent ? 5 : 1;
   std::string reason = first_reason;
   const auto fails = [&](const Program& candidate) {
@@ -215,7 +217,7 @@ std::uint64_t end_of_batch(std::uint64_t seed) {
 }
 
 Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
-  // Mixed, so that every combination turns up; the batch after next is not like this one.
+  // Mixed, so that every combination occurs, and near batches differ.
   std::uint64_t dice = (seed / kBatch + 1) * 0x9e3779b97f4a7c15u;
   dice ^= dice >> 29;
   const auto pick = [&](std::initializer_list<const char*> values) {
@@ -237,7 +239,7 @@ Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
   set("CUPOOL_POOL", pick({"", "", "", "default"}));
   set("CUPOOL_MAX_CACHED", pick({"", "", "", "1M"}));
   set("CUPOOL_SIM_DEVICES", pick({"", "", "2"}));
-  // A driver that has the function and refuses it: contexts are synchronised in place of fences.
+  // A driver that has the function but refuses it: contexts are synchronised instead of fences.
   const std::string refusal = "cuCtxRecordEvent:*=801";
   const bool refused = pick({"", "", "", "", "", "refused"}) == "refused";
   if (options.mutation.empty() && options.forgets.empty()) {
@@ -245,7 +247,7 @@ Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
     set("CUPOOL_DECAY_MS", pick({"", "", "1", "4"}));
     set("CUPOOL_POOL_START", pick({"first", "first", "first", "background"}));
   } else {
-    set("CUPOOL_POOL_START", "first");  // what is wrong is to be seen soon
+    set("CUPOOL_POOL_START", "first");  // to find faults soon
   }
   if (options.mutation == "synchronises-into-capture") {
     set("CUPOOL_SIM_FAIL", refusal);
@@ -281,9 +283,10 @@ int supervise(const Options& options) {
       const Outcome outcome = run_batch(options, first, count);
       lock.lock();
       done += outcome.failed && outcome.seed >= first ? outcome.seed - first + 1 : count;
-      const bool passed_over = outcome.failed && !options.pass_over.empty() &&
-                               has(outcome.reason, options.pass_over) &&
-                               !has(outcome.reason, options.expect_fault);
+      const bool passed_over =
+          outcome.failed && !has(outcome.reason, options.expect_fault) &&
+          std::any_of(options.pass_over.begin(), options.pass_over.end(),
+                      [&](const std::string& words) { return has(outcome.reason, words); });
       if (outcome.failed && !passed_over) failures.push_back(outcome);
     }
   };

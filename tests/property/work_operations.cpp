@@ -1,6 +1,6 @@
-// Work on streams. A block's uses are ordered one after the other where the program can, so that
-// its contents are known; races of an owner with itself are its own affair, and the judge's as
-// well.
+// SPDX-License-Identifier: Apache-2.0
+// Work on streams. The program orders the uses of a block where it can, so that the contents are
+// known. Races of an owner with itself are allowed, also by the judge.
 #include <algorithm>
 
 #include "machine.h"
@@ -8,11 +8,11 @@
 namespace cupool::property {
 namespace {
 
-constexpr std::uint64_t kThreadStride = 1u << 20;  // apart from the numbers of created streams
+constexpr std::uint64_t kThreadStride = 1u << 20;  // above the numbers of created streams
 
 }  // namespace
 
-// None if the slot is empty or its stream is another context's.
+// None if the slot is empty or its stream belongs to another context.
 StreamRef Machine::stream(const Operation& op, unsigned slot, int context) {
   const auto index = static_cast<unsigned>(context);
   StreamRef ref;
@@ -31,7 +31,7 @@ StreamRef Machine::stream(const Operation& op, unsigned slot, int context) {
   return ref;
 }
 
-// Before each use of a block. False: leave it. In a capture nothing runs yet, so nothing is
+// Called before each use of a block. False: skip it. In a capture nothing runs yet, so nothing is
 // ordered.
 bool Machine::use(Slots& slots, unsigned slot, const StreamRef& where) {
   Block& block = slots.blocks[slot];
@@ -135,7 +135,7 @@ void Machine::stream_create(const Operation& op) {
   slot = created;
 }
 
-// With work pending or not: the work goes on. Mid-capture it ends the capture, so rarely.
+// With or without pending work, which continues. During a capture it ends the capture, so rarely.
 void Machine::stream_destroy(const Operation& op) {
   Slots& slots = slots_of(op);
   StreamRef& slot = slots.streams[op.a % kStreams];
@@ -150,7 +150,7 @@ void Machine::stream_destroy(const Operation& op) {
   }
   for (Block& block : slots.blocks) {
     if (block.last.number != slot.number) continue;
-    block.last = StreamRef{};  // nothing can be ordered after it any more
+    block.last = StreamRef{};  // nothing can be ordered after it from now on
     block.racy = true;
   }
   slot = StreamRef{};

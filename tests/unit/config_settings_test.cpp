@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From an environment to settings: defaults, origins, warnings, profiles.
 #include "config/settings.h"
 
@@ -39,6 +40,7 @@ Parsed parsed(const std::vector<std::string>& variables) {
   return result;
 }
 
+// I2: none of them lets a pool wait.
 TEST(Settings, AnEmptyEnvironmentGivesTheDefaults) {
   const Parsed got = parsed({"PATH=/bin", "HOME=/root"});
   EXPECT_THAT(got.warnings, IsEmpty());
@@ -63,10 +65,25 @@ TEST(Settings, AnEmptyEnvironmentGivesTheDefaults) {
   EXPECT_EQ(got.settings.log_file, "");
 }
 
+TEST(Settings, TheDefaultOfMaxPendingStaysKnownBesideTheUsersValue) {
+  const Settings settings = parsed({"CUPOOL_MAX_PENDING=123"}).settings;
+  EXPECT_EQ(settings.max_pending.resolve(1000), 123u);
+  EXPECT_EQ(settings.default_max_pending.resolve(1000), 20u);
+}
+
 TEST(Settings, NullsAreAllowed) {
   EXPECT_TRUE(parse(nullptr, nullptr, nullptr).enable);
   const char* const environment[] = {"CUPOOL_ENABLE=perhaps", nullptr};
   EXPECT_TRUE(parse(environment, nullptr, nullptr).enable);
+}
+
+TEST(Settings, OfASecureProcessAreDefaultsAndDisabled) {
+  const test::ScopedVariable file("CUPOOL_STATS_FILE", "/somewhere");
+  std::vector<EffectiveValue> effective;
+  const Settings settings = secure_settings(&effective);
+  EXPECT_FALSE(settings.enable);
+  EXPECT_EQ(settings.stats_file, "");
+  for (const EffectiveValue& value : effective) EXPECT_EQ(value.origin, Origin::builtin);
 }
 
 TEST(Settings, TheEnvironmentIsTakenAndBlanksAroundItAreNot) {
@@ -167,6 +184,16 @@ TEST(Settings, AWarningIsOnePrintableLineOfBoundedLength) {
   EXPECT_LT(got.warnings[0].size(), 300u);
 }
 
+TEST(Settings, AListOfLeaksThatNoReportHoldsIsNamed) {
+  const auto warning = ElementsAre(HasSubstr("CUPOOL_LEAKS lists nothing"));
+  EXPECT_THAT(parsed({"CUPOOL_STATS=off", "CUPOOL_LEAKS=1"}).warnings, warning);
+  EXPECT_THAT(parsed({"CUPOOL_STATS=csv,prometheus", "CUPOOL_LEAKS=1/64"}).warnings, warning);
+  for (const char* stats : {"CUPOOL_STATS=text", "CUPOOL_STATS=csv,json"}) {
+    EXPECT_THAT(parsed({stats, "CUPOOL_LEAKS=1"}).warnings, IsEmpty());
+  }
+  EXPECT_THAT(parsed({"CUPOOL_STATS=off", "CUPOOL_LEAKS=0"}).warnings, IsEmpty());
+}
+
 class Profile : public testing::Test {
  protected:
   Parsed with(const std::string& content, std::vector<std::string> environment = {}) {
@@ -192,6 +219,15 @@ TEST_F(Profile, IsReadLikeAShellFile) {
   EXPECT_EQ(got.settings.log_file, "it");
   EXPECT_EQ(got.settings.pool, Pool::device_default) << "the last line needs no line end";
   EXPECT_EQ(got.values.at("CUPOOL_BACKEND").origin, Origin::profile);
+}
+
+TEST_F(Profile, AByteOrderMarkIsSkippedAtItsBeginningOnly) {
+  const Parsed got = with(
+      "\xef\xbb\xbf"
+      "CUPOOL_BACKEND=malloc\n\xef\xbb\xbf"
+      "CUPOOL_POOL=default\n");
+  EXPECT_EQ(got.settings.backend, Backend::malloc);
+  EXPECT_THAT(got.warnings, ElementsAre(HasSubstr("profile:2: not a KEY=VALUE line")));
 }
 
 TEST_F(Profile, TheEnvironmentWins) {

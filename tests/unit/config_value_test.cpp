@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What each type of option takes, and all that it refuses.
 #include "config/value.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the toolkit's cuda.h declares and cupool has to know of: a release with more than that fails
 // here, not in a program.
 #include <gtest/gtest.h>

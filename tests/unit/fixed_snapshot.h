@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A snapshot with figures that a reader can check by hand; the report tests share it.
 #pragma once
 

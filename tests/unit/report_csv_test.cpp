@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CSV report, read back by a parser of RFC 4180 that is not the writer's, and compared with the
 // snapshot figure by figure.
 #include "report/csv.h"
@@ -77,9 +78,9 @@ TEST(CsvReport, HasARowForEachFigure) {
   EXPECT_EQ(rows.at(0),
             (Row{"timestamp", "host", "pid", "rank", "device", "kind", "name", "value"}));
   const auto values = values_of(rows, "0");
-#define CUPOOL_COUNTER(key, unit, help) \
+#define CUPOOL_COUNTER(key, unit, label, help) \
   EXPECT_EQ(values.at("counter/" #key), std::to_string(device[stats::Counter::key]));
-#define CUPOOL_GAUGE(key, unit, help)                                                             \
+#define CUPOOL_GAUGE(key, unit, label, help)                                                      \
   EXPECT_EQ(values.at("gauge_current/" #key), std::to_string(device[stats::Gauge::key].current)); \
   EXPECT_EQ(values.at("gauge_peak/" #key), std::to_string(device[stats::Gauge::key].peak));
 #include "stats/counters.def"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The JSON report, parsed again and compared with the snapshot figure by figure.
 #include "report/json.h"
 
@@ -62,9 +63,9 @@ TEST(JsonReport, HasEveryFigureOfTheSnapshot) {
     EXPECT_EQ(got.at("ordinal"), device.ordinal);
     EXPECT_EQ(got.at("name"), device.name);
     EXPECT_EQ(got.at("total_memory_bytes"), device.total_memory_bytes);
-#define CUPOOL_COUNTER(key, unit, help) \
+#define CUPOOL_COUNTER(key, unit, label, help) \
   EXPECT_EQ(got.at("counters").at(#key), device[stats::Counter::key]) << #key;
-#define CUPOOL_GAUGE(key, unit, help)                                                            \
+#define CUPOOL_GAUGE(key, unit, label, help)                                                     \
   EXPECT_EQ(got.at("gauges").at(#key).at("current"), device[stats::Gauge::key].current) << #key; \
   EXPECT_EQ(got.at("gauges").at(#key).at("peak"), device[stats::Gauge::key].peak) << #key;
 #include "stats/counters.def"

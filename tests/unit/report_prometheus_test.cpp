@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Prometheus report against the rules of its text format and of the textfile collector, line by
 // line, and its values against the snapshot.
 #include "report/prometheus.h"
@@ -78,14 +79,14 @@ TEST(PrometheusReport, HasEveryCounterAndGauge) {
   const stats::DeviceSnapshot& device = snapshot.devices[0];
   auto metrics = metrics_in(prometheus_report(snapshot));
   std::size_t counters = 0;
-#define CUPOOL_COUNTER(key, unit, help)                                  \
+#define CUPOOL_COUNTER(key, unit, label, help)                           \
   if (std::string(#unit) != "ns") {                                      \
     ++counters;                                                          \
     EXPECT_EQ(metrics["cupool_" #key].samples["cupool_" #key + kLabels], \
               std::to_string(device[stats::Counter::key]));              \
     EXPECT_EQ(metrics["cupool_" #key].meaning, help);                    \
   }
-#define CUPOOL_GAUGE(key, unit, help)                                  \
+#define CUPOOL_GAUGE(key, unit, label, help)                           \
   EXPECT_EQ(metrics["cupool_" #key].samples["cupool_" #key + kLabels], \
             std::to_string(device[stats::Gauge::key].current));
 #include "stats/counters.def"
@@ -153,7 +154,10 @@ TEST(PrometheusReport, LetsThroughNothingThatIsNotUtf8) {
         "\xed\xbf\xbf", "\xf0\x80\x80\x80", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80"}) {
     EXPECT_EQ(written(wrong), std::string(std::strlen(wrong), '?'));
   }
-  for (const char* right : {"\xc2\x80", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80",
+  for (const char* control : {"\x1b", "\r", "\x7f", "\xc2\x80", "\xc2\x9b"}) {
+    EXPECT_EQ(written(control), "?");
+  }
+  for (const char* right : {"\xc2\xa0", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80",
                             "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"}) {
     EXPECT_EQ(written(right), right);
   }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The text report, held against a page that a person has read (golden/), and its rare lines.
 #include "report/text.h"
 
@@ -63,6 +64,19 @@ TEST_F(TextReport, OfTheRunningProcessSaysSo) {
   EXPECT_THAT(report, HasSubstr("snapshot 3 of the running process"));
   EXPECT_THAT(report, HasSubstr("live now"));
   EXPECT_THAT(report, Not(HasSubstr("exit")));
+}
+
+TEST_F(TextReport, PlainMemoryIsNoPartOfThePool) {
+  stats::Snapshot snapshot = fixed_snapshot();
+  stats::DeviceSnapshot& device = snapshot.devices[0];
+  EXPECT_THAT(text_report(snapshot), Not(HasSubstr("plain")));
+  const std::int64_t slack = device.driver_slack_bytes();
+  device[Gauge::held_bytes].current += 80'000'000'000;
+  device[Gauge::cached_bytes].current += 80'000'000'000;
+  device[Gauge::plain_bytes] = {80'000'000'000, 80'000'000'000};
+  EXPECT_EQ(device.driver_slack_bytes(), slack);
+  EXPECT_THAT(text_report(snapshot),
+              HasSubstr("    - plain (cuMemAlloc, in no pool)      80,000,000,000     74.5 GiB"));
 }
 
 TEST_F(TextReport, WithoutADriverPoolShowsNone) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where reports go, and what happens if that place does not take them.
 #include "report/write.h"
 
@@ -11,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 
@@ -49,6 +51,13 @@ class WriteReports : public testing::Test {
     int status = 0;
     EXPECT_EQ(::waitpid(child, &status, 0), child);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+  // Of before the process began.
+  void write_older(const std::string& name, const std::string& content) const {
+    const std::filesystem::file_time_type::duration year = std::chrono::hours(24 * 365);
+    const std::string path = folder_.write(name, content);
+    std::filesystem::last_write_time(path, std::filesystem::last_write_time(path) - 10 * year);
   }
 
   const stats::Snapshot snapshot_ = fixed_snapshot();
@@ -102,7 +111,7 @@ TEST_F(WriteReports, SeveralFormatsHaveAFileEach) {
 // The textfile collector reads at any time: it must never see half of a file.
 TEST_F(WriteReports, PrometheusFileIsReplacedByRenaming) {
   const std::string path = folder_.file("a.prom");
-  folder_.write("a.prom", "old\n");
+  write_older("a.prom", "old\n");
   const int before = ::open(path.c_str(), O_RDONLY);
   ASSERT_GE(before, 0);
   write_reports(snapshot_, {false, false, path, false, true});
@@ -175,7 +184,7 @@ TEST_F(WriteReports, ASnapshotOfTheRunningProcessHasItsNumberInTheName) {
 }
 
 TEST_F(WriteReports, AnOlderFileIsReplaced) {
-  folder_.write("a", std::string(100'000, 'x'));
+  write_older("a", std::string(100'000, 'x'));
   write_reports(snapshot_, {true, false, folder_.file("a")});
   EXPECT_EQ(content_of(folder_.file("a")), text_);
 }
@@ -195,6 +204,21 @@ TEST_F(WriteReports, AFileThatCannotBeWrittenIsWarnedOfOnceAndStandardErrorTakes
               testing::AllOf(HasSubstr("warning: cannot write CUPOOL_STATS_FILE " + bad),
                              HasSubstr("No such file or directory"), HasSubstr("standard error")));
   EXPECT_EQ(got.substr(first_line), text_ + json_);
+}
+
+TEST_F(WriteReports, WhatAnotherProcessReportedMeanwhileIsReplacedWithAWarning) {
+  const std::string out = folder_.file("stderr");
+  const std::string path = folder_.write("a", "of another process");
+  EXPECT_EQ(exit_code_of([&] {
+              const int fd = ::open(out.c_str(), O_WRONLY | O_CREAT, 0600);
+              ::dup2(fd, STDERR_FILENO);
+              write_reports(snapshot_, {false, true, path});
+              write_reports(snapshot_, {false, true, path});
+            }),
+            0);
+  EXPECT_EQ(content_of(path), json_);
+  EXPECT_THAT(content_of(out),
+              testing::AllOf(HasSubstr("CUPOOL_STATS_FILE " + path), HasSubstr("%p in the name")));
 }
 
 TEST_F(WriteReports, AFullDiskIsLikeABadFile) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/statistics.md lists every figure with the words of counters.def, and no other.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,9 +14,9 @@ namespace {
 TEST(StatisticsPage, HasEachFigureOnceWithUnitAndMeaning) {
   const std::string page = test::content_of(CUPOOL_TEST_SOURCE_FOLDER "/docs/statistics.md");
   ASSERT_FALSE(page.empty());
-#define CUPOOL_COUNTER(key, unit, help) \
+#define CUPOOL_COUNTER(key, unit, label, help) \
   EXPECT_THAT(page, testing::HasSubstr("\n| `" #key "` | " #unit " | " help " |\n"));
-#define CUPOOL_GAUGE(key, unit, help) CUPOOL_COUNTER(key, unit, help)
+#define CUPOOL_GAUGE(key, unit, label, help) CUPOOL_COUNTER(key, unit, label, help)
 #include "stats/counters.def"
 }
 

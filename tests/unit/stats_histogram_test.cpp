@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Buckets and percentiles against sorted lists of the same values.
 #include "stats/histogram.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads, sizes, events and samples: bounded, exact where they promise it, and over the whole run.
 #include "stats/timeline.h"
 

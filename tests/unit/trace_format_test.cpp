@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Traces as text: rows as RMM's replay benchmark reads them, events as Chrome's format has them.
 #include "trace/format.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages: what a line looks like, where it goes, and that a fork or a bad file never hurts.
 #include "util/log.h"
 
@@ -5,10 +6,13 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -52,6 +56,12 @@ TEST_F(Log, BracesAndPercentInArgumentsAreText) {
   CaptureStderr();
   CUPOOL_LOG(warn, "%s", "{} {0} %d");
   EXPECT_EQ(GetCapturedStderr(), prefix("warning") + "{} {0} %d\n");
+}
+
+TEST_F(Log, ValuesFromOutsideCommandNoTerminal) {
+  CaptureStderr();
+  CUPOOL_LOG(warn, "cannot write %s", "a\x1b]0;title\x07\nforged: line");
+  EXPECT_EQ(GetCapturedStderr(), prefix("warning") + "cannot write a?]0;title??forged: line\n");
 }
 
 TEST_F(Log, SaysNothingBeyondTheLevelAndDoesNotEvaluate) {
@@ -148,6 +158,107 @@ TEST_F(Log, AClosedPipeOnStandardErrorDoesNotEndTheProgram) {
     ::_exit(0);
   }
   EXPECT_EQ(exit_code_of(child), 0) << "ended by SIGPIPE";
+}
+
+// --- destinations that take nothing ---
+
+// A pipe without room, whose ends belong to this process; non-blocking for whoever has them.
+class FullPipe {
+ public:
+  explicit FullPipe(const std::string& path) {
+    EXPECT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    end_ = ::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    const std::string page(4096, 'f');
+    while (::write(end_, page.data(), page.size()) > 0) {
+    }
+    EXPECT_EQ(errno, EAGAIN);
+  }
+  ~FullPipe() { ::close(end_); }
+  FullPipe(const FullPipe&) = delete;
+  FullPipe& operator=(const FullPipe&) = delete;
+
+  int end() const { return end_; }
+  std::string drain() const {
+    std::string all(1 << 20, '\0');
+    std::size_t size = 0;
+    ssize_t got = 0;
+    while ((got = ::read(end_, all.data() + size, all.size() - size)) > 0) {
+      size += static_cast<std::size_t>(got);
+    }
+    all.resize(size);
+    return all;
+  }
+
+ private:
+  int end_ = -1;
+};
+
+double seconds_of(const std::function<void()>& body) {
+  const auto began = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+}
+
+// One wait is two seconds long.
+TEST_F(Log, AFullFifoIsWaitedForOnceUntilItTakesALineAgain) {
+  const FullPipe fifo(folder_.file("fifo"));
+  configure(Level::warn, folder_.file("fifo").c_str());
+  CaptureStderr();
+  EXPECT_LT(seconds_of([] {
+              for (int i = 0; i < 20; ++i) CUPOOL_LOG(warn, "line %d", i);
+            }),
+            3.0);
+  const std::string instead = GetCapturedStderr();
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_THAT(instead, HasSubstr(prefix("warning") + "line " + std::to_string(i) + "\n"));
+  }
+  fifo.drain();
+  CUPOOL_LOG(warn, "taken");
+  EXPECT_EQ(fifo.drain(), prefix("warning") + "taken\n");
+
+  // Once it has taken one, it is waited for again: a reader that is slow loses nothing.
+  std::string page(4096, 'f');
+  while (::write(fifo.end(), page.data(), page.size()) > 0) {
+  }
+  std::string drained;  // with the line, if that is there before the pipe is empty
+  std::thread reader([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    drained = fifo.drain();
+  });
+  CUPOOL_LOG(warn, "patience");
+  reader.join();
+  EXPECT_THAT(drained + fifo.drain(), testing::EndsWith(prefix("warning") + "patience\n"));
+}
+
+TEST_F(Log, SeveralThreadsWaitForAFullFifoTogether) {
+  const FullPipe fifo(folder_.file("fifo"));
+  configure(Level::warn, folder_.file("fifo").c_str());
+  CaptureStderr();
+  EXPECT_LT(seconds_of([] {
+              std::vector<std::thread> threads;
+              for (int t = 0; t < 4; ++t) {
+                threads.emplace_back([] {
+                  for (int i = 0; i < 5; ++i) CUPOOL_LOG(warn, "line");
+                });
+              }
+              for (std::thread& thread : threads) thread.join();
+            }),
+            3.0);
+  GetCapturedStderr();
+}
+
+TEST_F(Log, AFullStandardErrorIsWaitedForOnce) {
+  const FullPipe pipe(folder_.file("fifo"));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(30);
+    ::dup2(pipe.end(), STDERR_FILENO);
+    const double seconds = seconds_of([] {
+      for (int i = 0; i < 10; ++i) CUPOOL_LOG(warn, "line %d", i);
+    });
+    ::_exit(seconds < 3.0 ? 0 : 1);
+  }
+  EXPECT_EQ(exit_code_of(child), 0) << "waited for each line";
 }
 
 TEST_F(Log, NoStandardErrorIsNoTrouble) {

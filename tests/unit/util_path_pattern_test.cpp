@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The % letters of file names.
 #include "util/path_pattern.h"
 

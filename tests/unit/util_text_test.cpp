@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How numbers read, how names are compared, what counts as a number.
 #include "util/text.h"
 
@@ -80,6 +81,21 @@ TEST(ParseUint64, TakesDigitsOnly) {
     EXPECT_FALSE(parse_uint64(bad, &value)) << bad;
     EXPECT_EQ(value, 7u) << "a refused text must not change the value: " << bad;
   }
+}
+
+TEST(Printable, LeavesNothingThatATerminalObeys) {
+  EXPECT_EQ(printable("a\x1b[31mb\r\n\t\x7f"), "a?[31mb????");
+  EXPECT_EQ(printable("a\nb\x1b", true), "a\nb?");
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "2J"),
+            "?2J")
+      << "the one-character form of ESC [";
+  EXPECT_EQ(printable("\x9b"
+                      "2J\xff\xe2\x82"),
+            "?2J???")
+      << "no UTF-8";
+  EXPECT_EQ(printable("caf\xc3\xa9 \xe2\x82\xac"), "caf\xc3\xa9 \xe2\x82\xac");
+  EXPECT_EQ(printable(""), "");
 }
 
 TEST(EditDistance, CountsInsertionsDeletionsReplacementsAndSwaps) {

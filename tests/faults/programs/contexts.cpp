@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two devices, several contexts on one of them, memory that is freed from elsewhere, copies between
 // the devices, contexts that end with memory in them, and a reset (contract 7 and 10).
 #include <cuda.h>

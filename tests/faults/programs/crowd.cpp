@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads and streams of every kind, copies to the host, callbacks, captures and graphs. The
 // threads take turns, so that the n-th call of a driver function is the same one in every run.
 #include <array>

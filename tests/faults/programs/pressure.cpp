@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small device filled to its end, more than once, and the other allocators of a process beside:
 // what idle memory is given back for (contract 4, 5, 6 and 12).
 #include "runtime_blocks.h"

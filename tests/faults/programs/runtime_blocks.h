@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks of cudaMalloc as the programs of the fault sweep handle them: filled, read back, freed.
 #pragma once
 

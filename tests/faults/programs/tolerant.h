@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the programs of the fault sweep share: calls that may fail, and a ledger of every block, so
 // that a block that is lost or served twice is seen by the program itself. A program goes on after
 // an error and prints what it was told, without addresses, times or order of threads.

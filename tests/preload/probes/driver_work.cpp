@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver-interface work; see driver_work.h. Uses the test kernels stamp_u32 and check_u32,
 // which the simulated device knows by name and a real one loads from CUPOOL_TEST_MODULE.
 #include "driver_work.h"

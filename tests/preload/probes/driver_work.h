@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver functions that the driver-interface probes use, as a table that each route fills in
 // its own way (linked, dlsym, cuGetProcAddress), and the work they do with it. Same work, same
 // counts, whatever the route: a difference is the route's.

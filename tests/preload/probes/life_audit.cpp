@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small audit library (LD_AUDIT): it sees every object and every binding, and changes nothing.
 #include <elf.h>
 #include <link.h>

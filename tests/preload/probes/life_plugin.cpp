@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A plugin that owns a way to CUDA: built with the static runtime, with the shared one, and linked
 // to the driver (LIFE_PLUGIN_DRIVER). Its host loads it in every way that dlopen knows.
 #include <dlfcn.h>

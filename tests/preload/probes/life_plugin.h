@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the host of the plugins calls in each of them.
 #pragma once
 

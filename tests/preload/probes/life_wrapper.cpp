@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Another preloaded library of the kind that memory profilers are: it wraps malloc, free and dlsym
 // itself. It finds the real ones behind it in the order of the preloads, or, with
 // LIFE_WRAPPER_FROM_START, looks for dlsym from the start of that order.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stands for a library that registers its memory with other hardware: built once with the shared
 // runtime and once with the static one (CUPOOL_BYPASS_LIBS).
 #include <cuda_runtime_api.h>

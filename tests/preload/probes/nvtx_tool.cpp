@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tool for NVTX, loaded by NVTX_INJECTION64_PATH as Nsight Systems' own is: writes each call of
 // interest as a line into the file that NVTX_TOOL_LOG names.
 #include <cinttypes>

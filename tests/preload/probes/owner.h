@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tells the simulated device's judge who owns a block from when to when, so that it stops a program
-// whose new owner's access is not ordered after the old one's (design.md section 7), whether or not
-// the accesses really collided. On a real driver, which has no judge, nothing happens.
+// whose new owner's access is not ordered after the old one's (docs/design.md, Simulated device),
+// whether or not the accesses really collided. On a real driver, which has no judge, nothing
+// happens.
 #pragma once
 
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A shared object that is linked to libcudart and runs the common work: what a Python extension is.
 #include "runtime_work.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every probe program shares: checks that end the program with a clear line, stable output,
 // and the line of counts that the tests hold against cupool's report.
 // Output must not contain pointers, times or thread order: it is compared with and without us.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A library that lets other hardware into device memory (its name is what counts) is loaded after
 // the first allocations. Says what is plain memory and whether a free waits, before and after.
 #include <cuda.h>

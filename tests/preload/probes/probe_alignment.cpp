@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Alignment, address ranges and free memory of legacy blocks (contract 5 and 6): 512 bytes for all,
 // 2 MiB from 2 MiB up, the range query gives the requested size, cached bytes count as free.
 #include <cuda.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program and two libraries allocate in turn; each frees what another allocated. Says of each
 // block whether it is the driver's plain memory (which alone is capable of legacy IPC).
 #include <cuda.h>

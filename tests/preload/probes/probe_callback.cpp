@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A callback that lets another thread destroy its stream while the thread that submitted it is
 // still on its way back from that call (CUDA's simpleCallback sample does so). Allocates and frees
 // before and after, so that the engine is there.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Allocation and free before, during and after a stream capture, in each capture mode (contract 9,
 // I3). Prints what each call answered and whether the capture survived; the test compares with the
 // answers that the program gets without us.

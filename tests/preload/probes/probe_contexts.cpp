@@ -1,13 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several contexts, their end, device reset, and allocation afterwards (contract 10).
-// mode= reset (cudaDeviceReset twice), contexts (two cuCtxCreate), primary (release the last).
+// mode= reset (cudaDeviceReset twice), contexts (two cuCtxCreate), primary (release the last), gl
+// (a context by cuGLCtxCreate), again (one thread releases the primary context, another one retains
+// it at once, over and over), handles (two threads make, use and destroy contexts), busy (one
+// allocates while others retain and release the primary context).
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "probe.h"
 #include "runtime_work.h"
+
+extern "C" CUresult cuGLCtxCreate(CUcontext* context, unsigned int flags, CUdevice device);
+extern "C" CUresult cuGLCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device);
 
 namespace {
 
@@ -96,6 +107,133 @@ WorkCounts two_contexts() {
   return counts;
 }
 
+// As it would be with OpenGL: the new context is current, and what is allocated is its own.
+WorkCounts gl_context() {
+  WorkCounts counts;
+  CUdevice device = 0;
+  MUST(cuInit(0));
+  MUST(cuDeviceGet(&device, 0));
+  OwnContext own = open_context(device);
+  use_context(own, 0x11, &counts);
+  for (const auto create : {cuGLCtxCreate, cuGLCtxCreate_v2}) {
+    CUcontext gl = nullptr;
+    CUcontext of_pointer = nullptr;
+    CUdeviceptr p = 0;
+    MUST(create(&gl, 0, device));
+    MUST(cuMemAlloc(&p, 1000));
+    ++counts.mallocs;
+    MUST(cuPointerGetAttribute(&of_pointer, CU_POINTER_ATTRIBUTE_CONTEXT, p));
+    CHECK(of_pointer == gl);
+    MUST(cuMemFree(p));
+    ++counts.frees;
+    MUST(cuCtxDestroy(gl));
+  }
+  return counts;
+}
+
+// What the last holder's release ended is gone, though somebody has retained the context again by
+// the time that one can ask: the same handle is another context.
+WorkCounts primary_again() {
+  constexpr int kThreads = 3;
+  constexpr int kRounds = 150;
+  constexpr int kBlocks = 20;
+  MUST(cuInit(0));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([] {
+      for (int round = 0; round < kRounds; ++round) {
+        CUcontext context = nullptr;
+        MUST(cuDevicePrimaryCtxRetain(&context, 0));
+        MUST(cuCtxSetCurrent(context));
+        // Submitted before the context's first allocation; a free waits for it (contract 2).
+        CUstream stream = nullptr;
+        std::atomic<bool> called{false};
+        MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        MUST(cuLaunchHostFunc(
+            stream, [](void* flag) { *static_cast<std::atomic<bool>*>(flag) = true; }, &called));
+        std::vector<CUdeviceptr> blocks(kBlocks);
+        for (CUdeviceptr& block : blocks) MUST(cuMemAlloc(&block, 5000));
+        for (const CUdeviceptr block : blocks) MUST(cuMemFree(block));
+        CHECK(called);
+        MUST(cuCtxSynchronize());
+        MUST(cuCtxSetCurrent(nullptr));
+        MUST(cuDevicePrimaryCtxRelease(0));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  WorkCounts counts;
+  counts.mallocs = counts.frees = kThreads * kRounds * kBlocks;
+  return counts;
+}
+
+// The handle of the one's context is soon that of the other's.
+WorkCounts handles_again() {
+  constexpr int kThreads = 2;
+  constexpr int kRounds = 200;
+  MUST(cuInit(0));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([] {
+      for (int round = 0; round < kRounds; ++round) {
+        CUcontext context = nullptr;
+        CUstream stream = nullptr;
+        CUdeviceptr block = 0;
+        std::atomic<bool> called{false};
+        CUctxCreateParams params{};
+        MUST(cuCtxCreate(&context, &params, 0, 0));
+        MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        MUST(cuLaunchHostFunc(
+            stream, [](void* flag) { *static_cast<std::atomic<bool>*>(flag) = true; }, &called));
+        MUST(cuMemAlloc(&block, 5000));
+        MUST(cuMemFree(block));
+        CHECK(called);
+        MUST(cuCtxDestroy(context));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  WorkCounts counts;
+  counts.mallocs = counts.frees = kThreads * kRounds;
+  return counts;
+}
+
+// Who has a reference of its own is held up by nobody's.
+WorkCounts primary_busy() {
+  constexpr int kThreads = 24;
+  constexpr int kPairs = 1000;
+  MUST(cuInit(0));
+  CUcontext context = nullptr;
+  MUST(cuDevicePrimaryCtxRetain(&context, 0));
+  MUST(cuCtxSetCurrent(context));
+  std::atomic<bool> enough{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      while (!enough) {
+        CUcontext same = nullptr;
+        MUST(cuDevicePrimaryCtxRetain(&same, 0));
+        MUST(cuDevicePrimaryCtxRelease(0));
+      }
+    });
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  auto longest = begin - begin;
+  for (int i = 0; i < kPairs; ++i) {
+    const auto before = std::chrono::steady_clock::now();
+    CUdeviceptr block = 0;
+    MUST(cuMemAlloc(&block, size_t{1000} << i % 8));
+    MUST(cuMemFree(block));
+    longest = std::max(longest, std::chrono::steady_clock::now() - before);
+  }
+  enough = true;
+  for (std::thread& thread : threads) thread.join();
+  std::printf("held up for long: %d\n", longest > std::chrono::seconds(3));
+  WorkCounts counts;
+  counts.mallocs = counts.frees = kPairs;
+  return counts;
+}
+
 WorkCounts primary_released() {
   WorkCounts counts;
   CUdevice device = 0;
@@ -125,6 +263,10 @@ int main(int argc, char** argv) {
   if (mode == "reset") counts = reset_twice();
   if (mode == "contexts") counts = two_contexts();
   if (mode == "primary") counts = primary_released();
+  if (mode == "gl") counts = gl_context();
+  if (mode == "again") counts = primary_again();
+  if (mode == "handles") counts = handles_again();
+  if (mode == "busy") counts = primary_busy();
   std::printf("wrong_bytes=%" PRIu64 "\n", counts.wrong_bytes);
   probe::print_counts(counts.mallocs, counts.frees);
   return counts.wrong_bytes == 0 ? 0 : probe::kWrongResult;

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // A driver-interface program that opens libcuda.so.1 itself and asks dlsym for exact names
-// (design.md section 3, route 2). Nothing of CUDA is linked.
+// (docs/design.md, route 2). Nothing of CUDA is linked.
 #include <dlfcn.h>
 
 #include "driver_work.h"

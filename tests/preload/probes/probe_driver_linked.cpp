@@ -1,4 +1,5 @@
-// A driver-interface program that is linked to libcuda.so.1 (design.md section 3, route 1).
+// SPDX-License-Identifier: Apache-2.0
+// A driver-interface program that is linked to libcuda.so.1 (docs/design.md, route 1).
 #include "driver_work.h"
 #include "probe.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The error codes that legacy allocation gives (contract 3), one line each, through the runtime
 // (route=runtime) or the driver interface (route=driver). The test compares line by line.
 #include <cuda.h>

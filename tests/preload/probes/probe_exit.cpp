@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ways a process ends (contract 11). mode= return, exit, _exit, quick_exit, abort, destructor
 // (a static destructor frees), atexit (a handler frees), thread (one still runs). Exit code 7, so
 // that a lost code shows.

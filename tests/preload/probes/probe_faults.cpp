@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program that goes on after errors, for the tests with injected faults ("fail open"): counts the
 // codes that it got and checks the data of every call sequence that succeeded.
 #include <cuda_runtime_api.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Processes made by a process that uses CUDA, or will (contract 11, I6). mode= after (fork, then
 // the child calls CUDA), after_idle (the child only leaves), busy (fork while another thread
 // allocates), before (fork first, the child uses CUDA), both, vfork, spawn, system.

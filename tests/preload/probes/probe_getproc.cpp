@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // A driver-interface program that gets everything from cuGetProcAddress, as libcudart does
-// (design.md section 3, route 3). mode=work runs the common work with such pointers; mode=answers
+// (docs/design.md, route 3). mode=work runs the common work with such pointers; mode=answers
 // prints what both versions of the resolver answer for many names, versions and flags.
 #include <dlfcn.h>
 

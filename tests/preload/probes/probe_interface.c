@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* A C program that uses the interface of cupool where it is there, and runs without it
  * (include/cupool/cupool.h). Arguments: before=1 (asks before the first allocation), dump=PATH,
  * null=1 (a dump to where the reports go), child=1 (asks in a forked child), off=1 (cupool is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory shared between processes (contract 8), scenario by scenario: starts processes that do as
 // it orders (probe_ipc_peer.cpp), makes no CUDA call itself, and prints what they got. scenario=
 // names one; a= and b= add one variable (NAME:VALUE) to the environment of the exporter or the
@@ -427,6 +428,35 @@ void flood(const Scene&) {
   for (const int s : connections) close(s);
 }
 
+// Either side closes what it does not know and opens files of its own, which get the numbers.
+void closes(const Scene&) {
+  Peer a, b, c;
+  a.allocate(1, 4096, 1);
+  const Handle handle = a.handle(1);
+  MUST(b.open(1, handle).code);
+  const auto look = [](Peer& peer) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    const Answer answer = peer.order(Verb::check_files);
+    say("busy", answer.code);
+    say("broken files", static_cast<long>(answer.number));
+  };
+  MUST(a.order(Verb::close_files).code);
+  say("a handle from before", c.open(1, handle).code);
+  look(a);
+  say("the importer's bytes wrong", b.wrong(1, 4096, 1));
+  say("a handle from after", c.open(2, a.handle(1)).code);
+  say("wrong", c.wrong(2, 4096, 1));
+  look(a);
+  MUST(c.order(Verb::close_files).code);
+  a.allocate(3, 1 << 20, 3);
+  say("opened after a close", c.open(3, a.handle(3)).code);
+  say("wrong", c.wrong(3, 1 << 20, 3));
+  say("close", c.order(Verb::close, 2).code);
+  say("free", a.order(Verb::release, 3).code);
+  look(c);
+  look(a);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -459,7 +489,8 @@ int main(int argc, char** argv) {
                    {"many", many},
                    {"two-devices", two_devices},
                    {"races", races},
-                   {"flood", flood}};
+                   {"flood", flood},
+                   {"closes", closes}};
   for (const auto& entry : scenarios) {
     if (scenario != entry.name) continue;
     entry.play(scene);

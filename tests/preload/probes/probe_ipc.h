@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the conductor of an IPC scenario (probe_ipc) and its processes (probe_ipc_peer) say to each
 // other, over a socket pair: one order, one answer.
 #pragma once
@@ -25,6 +26,8 @@ enum class Verb : int {
   race_export,  // threads allocate, export and free -> number of wrong results
   race_open,    // threads open and close the same handle; slot, bytes, value as check -> the same
   become,       // number = user id -> code
+  close_files,  // closes all sockets but the channel, and opens files of its own there
+  check_files,  // -> code = 1: it used the processor meanwhile, number of its own that are broken
   fork_child,   // leaves a child behind that only sleeps -> number = its process id
   quit,
 };

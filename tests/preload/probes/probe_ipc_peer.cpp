@@ -1,11 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
 // A process of an IPC scenario: does what the conductor orders (probe_ipc.h) and answers with the
 // codes that it got. channel= is the descriptor of its end of the socket pair.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <ctime>
 #include <map>
 #include <mutex>
 #include <set>
@@ -217,6 +223,52 @@ uint64_t race_opens(const Order& order) {
   });
 }
 
+std::vector<int> own_files;
+std::clock_t used_before = 0;
+
+// As a daemon does, which then opens files of its own. What the driver has open stays: no CUDA
+// program can do without.
+void close_files(int channel) {
+  int top = 0;
+  for (int file = 3; file < 256; ++file) {
+    struct stat status {};
+    if (file == channel || fstat(file, &status) != 0 || !S_ISSOCK(status.st_mode)) continue;
+    close(file);
+    top = file;
+  }
+  for (int file = 0; file < top;) {
+    file = ::open("/dev/null", O_RDWR);
+    if (file < 0) break;
+    const int own = memfd_create("own", 0);  // one file for each, as a program has them
+    dup2(own, file);
+    close(own);
+    own_files.push_back(file);
+  }
+  used_before = std::clock();
+}
+
+uint64_t broken_files() {
+  uint64_t broken = 0;
+  for (const int file : own_files) {
+    struct stat status {};
+    broken += fstat(file, &status) != 0 || !S_ISREG(status.st_mode) || write(file, "x", 1) != 1;
+  }
+  return broken;
+}
+
+Answer check_files() {
+  Answer answer;
+  const std::clock_t used = std::clock() - used_before;
+  answer.code = used > CLOCKS_PER_SEC / 5;
+  answer.number = broken_files();
+  const pid_t child = fork();
+  if (child == 0) _exit(static_cast<int>(broken_files()));
+  int status = 0;
+  waitpid(child, &status, 0);
+  answer.number += WIFEXITED(status) ? static_cast<uint64_t>(WEXITSTATUS(status)) : 1;
+  return answer;
+}
+
 // The child has all that this process has open, and does nothing.
 uint64_t fork_child(int channel) {
   const pid_t child = fork();
@@ -279,6 +331,11 @@ Answer obey(const Order& order, int channel) {
     case Verb::become:
       answer.code = setuid(static_cast<uid_t>(order.bytes));
       return answer;
+    case Verb::close_files:
+      close_files(channel);
+      return answer;
+    case Verb::check_files:
+      return check_files();
     case Verb::fork_child:
       answer.number = fork_child(channel);
       return answer;

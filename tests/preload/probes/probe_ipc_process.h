@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A process of an IPC scenario, as its conductor sees it: started, ordered about, ended.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program that forgets memory at known places (CUPOOL_LEAKS). Arguments: many=N (leaks of 4 KiB
 // from one place, beside the few others).
 #include <cuda_runtime_api.h>

@@ -1,15 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a process ends while it is in the middle of something (contract 11). mode= busy_exit,
 // busy_return, busy__exit, busy_quick_exit, busy_abort, busy_term, busy_segv (eight threads
 // allocate and free meanwhile), thread_exit (a thread calls exit, main allocates), main_ends (main
 // ends by pthread_exit), statics (static objects and exit handlers allocate and free), handler_exit
-// (_exit in a signal handler that interrupts an allocation), full_pipe (_exit where the report
-// cannot be written). Exit code 7, so that a lost code shows.
+// (a signal handler that interrupts an allocation, or what in= says: heap malloc(), aligned
+// aligned_alloc(), trim malloc_trim(), time localtime_r(); it leaves by call= _exit, exit or
+// quick_exit), handler_lock (the handler comes while the lock=th lock of cupool's is held, and
+// an exit handler frees and allocates), handler_pause and handler_wait (one that interrupts
+// pause(), or the driver's wait for a stream, calls exit), full_pipe (_exit where the report cannot
+// be written). Exit code 7, so that a lost code shows.
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -125,28 +133,107 @@ void run_with_statics() {
   late.allocate();
 }
 
-// Twelve processes, each interrupted somewhere in a loop of allocations.
-void leave_in_handlers() {
-  constexpr int kProcesses = 12;
-  int wrong = 0;
-  for (int child = 0; child < kProcesses; ++child) {
-    if (fork() == 0) {
-      signal(SIGUSR1, [](int) { _exit(kExitCode); });
-      void* p = nullptr;
-      MUST(cudaMalloc(&p, 4096));
-      const pthread_t target = pthread_self();
-      std::thread([target, child] {
-        usleep(500 + 137 * static_cast<unsigned>(child));
-        pthread_kill(target, SIGUSR1);
-      }).detach();
-      work_until_refused(child);
+void (*leave)(int) = _exit;
+
+void leave_on_usr1(const std::string& call) {
+  if (call == "exit") leave = std::exit;
+  if (call == "quick_exit") leave = std::quick_exit;
+  signal(SIGUSR1, [](int) { leave(kExitCode); });
+}
+
+void interrupt_this_thread(unsigned after_us) {
+  const pthread_t target = pthread_self();
+  std::thread([target, after_us] {
+    usleep(after_us);
+    pthread_kill(target, SIGUSR1);
+  }).detach();
+}
+
+// Calls of the C library that hold a lock of its own.
+[[noreturn]] void use_the_library(const std::string& what) {
+  for (size_t i = 0;; ++i) {
+    if (what == "trim") {
+      malloc_trim(0);
+    } else if (what == "time") {
+      const time_t now = static_cast<time_t>(i);
+      tm parts{};
+      localtime_r(&now, &parts);
+    } else {
+      const size_t bytes = 2048 + i % 1000 * 64;
+      void* volatile block = what == "aligned" ? std::aligned_alloc(64, bytes) : std::malloc(bytes);
+      std::free(block);
     }
   }
-  for (int child = 0; child < kProcesses; ++child) {
-    int status = 0;
-    if (wait(&status) < 0 || !WIFEXITED(status) || WEXITSTATUS(status) != kExitCode) ++wrong;
+}
+
+// The children that have not ended with the right code within ten seconds.
+int wrong_ends(std::vector<pid_t> children) {
+  int wrong = 0;
+  for (int waits = 0; !children.empty() && waits < 1000; ++waits, usleep(10'000)) {
+    for (size_t i = 0; i < children.size();) {
+      int status = 0;
+      if (waitpid(children[i], &status, WNOHANG) == 0) {
+        ++i;
+        continue;
+      }
+      if (!WIFEXITED(status) || WEXITSTATUS(status) != kExitCode) ++wrong;
+      children.erase(children.begin() + static_cast<std::ptrdiff_t>(i));
+    }
   }
-  std::printf("children that ended wrongly: %d\n", wrong);
+  for (const pid_t hanging : children) {
+    kill(hanging, SIGKILL);
+    waitpid(hanging, nullptr, 0);
+  }
+  return wrong + static_cast<int>(children.size());
+}
+
+// Twelve processes, each interrupted somewhere in a loop of allocations.
+void leave_in_handlers(const std::string& call, const std::string& what) {
+  constexpr int kProcesses = 12;
+  std::vector<pid_t> children;
+  for (int child = 0; child < kProcesses; ++child) {
+    children.push_back(fork());
+    if (children.back() != 0) continue;
+    leave_on_usr1(call);
+    void* p = nullptr;
+    MUST(cudaMalloc(&p, 4096));
+    interrupt_this_thread(500 + 137 * static_cast<unsigned>(child));
+    if (!what.empty()) use_the_library(what);
+    work_until_refused(child);
+  }
+  std::printf("children that ended wrongly: %d\n", wrong_ends(children));
+}
+
+std::atomic<int> locks_to_come{0};  // the last of them is awaited
+void* freed_at_exit = nullptr;
+
+[[noreturn]] void leave_with_a_lock(int number) {
+  leave_on_usr1("exit");
+  MUST(cudaMalloc(&freed_at_exit, 4096));
+  MUST(cudaFree(nullptr));
+  std::atexit([] {
+    void* more = nullptr;
+    MUST(cudaFree(freed_at_exit));
+    MUST(cudaMalloc(&more, 4096));
+    say("freed and allocated");
+  });
+  locks_to_come = number;
+  work_until_refused(0);
+  for (;;) pause();
+}
+
+// Interrupted where no lock is held.
+[[noreturn]] void leave_at_rest(bool in_driver) {
+  leave_on_usr1("exit");
+  void* p = nullptr;
+  MUST(cudaMalloc(&p, 4096));
+  interrupt_this_thread(100'000);
+  if (in_driver) {
+    MUST(cudaLaunchHostFunc(
+        nullptr, [](void*) { sleep(5); }, nullptr));
+    MUST(cudaStreamSynchronize(nullptr));
+  }
+  for (;;) pause();
 }
 
 // Nobody reads standard error any more, and alarms are blocked: the report can never be written.
@@ -176,14 +263,32 @@ void leave_in_handlers() {
 
 }  // namespace
 
+// Stands before the C library's: a signal comes with one of the locks that cupool takes.
+extern "C" __attribute__((visibility("default"))) int pthread_mutex_lock(pthread_mutex_t* mutex) {
+  static const auto real =
+      reinterpret_cast<int (*)(pthread_mutex_t*)>(dlsym(RTLD_NEXT, "pthread_mutex_lock"));
+  const int result = real(mutex);
+  Dl_info caller = {};
+  if (locks_to_come > 0 && dladdr(__builtin_return_address(0), &caller) != 0 &&
+      std::strstr(caller.dli_fname, "libcupool") != nullptr && locks_to_come.fetch_sub(1) == 1) {
+    raise(SIGUSR1);
+  }
+  return result;
+}
+
 int main(int argc, char** argv) {
   const std::string mode = probe::argument(argc, argv, "mode", "busy_exit");
   if (mode == "thread_exit") exit_from_thread();
   if (mode == "main_ends") main_ends_first();
   if (mode == "handler_exit") {
-    leave_in_handlers();
+    leave_in_handlers(probe::argument(argc, argv, "call", "_exit"),
+                      probe::argument(argc, argv, "in", ""));
     return kExitCode;
   }
+  if (mode == "handler_lock") {
+    leave_with_a_lock(std::atoi(probe::argument(argc, argv, "lock", "1")));
+  }
+  if (mode == "handler_pause" || mode == "handler_wait") leave_at_rest(mode == "handler_wait");
   if (mode == "statics") {
     run_with_statics();
     return kExitCode;

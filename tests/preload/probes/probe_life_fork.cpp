@@ -1,11 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
 // Processes made at inconvenient moments (contract 11, I6). mode= busy (threads hold whatever locks
 // there are while their process forks; the children leave by exit, _exit, exec, pthread_exit),
 // init_only (the parent has initialised CUDA and allocated nothing), start_race (fork during the
 // first allocation), nested (a child forks again), daemon (double fork, then CUDA), workers
-// (children that use CUDA, made by a parent that does not), self (posix_spawn of this program).
+// (children that use CUDA, made by a parent that does not), self (posix_spawn of this program),
+// loads (threads of a parent without CUDA load and close a library, library=, meanwhile; the
+// children close a handle), namespace (run as number 1 of a pid namespace: so is its child, in
+// another one).
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -214,6 +220,42 @@ void spawn_self(char* program) {
   use_cuda(2);
 }
 
+// The C library lets a child look functions up and give handles back, whatever its parent's threads
+// were loading; what it holds then is the lock of the list of objects.
+void fork_while_loading(const char* library) {
+  void* const itself = dlopen(nullptr, RTLD_LAZY);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([library] {
+      while (!stop) dlclose(dlopen(library, RTLD_NOW));
+    });
+  }
+  int wrong = 0;
+  for (int i = 0; i < 200; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(2);
+      dlsym(RTLD_DEFAULT, "cuMemAlloc_v2");
+      _exit(dlclose(itself));
+    }
+    if (wait_for(child) != 0 && ++wrong == 5) break;
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  say("children that ended wrongly", wrong);
+}
+
+void fork_into_namespace() {
+  use_cuda(2);
+  MUST(unshare(CLONE_NEWPID));
+  const pid_t child = fork();
+  if (child == 0) {
+    say("number in its namespace", getpid());
+    std::exit(0);
+  }
+  say("child ended", wait_for(child));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -225,6 +267,8 @@ int main(int argc, char** argv) {
   if (mode == "daemon") become_daemon();
   if (mode == "workers") make_workers();
   if (mode == "self") spawn_self(argv[0]);
+  if (mode == "loads") fork_while_loading(probe::argument(argc, argv, "library", ""));
+  if (mode == "namespace") fork_into_namespace();
   if (mode == "child") use_cuda(3);
   return 0;
 }

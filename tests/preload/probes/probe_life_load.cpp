@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plugins and the dynamic linker (contract 11). mode= unload (the plugin that allocated goes,
 // others take over), cross (memory allocated in one plugin, freed in another; deep=1: the second is
 // opened with RTLD_DEEPBIND), errors (what dlerror says of look-ups that fail), wrapped (whether

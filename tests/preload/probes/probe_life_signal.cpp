@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program that is asked for a report while it runs (contract 11, CUPOOL_STATS_SIGNAL=USR1). mode=
 // plain, busy (threads allocate, come and go), own_later, own_before, ignored, fork, capture,
 // descriptors (the program closes all and opens its own), restart (a blocking read), leaving

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Thousands of threads that each allocate and free, eight at a time (contract 11): neither streams
 // nor host memory may grow with their number. Prints what has grown, which has to be nothing.
 #include <cuda_runtime_api.h>

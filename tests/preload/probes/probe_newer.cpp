@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program for a later CUDA than 13.0, which takes functions that came since from cuGetProcAddress
 // or, with route=dlsym, by their names. Argument way=
 //   linear, boxes, host: so long as a copy or a host function runs, the block it takes part in is

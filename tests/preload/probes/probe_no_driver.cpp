@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program with libcudart on a machine without a driver or without a device (contract 13): prints
 // the errors that it gets and goes on on the host, as careful programs do.
 #include <cuda_runtime_api.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Allocations and frees whose number, sizes and stalls are known, for CUPOOL_MODE=observe: of each
 // round's five frees two find work pending, and three an idle GPU.
 #include <cuda_runtime_api.h>

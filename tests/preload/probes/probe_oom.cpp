@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fills the device until it is out of memory, frees all, fills again with other sizes (contract 4):
 // out of memory comes only where the program would have had it without us. The test compares the
 // totals within a chunk, all else exactly. mode= legacy, others (other allocators after a free),

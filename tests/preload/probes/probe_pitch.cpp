@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pitched allocation gives the same pitches as the driver's own (contract 1 and 6): programs keep
 // them in files and compute addresses from them.
 #include <cuda.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program without CUDA that loads a plugin with RTLD_LOCAL, as Python loads its extensions. The
 // plugin's calls find our exported cudaMalloc in the global scope, while the real one is only in
 // the plugin's own scope. reload=1 unloads and loads it again: pointers kept from before are stale.

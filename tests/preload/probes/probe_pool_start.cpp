@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program that looks who serves its first allocations (CUPOOL_POOL_START), by cupool's C
 // interface where it is there. mode= few (frees only in the end), leave (allocates again, and ends
 // soon), at_once (the first is cupool's), later (the first twenty are not; waits until some are),

@@ -1,5 +1,6 @@
-// Symbol queries of a program that has nothing to do with CUDA (contract 13; design.md section 3):
-// no route invents a function, and queries that depend on the caller keep their meaning.
+// SPDX-License-Identifier: Apache-2.0
+// Symbol queries of a program that has nothing to do with CUDA (contract 13; docs/design.md,
+// Routes): no route invents a function, and queries that depend on the caller keep their meaning.
 #include <dlfcn.h>
 
 #include <string>

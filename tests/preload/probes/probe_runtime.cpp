@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // A plain runtime-interface program, linked once with the shared and once with the static libcudart
-// (design.md section 3, routes 3 and 4). Arguments: iterations=N threads=N devices=N,
+// (docs/design.md, routes 3 and 4). Arguments: iterations=N threads=N devices=N,
 // copies=N (so often a block is copied to the host, waited for and freed; nothing else is done),
 // legacy=N (so often blocks are filled and freed, with waits for the legacy stream; nothing else is
 // done), other=none, blocking, non_blocking (a stream that does half of that work),

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program whose memory changes in known steps, for the time series (CUPOOL_STATS_INTERVAL). mode=
 // steps (1 MiB, 64 MiB, 1 MiB, each for a while), seconds (until a second has begun twice), growth
 // (more all the time), contexts (destroys contexts all the time), reset (resets the device all the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads that come and go (contract 11), blocks freed by another thread than allocated them, and
 // per-thread default streams. Every block is filled by one owner and checked at once; a block that
 // is handed out twice shows as a wrong byte (contract 1 and 2).

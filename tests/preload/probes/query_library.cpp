@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two small libraries are built from this file; each defines query_marker and asks for the next
 // one. The answer depends on which object asks, which a wrapper of dlsym easily gets wrong.
 #include <dlfcn.h>

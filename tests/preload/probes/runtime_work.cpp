@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The runtime-interface work that several probes share; see runtime_work.h. Kept out of the mains
 // so that the very same object can sit in a program or in a plugin.
 #include "runtime_work.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A known amount of legacy work through the runtime interface, as a plain program does it:
 // allocate, fill, copy, read back, check, then free while work is still pending (contract 1 and 2).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The simulated device's controls for a probe, looked up while it runs: on a real driver, which has
 // none, nothing happens.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The address map, and the two rules of access: by kernels (fault) and by copies (silence).
 #include "driver/addresses.h"
 
@@ -70,9 +71,9 @@ CUresult may_access(Context& context, uintptr_t address, size_t bytes) {
   const Allocation* a = w.addresses.find(address);
   const bool imported = a != nullptr && a->pool != nullptr && a->pool->imported();
   if (owner == context.device && !imported) return CUDA_SUCCESS;
-  if (a == nullptr) return CUDA_ERROR_ILLEGAL_ADDRESS;
-  if (a->origin == Origin::managed) return CUDA_SUCCESS;
-  if (a->pool != nullptr) {
+  // What was freed in stream order is mapped until its turn, for the work before it.
+  if (a != nullptr && a->origin == Origin::managed) return CUDA_SUCCESS;
+  if (a != nullptr && a->pool != nullptr) {
     return a->pool->reachable_from(context.device->ordinal) ? CUDA_SUCCESS
                                                             : CUDA_ERROR_ILLEGAL_ADDRESS;
   }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which allocation an address belongs to: what pointer queries, frees and copies ask.
 #pragma once
 
@@ -29,8 +30,7 @@ struct Allocation {
   size_t size = 0;  ///< as requested
   size_t held = 0;  ///< imported: what is mapped
   Origin origin = Origin::legacy;
-  Context* context =
-      nullptr;  ///< null for pool memory (facts.md, Semantics: "context attribute NULL")
+  Context* context = nullptr;  ///< null for pool memory (measured)
   int device = 0;
   Pool* pool = nullptr;
   unsigned host_flags = 0;
@@ -69,7 +69,7 @@ void release_host(uintptr_t base, size_t bytes);
 CUresult may_access(Context& context, uintptr_t address, size_t bytes);
 
 /// Whether a copy between devices reaches this memory: peer copies into pool memory without
-/// access report success and write nothing (facts.md, Semantics: "Two GPUs").
+/// access report success and write nothing (measured with two GPUs).
 bool copy_reaches(int device, uintptr_t address);
 
 }  // namespace cupool::sim

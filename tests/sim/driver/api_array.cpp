@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: arrays, as far as they are memory: what they take, and copies to and from them.
 #include "driver/array.h"
 
@@ -57,7 +58,7 @@ CUresult create_3d(Entry& in, CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR* d)
   return d == nullptr ? CUDA_ERROR_INVALID_VALUE : create(in, handle, *d);
 }
 
-// Waits like cuMemFree (measured with the H200 of facts.md).
+// Waits like cuMemFree (measured with an H200).
 CUresult destroy(Entry& in, CUarray handle) {
   World& w = world();
   Context* context = nullptr;

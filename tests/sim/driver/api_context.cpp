@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: contexts, primary and created; what is current; whole-context waits and events.
 #include <algorithm>
 
@@ -33,8 +34,8 @@ CUresult release(Entry& in, CUdevice ordinal) {
   return CUDA_SUCCESS;
 }
 
-// The context's handle and its references stay (measured); it comes back to life when it is
-// retained next (facts.md, Semantics: "the primary context keeps its handle").
+// The context's handle and its references stay; it comes back to life when it is retained next (all
+// measured).
 CUresult reset(Entry& in, CUdevice ordinal) {
   Device* device = nullptr;
   const CUresult result = in.device(ordinal, &device);
@@ -199,7 +200,8 @@ CUresult priority_range(Entry& in, int* least, int* greatest) {
   return CUDA_SUCCESS;
 }
 
-// Refused and invalidating while a stream of the context captures (facts.md, Semantics: Capture).
+// Refused and invalidating while a stream of the context captures
+// (docs/measurements/2026-11-22-h200-driver-facts.txt).
 CUresult synchronize(Entry& in, CUcontext handle) {
   Context* context = nullptr;
   CUresult result = named(handle, &context);
@@ -212,8 +214,9 @@ CUresult synchronize(Entry& in, CUcontext handle) {
   return result;
 }
 
-// facts.md, Synchronisation: covers all work of the context, destroyed streams included, orders
-// nothing, and is refused during a capture, relaxed mode too.
+// Covers all work of the context (CUDA Driver API, cuCtxRecordEvent), destroyed streams included,
+// orders nothing (measured), and is refused during a capture, relaxed mode too
+// (docs/measurements/2026-11-22-h200-driver-facts.txt).
 CUresult record_event(Entry& in, CUcontext handle, CUevent event_handle) {
   Context* context = nullptr;
   Event* event = nullptr;
@@ -288,6 +291,10 @@ SIM_DEFINE(cuCtxCreate_v3,
            create(in, context, flags, device))
 SIM_DEFINE(cuCtxCreate_v4,
            (CUcontext * context, CUctxCreateParams*, unsigned int flags, CUdevice device),
+           create(in, context, flags, device))
+SIM_DEFINE(cuGLCtxCreate, (CUcontext * context, unsigned int flags, CUdevice device),
+           create(in, context, flags, device))
+SIM_DEFINE(cuGLCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device),
            create(in, context, flags, device))
 SIM_DEFINE(cuCtxAttach, (CUcontext * context, unsigned int flags), attach(context, flags))
 SIM_DEFINE(cuCtxDetach, (CUcontext context), detach(in, context))

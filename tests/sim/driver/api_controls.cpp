@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: the test controls of cupool_sim.h.
 #include <cupool_sim.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: the copy family. The synchronous forms run on the default stream, which is where a
 // capture of a blocking stream refuses them; other captures let them pass (measured).
 #include "driver/copy.h"
@@ -56,7 +57,9 @@ CUresult copy_2d(Entry& in, CUstream stream, Towards towards, const CUDA_MEMCPY2
   return boxed(in, stream, towards, to, from, extent);
 }
 
-CUresult copy_3d(Entry& in, CUstream stream, Towards towards, const CUDA_MEMCPY3D* c) {
+// Of CUDA_MEMCPY3D, or with contexts that say nothing new: CUDA_MEMCPY3D_PEER.
+template <typename Description>
+CUresult copy_3d(Entry& in, CUstream stream, Towards towards, const Description* c) {
   Box to;
   Box from;
   if (c == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -108,6 +111,11 @@ SIM_TWINS(cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz, (const CUDA_MEMCPY2D* c, 
 SIM_TWINS(cuMemcpy3D_v2, cuMemcpy3D_v2_ptds, (const CUDA_MEMCPY3D* c),
           copy_3d(in, nullptr, Towards::host_waits, c))
 SIM_TWINS(cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz, (const CUDA_MEMCPY3D* c, CUstream stream),
+          copy_3d(in, stream, Towards::host_goes_on, c))
+SIM_TWINS(cuMemcpy3DPeer, cuMemcpy3DPeer_ptds, (const CUDA_MEMCPY3D_PEER* c),
+          copy_3d(in, nullptr, Towards::host_waits, c))
+SIM_TWINS(cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz,
+          (const CUDA_MEMCPY3D_PEER* c, CUstream stream),
           copy_3d(in, stream, Towards::host_goes_on, c))
 
 }  // namespace cupool::sim

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: batches of copies, in the form of CUDA 12.8 (which tells the index of a copy that
 // fails) and in that of 13.0; and single copies with the same attributes (13.2).
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: events.
 #include "driver/entry.h"
 
@@ -35,7 +36,7 @@ CUresult record(Entry& in, CUevent event_handle, CUstream handle) {
   CUresult result = in.event(event_handle, &event);
   if (result == CUDA_SUCCESS) result = in.stream(handle, &stream);
   if (result != CUDA_SUCCESS) return result;
-  // facts.md, Semantics: "An event of one device cannot be recorded on a stream of another".
+  // CUDA Driver API, cuEventRecord: event and stream must be from the same context.
   if (event->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
   if (stream->capture != nullptr) return w.captures.record(*stream, *event);
   result = w.captures.refuse_legacy(*stream);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: the memset family.
 #include "driver/copy.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: a later version of a function and a new one, of no driver that there is. They copy, if
 // what they are given is as the caller said it.
 #include "driver/entry.h"

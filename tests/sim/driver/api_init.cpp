@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: initialisation, versions, error texts, and questions about devices.
 #include <cudaProfiler.h>
 

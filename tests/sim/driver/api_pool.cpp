@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: stream-ordered allocation. An allocation is an operation of its stream: using the
 // memory elsewhere before that operation completed is a fault, even if the stream was idle.
 #include "driver/entry.h"
@@ -64,7 +65,7 @@ CUresult trim(Entry& in, CUmemoryPool handle, size_t keep) {
 }
 
 // Reading and writing a pool's attributes is potentially unsafe, too: in a global-mode capture it
-// is refused and invalidates it (measured with the H200 of facts.md).
+// is refused and invalidates it (measured with an H200).
 CUresult set_attribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
   Pool* pool = nullptr;
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -226,11 +227,13 @@ CUresult release(Entry& in, CUdeviceptr address, CUstream handle) {
   Stream* stream = nullptr;
   if (!w.settings.pools) return CUDA_ERROR_NOT_SUPPORTED;
   CUresult result = in.stream(handle, &stream);
-  if (result != CUDA_SUCCESS || address == 0) return result;
-  if (stream->capture != nullptr) return release_captured(address, *stream);
+  if (result != CUDA_SUCCESS) return result;
+  if (stream->capture != nullptr) {
+    return address == 0 ? CUDA_SUCCESS : release_captured(address, *stream);
+  }
   result = w.captures.refuse_legacy(*stream);
   if (result == CUDA_SUCCESS) result = w.captures.refuse_unsafe();
-  if (result != CUDA_SUCCESS) return result;
+  if (result != CUDA_SUCCESS || address == 0) return result;
   Allocation* const found = w.addresses.starting_at(address);
   if (found == nullptr || found->on_host()) return CUDA_ERROR_INVALID_VALUE;
   in.costs(300);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: streams, what they wait for and what is asked about them.
 #include "driver/entry.h"
 #include "driver/newer.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: cuGetProcAddress, answered from the one list of functions: by base name, by the
 // version that the caller was compiled for, and by stream flag.
 #include <cudaProfiler.h>

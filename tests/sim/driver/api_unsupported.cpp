@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: the functions that are not modelled. This file does not see cuda.h, so that one line
 // can define them all whatever their arguments are.
 namespace {

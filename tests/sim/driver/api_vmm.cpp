@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: explicit virtual memory.
 #include "driver/entry.h"
 #include "driver/vmm.h"

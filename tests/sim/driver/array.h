@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arrays: opaque on a real device, plain rows of memory here.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counting and fault injection. Both work before cuInit and after teardown, so they rest on
 // nothing but atomics and one small lock of their own.
 #include "driver/calls.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One number for each driver function, from the same list as the exports and the answers of
 // cuGetProcAddress; calls are counted by it and faults are injected by it.
 #pragma once

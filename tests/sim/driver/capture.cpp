@@ -1,5 +1,6 @@
-// The rules of capture, as cuda.h states them (cuThreadExchangeStreamCaptureMode) and as facts.md
-// measured them.
+// SPDX-License-Identifier: Apache-2.0
+// The rules of capture, as cuda.h states them (cuThreadExchangeStreamCaptureMode) and as they were
+// measured (docs/measurements/2026-11-22-h200-driver-facts.txt).
 #include "driver/capture.h"
 
 #include <algorithm>
@@ -28,6 +29,12 @@ bool reaches(const std::vector<GraphNode*>& from, const GraphNode* wanted,
     if (seen.insert(node).second && reaches(node->after, wanted, seen)) return true;
   }
   return false;
+}
+
+// By the stream that the capture began on, or by one that has joined it since (seen with two H200).
+bool takes_part(const Context& context, const Capture& capture) {
+  return std::any_of(capture.members.begin(), capture.members.end(),
+                     [&](const Stream* member) { return member->context == &context; });
 }
 
 }  // namespace
@@ -137,7 +144,7 @@ CUresult Captures::refuse_unsafe() {
         capture.thread == this_thread() && capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
     const bool global = thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
                         capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
-    if (!capture.valid || (!own && !global)) continue;
+    if (!own && !global) continue;
     invalidate(capture);
     result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
@@ -148,7 +155,7 @@ CUresult Captures::refuse_in(const Context& context) {
   CUresult result = CUDA_SUCCESS;
   for (auto& entry : active_) {
     Capture& capture = *entry.second;
-    if (!capture.valid || capture.context != &context) continue;
+    if (!takes_part(context, capture)) continue;
     invalidate(capture);
     result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
@@ -254,11 +261,15 @@ void Captures::forget(Stream& stream) {
 }
 
 void Captures::abandon(Context& context) {
-  std::vector<Stream*> origins;
+  std::vector<Stream*> members;
   for (auto& entry : active_) {
-    if (entry.second->context == &context) origins.push_back(entry.second->origin);
+    for (Stream* member : entry.second->members) {
+      if (member->context == &context) members.push_back(member);
+    }
   }
-  for (Stream* origin : origins) forget(*origin);
+  for (Stream* member : members) {
+    if (member->capture != nullptr) forget(*member);
+  }
 }
 
 }  // namespace cupool::sim

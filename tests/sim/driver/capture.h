@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream capture: which calls are refused while something captures, in which mode, and whether
-// the refusal invalidates the capture (facts.md, Semantics: "Capture").
+// the refusal invalidates the capture (docs/measurements/2026-11-22-h200-driver-facts.txt).
 #pragma once
 
 #include <cuda.h>
@@ -38,9 +39,11 @@ class Captures {
   /// Whether a capture that has not ended puts its nodes into this graph.
   bool into(const Graph& graph) const;
 
-  /// A call that is potentially unsafe: refused by the thread's mode and the captures' modes.
+  /// A call that is potentially unsafe: refused by the thread's mode and the captures' modes, until
+  /// the capture ends, though it is invalid already (measured with an H100).
   CUresult refuse_unsafe();
-  /// A call about the whole context: refused whenever one of its streams captures, in any mode.
+  /// A call about the whole context: refused whenever one of its streams captures, in any mode, or
+  /// has joined a capture that began in another context.
   CUresult refuse_in(const Context& context);
   /// Work on the legacy stream: refused while a stream captures that it would wait for.
   CUresult refuse_legacy(const Stream& stream);

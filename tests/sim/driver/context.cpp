@@ -1,5 +1,7 @@
-// The implicit order of streams (facts.md, Synchronisation): the legacy stream waits for all
-// blocking and per-thread default streams and holds them back; non-blocking ones never take part.
+// SPDX-License-Identifier: Apache-2.0
+// The implicit order of streams (CUDA Driver API, Stream synchronization behavior): the legacy
+// stream waits for all blocking and per-thread default streams and holds them back; non-blocking
+// ones never take part.
 #include "driver/context.h"
 
 #include <unistd.h>
@@ -195,6 +197,7 @@ void destroy_stream(Stream& stream) {
 void revive(Context& context) {
   World& w = world();
   context.alive = true;
+  context.id = ++w.last_id;  // measured: another one each time
   context.sticky = CUDA_SUCCESS;
   context.legacy = Stream{};
   context.legacy.context = &context;

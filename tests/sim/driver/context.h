@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contexts, streams and events: who owns what, and which earlier work a new operation waits for
 // by CUDA's rules of implicit order.
 #pragma once
@@ -68,8 +69,8 @@ struct Context {
   std::map<CUlimit, size_t> limits;
   std::set<uintptr_t> graph_memory;  ///< chunks that executable graphs hold
 
-  // Work of destroyed streams, which the context still waits for (facts.md, Synchronisation:
-  // "cudaStreamDestroy of a busy stream returns at once").
+  // Work of destroyed streams: their end returns at once (CUDA Driver API, cuStreamDestroy), and
+  // the context still waits for it (docs/measurements/2026-11-22-h200-driver-facts.txt).
   std::vector<OpRef> orphans;
   std::vector<OpRef> blocking_orphans;
   Clock orphan_clock;
@@ -105,7 +106,7 @@ Stream& create_stream(Context& context, unsigned flags, int priority);
 void destroy_stream(Stream& stream);
 
 /// Brings a context to life, or takes all that it owns away (destroy, reset). Pools and their
-/// blocks are not the context's: they survive (facts.md, Semantics: cudaDeviceReset).
+/// blocks are not the context's: they survive (measured).
 void revive(Context& context);
 void empty(Lock& lock, Context& context);
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rules of cuda.h, "API synchronization behavior": pageable memory is staged or waited for,
 // page-locked memory is used when the operation runs, copies between device memory and fills of
 // it do not wait even in their synchronous form.
@@ -218,19 +219,17 @@ CUresult copy_batch(Entry& in, Stream& stream, const std::vector<BatchedCopy>& c
   return stream.context->sticky;
 }
 
-CUresult fill(Entry& in, Stream& stream, Towards towards, uintptr_t to, size_t pitch,
-              unsigned value, size_t value_bytes, size_t width, size_t rows) {
+CUresult describe_fill(uintptr_t to, size_t pitch, uint64_t value, size_t value_bytes, size_t width,
+                       size_t rows, OpSpec* spec) {
   const size_t row_bytes = width * value_bytes;
-  if (row_bytes == 0 || rows == 0) return CUDA_SUCCESS;
   const size_t bytes = (rows - 1) * pitch + row_bytes;
   if (to % value_bytes != 0 || !plausible(to, bytes) || place_of(to) == Place::pageable) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  OpSpec spec;
-  spec.name = "fill";
-  spec.duration_ns = duration(row_bytes * rows);
-  spec.accesses.push_back({to, bytes, true});
-  spec.effect = [=]() -> CUresult {
+  spec->name = "fill";
+  spec->duration_ns = duration(row_bytes * rows);
+  spec->accesses.push_back({to, bytes, true});
+  spec->effect = [=]() -> CUresult {
     if (!still_mapped(to, bytes)) return CUDA_ERROR_ILLEGAL_ADDRESS;
     for (size_t row = 0; row < rows; ++row) {
       auto* const at = reinterpret_cast<unsigned char*>(to + row * pitch);
@@ -242,8 +241,17 @@ CUresult fill(Entry& in, Stream& stream, Towards towards, uintptr_t to, size_t p
     }
     return CUDA_SUCCESS;
   };
+  return CUDA_SUCCESS;
+}
+
+CUresult fill(Entry& in, Stream& stream, Towards towards, uintptr_t to, size_t pitch,
+              uint64_t value, size_t value_bytes, size_t width, size_t rows) {
+  if (width == 0 || rows == 0) return CUDA_SUCCESS;
+  OpSpec spec;
+  CUresult result = describe_fill(to, pitch, value, value_bytes, width, rows, &spec);
+  if (result != CUDA_SUCCESS) return result;
   const bool capturing = stream.capture != nullptr;
-  const CUresult result = perform(stream, CU_GRAPH_NODE_TYPE_MEMSET, std::move(spec));
+  result = perform(stream, CU_GRAPH_NODE_TYPE_MEMSET, std::move(spec));
   if (result != CUDA_SUCCESS || capturing) return result;
   in.costs(2000);
   const bool host_sees = place_of(to) == Place::pinned || is_managed(to);

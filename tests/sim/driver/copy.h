@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies and fills as operations: where the bytes are, what that means for the waiting host, and
 // what is done when the operation executes.
 #pragma once
@@ -56,7 +57,11 @@ struct BatchedCopy {
 CUresult copy_batch(Entry& in, Stream& stream, const std::vector<BatchedCopy>& copies,
                     size_t* failed);
 
+/// What a fill does, or an error where it makes no sense.
+CUresult describe_fill(uintptr_t to, size_t pitch, uint64_t value, size_t value_bytes, size_t width,
+                       size_t rows, OpSpec* spec);
+
 CUresult fill(Entry& in, Stream& stream, Towards towards, uintptr_t to, size_t pitch,
-              unsigned value, size_t value_bytes, size_t width, size_t rows);
+              uint64_t value, size_t value_bytes, size_t width, size_t rows);
 
 }  // namespace cupool::sim

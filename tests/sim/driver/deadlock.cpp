@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The proofs. A thread in the driver waits for the thread that runs host functions, whatever it
 // asked for. That thread never goes on if it wants a lock whose owner is such a waiter, or if every
 // thread of the process sleeps without a timeout until another one wakes it.

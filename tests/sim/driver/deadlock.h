@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everyone waits for everyone: host threads wait in the driver for work behind a host function,
 // and the host function waits for them. A real device would hang for ever; here the test stops.
 #pragma once

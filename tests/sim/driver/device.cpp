@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arenas: real memory stands for device memory, so that tests can look at it from the host.
 #include "driver/device.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device: its memory (physical amount and virtual addresses) and what belongs to the device and
 // not to a context, such as pools.
 #pragma once

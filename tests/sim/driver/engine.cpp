@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The three ways of running pending work. Late mode runs exactly the happens-before closure of
 // what a wait names and nothing else: whatever a program forgot to order is then still pending.
 #include "driver/engine.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Executes operations in one of three ways (late, early, timed) and knows what the host has seen
 // complete. Everything is called with the world's lock held.
 #pragma once

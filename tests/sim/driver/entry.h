@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every exported function does first: count the call, refuse it outside the driver's life,
 // inject a fault, take the world's lock, and resolve handles as the driver does.
 #pragma once
@@ -49,7 +50,7 @@ class Entry {
   CUresult event(CUevent handle, Event** event);
   CUresult device(CUdevice ordinal, Device** device);
 
-  /// Timed mode: the call costs the host this long in all (facts.md, Times).
+  /// Timed mode: the call costs the host this long in all.
   void costs(uint64_t ns) { cost_ns_ += ns; }
   /// The call may return some time after other threads have seen what it did (return_ms).
   void returns_late();

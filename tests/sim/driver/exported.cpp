@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Export and import of memory between processes.
 #include "driver/exported.h"
 

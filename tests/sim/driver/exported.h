@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of another process (IPC): a device's memory is a shared file, so a handle is the name of
 // that file in the exporter's /proc, and an import is a mapping of it.
 #pragma once

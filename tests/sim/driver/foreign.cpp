@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shared table of imports. What an importer has pending is counted, not listed: an operation
 // that has not executed is ordered before nothing in another process.
 #include "driver/foreign.h"

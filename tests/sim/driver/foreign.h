@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who uses a device's memory from another process: a table in memory that both processes share, so
 // that the exporter's judge sees an importer's pending work, and the importer's judge learns that
 // the memory has another owner by now.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replays recorded operations between two markers in the stream, so that whatever is ordered after
 // the launch is ordered after all of them. Batches of copies go the same way.
 #include "driver/graph.h"
@@ -45,6 +46,8 @@ std::unique_ptr<GraphExec> instantiate(const Graph& graph) {
   for (const auto& node : graph.nodes) {
     GraphExec::Step step;
     step.spec = node->spec;
+    step.node = node.get();
+    step.context = node->context;
     for (const GraphNode* earlier : node->after) step.after.push_back(index.at(earlier));
     index.emplace(node.get(), exec->steps.size());
     exec->steps.push_back(std::move(step));

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graphs: recorded operations with their dependencies, made by captures and replayed by launches.
 #pragma once
 
@@ -19,6 +20,7 @@ struct GraphNode {
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   OpSpec spec;
   std::vector<GraphNode*> after;
+  Context* context = nullptr;  ///< of a node that was added by a call
 
   CUgraphNode handle() { return reinterpret_cast<CUgraphNode>(this); }
 };
@@ -46,6 +48,8 @@ struct GraphExec {
   struct Step {
     OpSpec spec;
     std::vector<size_t> after;
+    const GraphNode* node = nullptr;
+    Context* context = nullptr;
   };
   Context* context = nullptr;
   std::vector<Step> steps;

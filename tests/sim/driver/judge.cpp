@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What counts as a fault: a conflicting access that is not ordered after another owner's, use of
 // pool memory that is not ordered after its allocation, giving memory back to a pool while work
 // that is not ordered before the free still uses it, and host accesses to memory in use.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The happens-before judge: remembers accesses that the host has not yet seen complete, and
 // complains when a later access by another owner is not ordered after them. It looks at
 // submission, with vector clocks, so a fault is found in every execution mode and whether or not

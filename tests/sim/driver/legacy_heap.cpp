@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // First fit by address, so that freed addresses come back as soon as possible: an adversary for
 // whoever reuses memory before the device is done with it.
 #include "driver/legacy_heap.h"

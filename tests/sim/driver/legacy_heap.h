@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Legacy device memory of one context (cuMemAlloc): small blocks share 2 MiB chunks, blocks from
-// 2 MiB up have chunks of their own, as on the device that facts.md was measured on.
+// 2 MiB up have chunks of their own, as measured with an H200.
 #pragma once
 
 #include <cstddef>

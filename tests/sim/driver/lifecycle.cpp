@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Beginning and end of the simulated driver: fork, exit and the call counts' file.
 #include "driver/lifecycle.h"
 

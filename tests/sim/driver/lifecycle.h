@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver's life: before cuInit, ready, after exit handlers ran, or in a forked child.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels of the tests, executed by the host on the same addresses.
 #include "driver/modules.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Modules, libraries and the kernels in them. Any image is accepted; kernels are built in and
 // found by name, with the same names and arguments as the real ones of the GPU tests.
 #pragma once

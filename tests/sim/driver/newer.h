@@ -1,10 +1,14 @@
-// Functions that cuda.h declares only from a later version on than 13.0, and the two of
-// api_future.cpp.
+// SPDX-License-Identifier: Apache-2.0
+// Functions that cuda.h declares only from a later version on than 13.0, the two of api_future.cpp,
+// and those of headers that need other libraries' headers.
 #pragma once
 
 #include <cuda.h>
 
 extern "C" {
+// cudaGL.h
+CUresult CUDAAPI cuGLCtxCreate(CUcontext*, unsigned int, CUdevice);
+CUresult CUDAAPI cuGLCtxCreate_v2(CUcontext*, unsigned int, CUdevice);
 #if CUDA_VERSION < 13010
 CUresult CUDAAPI cuLaunchHostFunc_v2(CUstream, CUhostFn, void*, unsigned int);
 CUresult CUDAAPI cuLaunchHostFunc_v2_ptsz(CUstream, CUhostFn, void*, unsigned int);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An operation of the simulated device and the order between operations. The order is explicit,
 // as predecessors (what must have executed before) and as a vector clock (what is known to be
 // ordered before, whether executed or not), so that a judge can decide "ordered?" exactly.

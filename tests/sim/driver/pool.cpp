@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a pool finds memory: first fit by address over the holes whose free is ordered before the
 // new owner's stream, by one of the policies that cuda.h documents (CU_MEMPOOL_ATTR_REUSE_*).
 #include "driver/pool.h"
@@ -13,7 +14,7 @@ namespace cupool::sim {
 
 namespace {
 
-constexpr size_t kGrowth = size_t{32} << 20;  // facts.md, Times: "grows by 32 MiB"
+constexpr size_t kGrowth = size_t{32} << 20;  // docs/measurements/2026-11-22-h200-driver-facts.txt
 
 }  // namespace
 

@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream-ordered memory pools: one range of addresses that is backed in steps of 32 MiB, reused by
 // the freeing stream at once and by others as the pool's reuse policies allow, and given back to
-// the device at synchronisations. Steps and packing are as measured with the H200 of facts.md.
+// the device at synchronisations. Steps and packing are as measured
+// (docs/measurements/2026-11-22-h200-driver-facts.txt).
 #pragma once
 
 #include <cuda.h>

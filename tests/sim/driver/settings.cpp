@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUPOOL_SIM_* variables: one place that knows their names. A value that cannot be understood
 // stops the process, because a test that silently runs with a default proves nothing.
 #include "driver/settings.h"

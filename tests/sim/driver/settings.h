@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a test may choose about the simulated device, read once from CUPOOL_SIM_* when the first
 // function is called. Plain data: the engine never looks at the environment itself.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Physical memory is counted when it is created, addresses when they are reserved; what is reserved
 // but not mapped faults.
 #include "driver/vmm.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Explicit virtual memory (cuMemCreate and friends): one of the other allocators of a process that
 // must not run out because of idle pool memory (contract 4).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Creation of the world, and look-ups that span its parts.
 #include "driver/world.h"
 

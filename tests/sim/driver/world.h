@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The whole simulated machine behind one lock: simple, and provable. It is created on first use
 // and never destroyed, because calls arrive until the very end of the process.
 #pragma once

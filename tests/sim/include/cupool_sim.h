@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Test controls of the simulated device: what a test may ask of the substitute libcuda.so.1 beyond
 // CUDA itself. Tests that must also run on a real driver look these up with dlsym and do without.
 #ifndef CUPOOL_SIM_H

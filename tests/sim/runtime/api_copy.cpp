@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: copies and fills. The direction is taken from the addresses, as with unified
 // addressing; the copy kind is only checked.
 #include "runtime/runtime.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: devices, errors, versions, entry points.
 #include <cuda_profiler_api.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: libraries and launches. Nothing is registered by a compiler here, so kernels come from
 // cudaLibraryGetKernel, whose handle cudaLaunchKernel accepts in place of a function's address.
 #include "runtime/runtime.h"

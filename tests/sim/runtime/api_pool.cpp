@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: stream-ordered allocation and pools.
 #include "runtime/runtime.h"
 

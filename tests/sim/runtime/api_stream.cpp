@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exported: streams, events, host functions, capture and graphs.
 #include "runtime/runtime.h"
 

@@ -1,6 +1,7 @@
-// How the runtime reaches the driver, as the genuine one does (facts.md, Reaching the program): one
-// dlsym for cuGetProcAddress_v2, which is asked for all the rest; an old driver without it is
-// searched name by name.
+// SPDX-License-Identifier: Apache-2.0
+// How the runtime reaches the driver, as the genuine one does (measured): one dlsym for
+// cuGetProcAddress_v2, which is asked for all the rest; an old driver without it is searched name
+// by name.
 #include "runtime/driver.h"
 
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lazy initialisation and the last error.
 #include "runtime/runtime.h"
 

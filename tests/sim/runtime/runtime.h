@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The runtime's own state, and how its exported functions are written: errors are remembered for
 // cudaGetLastError, and the primary context comes to life when it is first needed.
 #pragma once

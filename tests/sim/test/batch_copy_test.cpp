@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batches of copies: ordered in their stream, not among each other, and reading their sources when
 // the caller allowed it. Rules: cuda.h, cuMemcpyBatchAsync and CUmemcpySrcAccessOrder.
 #include "fixture.h"

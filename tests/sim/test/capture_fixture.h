@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of capture share: a capture that a test begins and ends, and the calls that it
-// minds or does not mind (facts.md, Semantics: Capture; measured call by call on the same H200).
+// minds or does not mind (docs/measurements/2026-11-22-h200-driver-facts.txt; measured
+// call by call with an H200).
 #pragma once
 
 #include "fixture.h"

@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream capture: what is refused, what that does to the capture, and replay.
-// Rules: facts.md, Semantics (Capture); the table was measured call by call on the same H200.
+// Rules: docs/measurements/2026-11-22-h200-driver-facts.txt; the table was measured
+// call by call with an H200.
 #include "capture_fixture.h"
 
 #include <functional>
@@ -110,7 +112,9 @@ TEST_F(Captures, ReleasesAreUnsafeOtherwise) {
       CUdeviceptr block = 0;
       is.make(&block);
       begin(CU_STREAM_NON_BLOCKING, mode);
-      EXPECT_EQ(is.release(block), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) << is.name;
+      for (int i = 0; i < 2; ++i) {
+        EXPECT_EQ(is.release(block), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) << is.name;
+      }
       EXPECT_FALSE(survived()) << is.name;
       EXPECT_EQ(is.release(block), CUDA_SUCCESS) << is.name;
     }
@@ -188,6 +192,42 @@ TEST_F(Captures, AnotherContextIsNotConcerned) {
   EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxDestroy(second), CUDA_SUCCESS);
   EXPECT_TRUE(survived());
+}
+
+// "Once a stream of another device has joined, an event of that context is refused and the capture
+// is invalidated", seen with two H200; in the same way with two contexts of a device.
+TEST_F(Captures, AContextWhoseStreamHasJoinedIsConcerned) {
+  CUcontext second = nullptr;
+  ASSERT_EQ(cuCtxCreate(&second, nullptr, 0, device), CUDA_SUCCESS);
+  const CUstream joining = stream();
+  const CUevent of_second = event();
+  const std::vector<std::function<CUresult()>> calls = {
+      [=] { return cuCtxRecordEvent(second, of_second); },
+      [=] { return cuCtxWaitEvent(second, of_second); },
+      [=] {
+        CUcontext popped = nullptr;
+        EXPECT_EQ(cuCtxPushCurrent(second), CUDA_SUCCESS);
+        const CUresult result = cuCtxSynchronize();
+        EXPECT_EQ(cuCtxPopCurrent(&popped), CUDA_SUCCESS);
+        return result;
+      },
+  };
+  ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+  const CUevent fork = event();
+  for (size_t i = 0; i < calls.size(); ++i) {
+    begin(CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_RELAXED);
+    EXPECT_EQ(calls[i](), CUDA_SUCCESS) << i;
+    ASSERT_EQ(cuEventRecord(fork, capturing), CUDA_SUCCESS);
+    ASSERT_EQ(cuStreamWaitEvent(joining, fork, 0), CUDA_SUCCESS);
+    EXPECT_EQ(calls[i](), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) << i;
+    EXPECT_FALSE(survived()) << i;
+  }
+  // Its end is that of the stream, too.
+  begin(CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_RELAXED);
+  ASSERT_EQ(cuEventRecord(fork, capturing), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamWaitEvent(joining, fork, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxDestroy(second), CUDA_SUCCESS);
+  EXPECT_FALSE(survived());
 }
 
 // "With a blocking stream capturing, recording on the legacy stream invalidates the capture, while

@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Capture into a graph that exists: the order between its nodes and the new ones, and the same
-// rules as for any other capture. Rules: cuda.h, cuStreamBeginCaptureToGraph; facts.md, Semantics
-// (Capture).
+// rules as for any other capture. Rules: cuda.h, cuStreamBeginCaptureToGraph;
+// docs/measurements/2026-11-22-h200-driver-facts.txt.
 #include "capture_fixture.h"
 
 namespace cupool::sim::test {
@@ -86,7 +87,7 @@ TEST_F(CapturesToGraph, AForkedStreamComesAfterThemToo) {
   EXPECT_EQ(word(memory, 32), 5u);
 }
 
-// The rules of facts.md, Semantics (Capture), which the tests above hold to cuStreamBeginCapture.
+// The rules that capture_test.cpp holds cuStreamBeginCapture to.
 TEST_F(CapturesToGraph, AreRefusedAndInvalidatedAlike) {
   const CUgraph graph = into;
   const std::vector<std::pair<const char*, std::function<CUresult()>>> others = {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scenes that need a process of their own; process_test.cpp plays them and reads what they print.
 #include <cuda.h>
 #include <sys/wait.h>

@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Context events, and the life of contexts.
-// Rules: facts.md, Synchronisation (cuCtxRecordEvent, cuCtxWaitEvent) and Semantics (reset).
+// Rules: CUDA Driver API, cuCtxRecordEvent and cuCtxWaitEvent;
+// docs/measurements/2026-11-22-h200-driver-facts.txt; reset: measured.
 #include "fixture.h"
 
 #include <thread>
@@ -222,7 +224,7 @@ TEST_F(Contexts, AStickyErrorStays) {
   EXPECT_EQ(cuMemFree(0), CUDA_ERROR_LAUNCH_FAILED);
   EXPECT_EQ(cuCtxSynchronize(), CUDA_ERROR_LAUNCH_FAILED);
   EXPECT_EQ(cuCtxRecordEvent(context, nullptr), CUDA_ERROR_LAUNCH_FAILED);
-  // These answer all the same (measured with the H200 of facts.md).
+  // These answer all the same (measured with an H200).
   unsigned type = 0;
   EXPECT_EQ(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p), CUDA_SUCCESS);
   CUdevice d = -1;

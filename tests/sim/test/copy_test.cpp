@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies and fills: when the host waits, and whose buffers may be touched when.
 // Rules: cuda.h, "API synchronization behavior".
 #include "fixture.h"

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everyone waits for everyone: found and named when host functions are part of the circle, and
-// never claimed while somebody could still make progress. Rule: design.md section 7.
+// never claimed while somebody could still make progress. Rule: tests/sim/README.md.
 #include "fixture.h"
 
 #include <atomic>

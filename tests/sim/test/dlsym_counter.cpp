@@ -1,7 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // Interposes dlsym, as cupool does, and counts the names of CUDA that are looked up. Sanitizers
 // look up names before they are ready, so this file is compiled without them and uses no library;
 // it is optimised so that the last call is a jump, because glibc resolves RTLD_NEXT by the return
-// address of the caller (facts.md, Reaching the program).
+// address of the caller (dlsym(3)).
 #include <dlfcn.h>
 
 extern "C" {

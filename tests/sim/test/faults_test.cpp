@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fault injection and call counts, which other tests rely on.
 #include "fixture.h"
 

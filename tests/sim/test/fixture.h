@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the simulator's own tests share: a fresh primary context for every test, the built-in
 // kernels, and memory that can be looked at from the host because device addresses are real.
 #pragma once

@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // The judge and agents that the owner's context knows nothing of: kernels and copies of another
-// device. Rules: contract 2 ("by whatever agent"), design.md section 4 (agents that the driver does
-// not order); facts.md, Semantics ("Two GPUs") and Synchronisation (cuCtxRecordEvent).
+// device. Rules: contract 2 (whatever agent the work is of); CUDA Driver API, cuCtxRecordEvent;
+// measured with two GPUs.
 #include "fixture.h"
 
 #include <cstring>

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // The judge: it must catch the obvious mapping and every single kind of fault, and must be silent
-// about programs that order their work. Rules: design.md sections 1, 4 (I1, I2) and 7.
+// about programs that order their work. Rules: contract 1 and 2, I1 and I2.
 #include "fixture.h"
 
 #include <cstring>

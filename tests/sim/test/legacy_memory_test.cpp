@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Legacy memory: who waits, what the errors are, how it is aligned and counted.
-// Rules: facts.md, Synchronisation and Semantics.
+// Rules: docs/measurements/2026-11-22-h200-driver-facts.txt (who waits); the rest measured with an
+// H200.
 #include "fixture.h"
 
 #include <cstring>
@@ -174,7 +176,7 @@ TEST_F(LegacyMemory, PinnedMemoryIsFreedAfterTheWork) {
   EXPECT_EQ(cuMemFreeHost(pinned), CUDA_ERROR_INVALID_VALUE);
   unsigned flags = 0;
   ASSERT_EQ(cuMemHostGetFlags(&flags, more), CUDA_SUCCESS);
-  EXPECT_NE(flags & CU_MEMHOSTALLOC_DEVICEMAP, 0u) << "facts.md: always mapped";
+  EXPECT_NE(flags & CU_MEMHOSTALLOC_DEVICEMAP, 0u) << "all of it is mapped";
 }
 
 TEST_F(LegacyMemory, RegisteredMemoryIsKnown) {

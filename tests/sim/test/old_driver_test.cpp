@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The variants that stand for older drivers: what they must not have.
 #include <cuda.h>
 #include <dlfcn.h>

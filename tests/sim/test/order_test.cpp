@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Order between streams, and the lateness of the late mode.
-// Rules: facts.md, Synchronisation.
+// Rules: CUDA Driver API, Stream synchronization behavior.
 #include "fixture.h"
 
 #include <thread>

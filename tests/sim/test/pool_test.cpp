@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream-ordered pools: reuse, growth, limits and what cuMemFree does to their pointers.
-// Rules: facts.md, Synchronisation, Times and Semantics; cuda.h, CU_MEMPOOL_ATTR_REUSE_*.
+// Rules: CUDA Programming Guide, Stream Ordered Memory Allocator; cuda.h, CU_MEMPOOL_ATTR_REUSE_*;
+// growth: docs/measurements/2026-11-22-h200-driver-facts.txt.
 #include "fixture.h"
 
 #include <vector>

@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver in the life of a process: fork, exit, no device, what is written at the end.
 // Rules: contract 11 and I6; after exit handlers and in a forked child nothing works and nothing
-// hangs (measured with the H200 of facts.md: error 4 and error 3).
+// hangs (measured with an H200: error 4 and error 3).
 #include "fixture.h"
 
 #include <sys/wait.h>

@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // The substitute runtime, shared and static: built twice. It must reach the driver as the genuine
 // one does, and treat errors and initialisation like it.
-// Rules: facts.md, Reaching the program and Semantics.
+// Rules: what was measured of libcudart 13.0.
 #include <cuda_runtime_api.h>
 #include <cupool_sim.h>
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // After an error of the device: what the calls of the context answer, what becomes of its pending
 // work, and what the judge may still conclude. Rules: invariant I7; cuda.h,
 // CUDA_ERROR_LAUNCH_FAILED and CUDA_ERROR_ILLEGAL_ADDRESS ("any further CUDA work will return the

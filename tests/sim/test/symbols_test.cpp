@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the driver's functions are found.
-// Rules: facts.md, Reaching the program; the answers were compared with driver 580, name by name.
+// Rules: CUDA Driver API, cuGetProcAddress; the answers were compared with driver 580, name by
+// name.
 #include "fixture.h"
 
 #include <dlfcn.h>

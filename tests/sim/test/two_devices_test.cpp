@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several devices and access between them.
-// Rules: facts.md, Semantics ("Two GPUs").
+// Rules: measured with two GPUs.
 #include "fixture.h"
 
 namespace cupool::sim::test {
@@ -120,6 +121,18 @@ TEST_F(TwoDevices, FreeDoesNotWaitForTheOtherDevice) {
   ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
   ASSERT_EQ(cuMemFree(mine), CUDA_SUCCESS);
   EXPECT_EQ(word(p), 0u);
+}
+
+// What a stream has pending reaches the memory that it frees, though it is another device's.
+TEST_F(TwoDevices, MemoryIsThereUntilItsFreeInTheOthersStream) {
+  const CUdeviceptr p = theirs();
+  const CUdeviceptr mine = alloc(4);
+  ASSERT_EQ(cuCtxEnablePeerAccess(second, 0), CUDA_SUCCESS);
+  ASSERT_EQ(stamp(nullptr, p, 1, 3), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemcpyDtoDAsync(mine, p, 4, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemFreeAsync(p, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(word(mine), 3u);
 }
 
 // "An event of one device cannot be recorded on a stream of another."

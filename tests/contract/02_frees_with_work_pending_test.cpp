@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Contract 2: a free with GPU work pending waits neither for what the program has waited for itself
+// nor for more than it has to, and what cupool does with a stream harms nobody.
+#include "harness.h"
+
+namespace preload {
+namespace {
+
+// Contract 2: the program has waited for its copies itself, so no free asks for them, and each
+// shares its fence with others.
+TEST(PendingWork, FreesAfterTheProgramsOwnWaitAskTheDriverNothing) {
+  for (const char* kind : {"shared", "static"}) {
+    SCOPED_TRACE(kind);
+    const ScratchFolder folder;
+    const std::string calls = folder.path() + "/calls";
+    expect_same(std::string("probe_runtime_") + kind + " copies=400", 0, 1,
+                {{"CUPOOL_SIM_CALLS", calls}});
+    std::map<std::string, uint64_t> count = calls_in(calls);
+    EXPECT_EQ(count["cuMemcpyDtoHAsync_v2"] + count["cuMemcpyAsync"], 400u);
+    EXPECT_EQ(count["cuEventRecord"], 400u);
+    EXPECT_LT(count["cuCtxRecordEvent"], 40u);
+    EXPECT_LT(count["cuEventQuery"], 80u);
+  }
+}
+
+// The program's own wait for the legacy stream is one for the whole context, and its frees need no
+// fence; but for non-blocking streams, which it does not wait for.
+TEST(PendingWork, FreesBeforeAWaitForTheLegacyStreamNeedNoFence) {
+  for (const char* kind : {"shared", "static"}) {
+    for (const char* other : {"none", "blocking", "non_blocking"}) {
+      SCOPED_TRACE(std::string(kind) + ", " + other);
+      const ScratchFolder folder;
+      const std::string calls = folder.path() + "/calls";
+      expect_same(std::string("probe_runtime_") + kind + " legacy=400 other=" + other, 0, 1,
+                  {{"CUPOOL_SIM_CALLS", calls}});
+      const uint64_t fences = calls_in(calls)["cuCtxRecordEvent"];
+      if (std::string(other) == "non_blocking") {
+        EXPECT_GT(fences, 10u);
+      } else {
+        EXPECT_LT(fences, 5u) << "in the beginning, before there are blocks enough";
+      }
+    }
+  }
+}
+
+// Contract 2: what cupool does with a stream after the driver's call is done before another thread
+// destroys it, in the first use of the GPU as well.
+TEST(PendingWork, AStreamMayBeDestroyedWhenItsCallbackIsSeen) {
+  expect_same("probe_callback", 0, 1,
+              {{"CUPOOL_SIM_MODE", "early"}, {"CUPOOL_SIM_RETURN_MS", "50"}});
+}
+
+}  // namespace
+}  // namespace preload

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Contract 2, the host's side: for which host memory a free waits, and until when.
+#include "harness.h"
+
+namespace preload {
+namespace {
+
+const Environment kRealTime{{"CUPOOL_SIM_MODE", "timed"}, {"CUPOOL_POOL_START", "first"}};
+
+// Contract 2. The driver waits in every free; cupool while it has to.
+TEST(HostSide, ADevicePointerInsidePageLockedMemoryGoesWithIt) {
+  const PreloadedRun result = run_preloaded("probe_host_side case=interior", kRealTime);
+  EXPECT_EQ(result.process.out, "before=0\nallocated while=1 after=0\nregistered while=1 after=0\n")
+      << result.describe();
+}
+
+// I4. The mutation waits-with-lock is caught by this (tests/property/CMakeLists.txt).
+TEST(HostSide, AFreeThatWaitsHoldsUpNoCapture) {
+  for (const char* mode : {"auto", "sync"}) {
+    const PreloadedRun result =
+        run_preloaded("probe_host_side case=beside",
+                      {{"CUPOOL_FREE_MODE", mode}, {"CUPOOL_POOL_START", "first"}});
+    EXPECT_EQ(result.process.out, "done\n") << mode << result.describe();
+  }
+}
+
+TEST(HostSide, ReachableMemoryGoesWithItsContext) {
+  const PreloadedRun result = run_preloaded("probe_host_side case=contexts", kRealTime);
+  EXPECT_EQ(result.process.out, "while=1 after=0\n") << result.describe();
+}
+
+TEST(HostSide, ManyManagedBlocksGoOneByOne) {
+  const PreloadedRun result = run_preloaded("probe_host_side case=managed", kRealTime);
+  EXPECT_EQ(result.process.out, "while=1 after=0\n") << result.describe();
+}
+
+// Contract 2: what takes device memory may be given page-locked memory.
+TEST(HostSide, WhatIsAimedAtPageLockedMemoryIsThereAfterAFree) {
+  for (const char* stream : {"explicit", "per_thread"}) {
+    SCOPED_TRACE(stream);
+    const PreloadedRun result =
+        expect_same(std::string("probe_host_side case=aimed stream=") + stream, 0, 1, kRealTime);
+    const std::vector<std::string> lines = lines_of(result.process.out);
+    EXPECT_EQ(lines.size(), 18u);
+    for (const std::string& line : lines) EXPECT_TRUE(contains(line, "=0 there=1")) << line;
+  }
+}
+
+TEST(HostSide, WorkOnDeviceMemoryAloneHoldsUpNoFree) {
+  const PreloadedRun result = run_preloaded("probe_host_side case=unaimed", kRealTime);
+  EXPECT_EQ(result.process.out, "waits=0\n") << result.describe();
+}
+
+}  // namespace
+}  // namespace preload

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Contract 11: threads that come and go, and libraries that the program loads and unloads, by every
+// runtime and by routes that pass us by.
+#include "harness.h"
+
+namespace preload {
+namespace {
+
+TEST(Threads, TenThousandGrowNothing) {
+  // A sanitizer's own memory grows.
+  const std::string allowed = tested_build().has_memory_sanitizer() ? " allowed_kib=1000000" : "";
+  const uint64_t threads = tested_build().has_thread_sanitizer() ? 2'000 : 10'000;
+  const PreloadedRun result =
+      expect_same("probe_life_threads threads=" + std::to_string(threads) + allowed);
+  EXPECT_NE(result.process.out.find("streams grown no"), std::string::npos) << result.describe();
+  EXPECT_NE(result.process.out.find("memory grown no"), std::string::npos) << result.describe();
+  EXPECT_EQ(result.counter("malloc_calls_total"), 2 * threads);
+}
+
+class Unloading : public testing::TestWithParam<const char*> {};
+
+TEST_P(Unloading, OfTheLibraryThatAllocatedLosesNothing) {
+  const PreloadedRun result = expect_same(std::string("probe_life_load mode=unload ") + GetParam());
+  EXPECT_EQ(result.counter("malloc_calls_total"), 6u);
+  EXPECT_EQ(result.counter("free_calls_total"), 6u);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Unloading,
+                         testing::Values("first=static", "first=shared", "first=driver",
+                                         "first=static second=shared", "first=shared second=driver",
+                                         "first=driver second=static"),
+                         [](const auto& row) { return name_of(row.param); });
+
+// Threads, handlers of exit and fork, and blocks outlive the handle that a program had of us.
+class Closing : public testing::TestWithParam<const char*> {};
+
+TEST_P(Closing, OfOurselvesEndsNothing) {
+  const std::string probe = std::string("probe_life_close library=") + library_path() + " mode=";
+  const PreloadedRun result = run_preloaded(probe + GetParam(), {{"LD_PRELOAD", ""},
+                                                                 {"CUPOOL_POOL_START", "first"},
+                                                                 {"CUPOOL_DECAY_MS", "4"},
+                                                                 {"CUPOOL_STATS_INTERVAL", "1"},
+                                                                 {"CUPOOL_STATS_SIGNAL", "USR1"}});
+  EXPECT_EQ(result.process.exit_code, 0) << result.describe();
+  EXPECT_EQ(result.process.err, "");
+  ASSERT_EQ(result.reports.size(), 1u) << result.describe();
+  expect_counts(result);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Closing, testing::Values("exit", "quick_exit", "fork", "again"),
+                         [](const auto& row) { return name_of(row.param); });
+
+// A plugin opened with RTLD_DEEPBIND binds to libc and the driver directly and passes us by. What
+// is allocated on one side may be freed on the other; we may find out, and say so once.
+class Crossing : public testing::TestWithParam<std::string> {};
+
+TEST_P(Crossing, ServesBothSidesRight) {
+  const std::string probe = "probe_life_load mode=cross " + GetParam();
+  if (const char* reason = reason_to_skip(probe)) GTEST_SKIP() << reason;
+  const PreloadedRun result = run_preloaded(probe);
+  EXPECT_EQ(result.process.exit_code, 0) << result.describe();
+  EXPECT_EQ(result.process.out, run_plain(probe).out);
+  const bool deep = probe.back() == '1';
+  const std::string warning = "memory of cupool was freed by a route that it does not see\n";
+  if (!deep || result.process.err.find(warning) == std::string::npos) {
+    EXPECT_EQ(result.process.err, "");
+  }
+  EXPECT_EQ(result.reports.size(), 1u);
+}
+
+std::vector<std::string> pairs_of_plugins() {
+  std::vector<std::string> pairs;
+  for (const char* deep : {"0", "1"}) {
+    for (const char* first : {"static", "shared", "driver"}) {
+      for (const char* second : {"static", "shared", "driver"}) {
+        if (std::string(first) == second) continue;  // one library, one way
+        pairs.push_back(std::string("first=") + first + " second=" + second + " deep=" + deep);
+      }
+    }
+  }
+  return pairs;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Crossing, testing::ValuesIn(pairs_of_plugins()),
+                         [](const auto& row) { return name_of(row.param); });
+
+// A failed look-up of a hooked name reads as without us.
+TEST(DlError, DoesNotNameUs) {
+  expect_same("probe_life_load mode=errors first=driver", 0, 0);
+  expect_same("probe_life_load mode=errors first=static", 0, 0);
+}
+
+}  // namespace
+}  // namespace preload

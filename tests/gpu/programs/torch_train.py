@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A PyTorch training loop without PyTorch's caching allocator, with fixed seeds.
+
+torch_train.py [steps] [count]: prints the final loss with full precision and the milliseconds per
+step. With "count" the run is profiled, to learn from CUPTI how often cudaMalloc and cudaFree are
+called: a count that owes nothing to cupool (run it without the preload; under it, calls that cupool
+serves never reach the runtime library).
+"""
+import os
+import sys
+import time
+
+os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+import torch  # noqa: E402  (the variables above must be set first)
+from torch import nn  # noqa: E402
+
+STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 60
+COUNT = "count" in sys.argv
+WARM_UP = 10
+
+
+class Block(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels),
+        )
+
+    def forward(self, x):
+        return torch.relu(x + self.body(x))
+
+
+def network():
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(),
+        *[Block(64) for _ in range(6)],
+        nn.AvgPool2d(8), nn.Flatten(),
+        nn.Linear(64 * 16, 512), nn.ReLU(), nn.Linear(512, 100),
+    )
+
+
+def train(steps):
+    torch.manual_seed(1234)
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    model = network().cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    loss_function = nn.CrossEntropyLoss()
+    generator = torch.Generator().manual_seed(99)
+    images = torch.randn(64, 3, 32, 32, generator=generator)
+    labels = torch.randint(0, 100, (64,), generator=generator)
+    begin = time.perf_counter()
+    for i in range(steps):
+        if i == WARM_UP:
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+        # A fresh batch each step, copied as a data loader's would be.
+        x = (images + 0.01 * i).cuda()
+        y = ((labels + i) % 100).cuda()
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_function(model(x), y)
+        loss.backward()
+        optimizer.step()
+    torch.cuda.synchronize()
+    milliseconds = (time.perf_counter() - begin) * 1e3 / max(1, steps - WARM_UP)
+    return loss.item(), milliseconds
+
+
+def main():
+    if not COUNT:
+        loss, milliseconds = train(STEPS)
+        print(f"result loss={loss!r}")
+        print(f"time ms_per_step={milliseconds:.4f}")
+        return
+    from torch.profiler import ProfilerActivity, profile
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiler:
+        loss, _ = train(STEPS)
+    calls = {}
+    for event in profiler.key_averages():
+        calls[event.key] = calls.get(event.key, 0) + event.count
+    print(f"result loss={loss!r}")
+    print(f"counts mallocs={calls.get('cudaMalloc', 0)} frees={calls.get('cudaFree', 0)}")
+
+
+main()

@@ -1,0 +1,273 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The proof and the figures of ordered frees on a real GPU.
+
+Runs each program without cupool ("legacy"), with CUPOOL_FREE_MODE=auto, ordered and sync, and with
+an engine made wrong on purpose (the obvious mapping), side by side in one session. Writes
+environment.txt, raw.csv, table.md and log.txt into the output folder; exits non-zero if a required
+property does not hold. Usually started by run_ordered.sh.
+"""
+import os
+import statistics
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from common.alternating import alternating, torch_runs  # noqa: E402  (the path must be set first)
+from common.machine import (argument_parser, built, parse_arguments, python,  # noqa: E402
+                            write_environment)
+from common.session import (LEGACY_COVERS_ALL, MIB, OBVIOUS, VARIANTS, WRONG, Session,  # noqa: E402
+                            spread)
+
+FOOTPRINT_FACTOR = 1.15
+FOOTPRINT_BYTES = 32 * MIB
+
+
+def stress(session):
+    program = built("ordered_stress")
+
+    def command(seed, pairs, limit_ms, captures):
+        return [program, f"seed={session.options.seed + seed}", f"pairs={pairs}",
+                f"limit_ms={limit_ms}", f"captures={captures}"]
+
+    def command_of(variant, *arguments):
+        more = {"blocking": ["only_blocking=1", "legacy_waits=5"], LEGACY_COVERS_ALL: ["legacy_waits=20"]}
+        return command(*arguments) + more.get(variant, [])
+
+    # The program must be legal without us first; if this driver refuses a kind of capture, with fewer.
+    captures, legacy = 0, None
+    for captures in (2, 1, 0):
+        legacy = session.run("ordered_stress", command(0, 1000000, 6000, captures), "legacy", 30,
+                             may_fail=True)
+        if legacy.code == 0:
+            break
+    session.require("the program is right without cupool", legacy.code == 0, f"exit {legacy.code}",
+                    "exit 0")
+    session.require("all kinds of capture run without cupool", captures == 2, f"captures={captures}",
+                    "captures=2")
+    runs = {"legacy": legacy}
+    plan = {"auto": (1, 1000000, 45000), "auto-64M": (2, 150000, 12000), "ordered": (3, 300000, 20000),
+            "blocking": (6, 200000, 12000), "sync": (4, 100000, 6000), OBVIOUS: (5, 100000, 6000),
+            LEGACY_COVERS_ALL: (7, 100000, 8000)}
+    for variant, (seed, pairs, limit_ms) in plan.items():
+        runs[variant] = session.run("ordered_stress",
+                                    command_of(variant, seed, pairs, limit_ms, captures), variant,
+                                    limit_ms / 1e3 + 20, may_fail=variant in WRONG)
+    total = 0
+    for variant, run in runs.items():
+        foreign = run.values.get("foreign_words")
+        if variant in WRONG:
+            session.require(f"the check sees {variant}", bool(foreign),
+                            f"{foreign} foreign words, exit {run.code}", "> 0")
+            continue
+        session.require(f"no foreign word, {variant}", foreign == 0, f"{foreign}", "0")
+        if variant != "legacy":
+            total += int(run.values.get("pairs", 0))
+            session.require(f"no capture lost, {variant}", run.values.get("captures_lost") == 0,
+                            f"{run.values.get('captures_lost')} of {run.values.get('graphs')}", "0")
+        if variant != "ordered":
+            session.require(f"copies read after the free are right, {variant}",
+                            run.values.get("host_wrong") == 0,
+                            f"{run.values.get('host_wrong')} wrong of "
+                            f"{run.values.get('host_samples')}", "0")
+    session.require("malloc/free pairs under cupool", total >= 1000000, total, ">= 1000000")
+    keys = ("pairs", "ms", "pairs_per_second", "foreign_words", "graphs", "captures_lost",
+            "streams_destroyed", "handed_over", "host_samples", "host_wrong")
+    session.table("Random programs", ["variant", *keys, "fences", "frees not waiting", "peak retired MiB"],
+                  [[variant, *[f"{run.values[k]:.0f}" if k in run.values else "-" for k in keys],
+                    run.counter("fences_total"), run.counter("frees_unwaited_busy_total"),
+                    f"{run.peak('retired_bytes') / MIB:.0f}"] for variant, run in runs.items()])
+
+
+def micro(session):
+    shapes = ((1, 4), (4, 2), (8, 4))
+    repeated = ("legacy", "auto", "ordered")
+    rows, obvious_foreign = [], 0
+    for threads, streams in shapes:
+        shape = f"{threads} x {streams}"
+        command = [built("kernel_then_free"), f"threads={threads}", f"streams={streams}"]
+        times, first, foreign = {}, {}, {}
+        for i in range(3):
+            order = repeated if i % 2 == 0 else tuple(reversed(repeated))
+            for variant in order + (("sync", "auto-64M", OBVIOUS) if i == 0 else ()):
+                run = session.run(f"kernel_then_free {shape}", command, variant, 20, index=i,
+                                  may_fail=variant == OBVIOUS)
+                words = run.values.get("foreign_words")
+                foreign[variant] = max(foreign.get(variant, 0), words if words is not None else -1)
+                if "total_ms" in run.values:
+                    times.setdefault(variant, []).append(run.values["total_ms"])
+                    first.setdefault(variant, []).append(run.values["first_ms"])
+                if words is None and variant != OBVIOUS:
+                    foreign[variant] = float("nan")  # never equal to 0
+        obvious_foreign += max(0, foreign[OBVIOUS])
+        for variant in foreign:
+            ratio = "-"
+            if times.get("legacy") and times.get(variant):
+                ratio = statistics.median(times["legacy"]) / statistics.median(times[variant])
+                if variant == "auto" and threads > 1:
+                    session.require(f"faster than legacy, {shape}", ratio >= 12, f"{ratio:.1f} times",
+                                    ">= 12 times")
+                ratio = f"{ratio:.1f}"
+            if variant != OBVIOUS:
+                session.require(f"no foreign word, {shape}, {variant}", foreign[variant] == 0,
+                                foreign[variant], "0")
+            rows.append([shape, variant, spread(times.get(variant, [])), spread(first.get(variant, [])),
+                         ratio, f"{foreign[variant]:.0f}"])
+    session.require("the check sees the obvious mapping", obvious_foreign > 0,
+                    f"{obvious_foreign:.0f} foreign words", "> 0")
+    session.table("Kernel then cudaFree, non-blocking streams (threads x streams, 400 iterations each)",
+                  ["shape", "variant", "ms: median (min–max)", "first pass, ms", "legacy / this",
+                   "foreign words"], rows)
+    # The older loop of the same kind: six launches an iteration, two blocks.
+    rows = []
+    for threads, streams in shapes:
+        command = [built("legacy_loop_static"), f"threads={threads}", f"streams={streams}"]
+        for variant in ("legacy", "auto"):
+            run = session.run(f"legacy_loop {threads} x {streams}", command, variant, 20)
+            rows.append([f"{threads} x {streams}", variant,
+                         f"{run.values.get('ms_per_iteration', 0) * 400:.1f}",
+                         f"{run.values.get('wrong_words', -1):.0f}"])
+    session.table("legacy_loop", ["shape", "variant", "ms", "foreign words"], rows)
+
+
+def reliance(session):
+    variants = ("legacy", "auto", "sync", "ordered")
+    runs = {v: session.run("host_reliance", [built("host_reliance")], v, 45) for v in variants}
+    names = list(runs["legacy"].cases)
+    session.require("all cases ran", len(names) == 10, f"{len(names)}", "10")
+    for name in names:
+        base = runs["legacy"].cases[name]
+        if base != 0:
+            # What legacy CUDA itself does not promise cannot be asked of cupool.
+            session.require(f"{name}, legacy", False, base, "0 (then nothing is asked of cupool)")
+            continue
+        for variant in ("auto", "sync"):
+            if name == "zero_copy_unasked" and variant == "auto":
+                continue  # pinned memory used through the host's pointer cannot be told apart
+            wrong = runs[variant].cases.get(name)
+            session.require(f"{name}, {variant}", wrong == 0, wrong, "0")
+    for name in ("refilled_source", "read_result", "aimed_copy", "aimed_fill", "stream_write"):
+        wrong = runs["ordered"].cases.get(name, 0)
+        session.require(f"{name} differs with ordered: the test sees", wrong > 0, wrong, "> 0")
+    session.table("Host memory touched right after cudaFree: wrong rounds",
+                  ["case", *variants],
+                  [[name, *[runs[v].cases.get(name, "-") for v in variants]] for name in names])
+
+
+def overlap(session):
+    rows = []
+    for variant in ("legacy", "auto", "ordered", "sync"):
+        run = session.run("overlap", [built("overlap")], variant, 20)
+        for name in ("one_thread", "two_threads"):
+            ratio = run.values.get(f"{name}_ratio")
+            rows.append([variant, name, *[run.values.get(f"{name}_{key}", "-")
+                                          for key in ("plain_ms", "frees_ms")], ratio])
+            if variant in ("auto", "ordered"):
+                plain = run.values.get(f"{name}_plain_ms", 1e9)
+                session.require(f"streams overlap at all, {name}, {variant}", plain < 30,
+                                f"{plain:.1f} ms", "< 30 ms (one alone: 20)")
+                session.require(f"streams overlap with frees, {name}, {variant}",
+                                ratio is not None and ratio <= 1.05, ratio, "<= 1.05")
+    session.table("Two streams that overlap", ["variant", "program", "no frees, ms", "with frees, ms",
+                                               "ratio"], rows)
+
+
+def pending_allowed(run, variant):
+    """CUPOOL_MAX_PENDING of a run in bytes; its report knows the default, a share of the device."""
+    text = VARIANTS[variant].get("CUPOOL_MAX_PENDING") or run.setting("CUPOOL_MAX_PENDING")
+    if text is None:
+        raise ValueError("a report without CUPOOL_MAX_PENDING")
+    if text.endswith("%"):
+        return float(text[:-1]) / 100 * run.memory_total
+    factors = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+    text = text.upper().removesuffix("B").removesuffix("I")
+    return float(text[:-1]) * factors[text[-1]] if text[-1:] in factors else float(text)
+
+
+def footprint(session):
+    # Long enough for a sample each millisecond to meet the peak of programs that repeat themselves.
+    programs = {
+        "legacy_loop": [built("legacy_loop_static"), "iterations=1500"],
+        "thrust": [built("thrust_loop"), "iterations=2500"],
+        "cupy": python("programs/cupy_loop.py", "400"),
+        "torch": python("programs/torch_train.py", "40"),
+    }
+    rows = []
+    for name, command in programs.items():
+        legacy = None
+        for variant in ("legacy", "auto", "auto-64M"):
+            run = session.run(name, command, variant, 60, memory=True)
+            reported = run.report is not None or variant == "legacy"
+            if run.code != 0 or not run.memory or not reported:
+                session.require(f"footprint of {name}, {variant}", False,
+                                f"exit {run.code}, report {reported}", "measured")
+                continue
+            if variant == "legacy":
+                legacy = run.memory
+                rows.append([name, variant, f"{run.memory / MIB:.0f}", "-", "-", "-", "-",
+                             run.memory_samples])
+                continue
+            if legacy is None:
+                continue
+            bound = FOOTPRINT_FACTOR * legacy + FOOTPRINT_BYTES + pending_allowed(run, variant)
+            session.require(f"footprint of {name}, {variant}", run.memory <= bound,
+                            f"{run.memory / MIB:.0f} MiB", f"<= {bound / MIB:.0f} MiB")
+            rows.append([name, variant, f"{run.memory / MIB:.0f}", f"{run.memory / legacy:.2f}",
+                         f"{bound / MIB:.0f}", f"{run.peak('retired_bytes') / MIB:.0f}",
+                         f"{run.peak('device_bytes') / MIB:.0f}", run.memory_samples])
+    session.table("Peak device memory above the idle device's, context and modules included (MiB)",
+                  ["program", "variant", "peak", "ratio to legacy",
+                   "bound: 1.15 x legacy + 32 + pending allowed", "peak retired",
+                   "peak that the program held", "samples"], rows)
+
+
+def programs(session):
+    rows = []
+
+    def judge(name, unit, times, results, base, goals):
+        one = set().union(*results.values())
+        session.require(f"{name}: the same results", len(one) == 1, f"{len(one)} kinds", "1 kind")
+        for label, values in times.items():
+            ratio = "-"
+            if values and times[base]:
+                ratio = statistics.median(values) / statistics.median(times[base])
+            rows.append([name, label, f"{len(values)}", spread(values, f" {unit}"),
+                         ratio if ratio == "-" else f"{ratio:.3f}"])
+            if label in goals:
+                session.require(f"{name}, {label}: time to that of {base}",
+                                ratio != "-" and ratio <= goals[label],
+                                ratio if ratio == "-" else f"{ratio:.3f}", f"<= {goals[label]:.3f}")
+
+    times, results = alternating(
+        session, "thrust", {"legacy": ("legacy", [built("thrust_loop")], None),
+                            "cupool": ("auto", [built("thrust_loop")], None)}, "us_per_iteration", 20)
+    judge("thrust", "us", times, results, "legacy", {"cupool": 1 / 2.4})
+    times, results = alternating(
+        session, "cupy", {"own pool": ("legacy", python("programs/cupy_loop.py", "200", "pool"), None),
+                          "cupool": ("auto", python("programs/cupy_loop.py", "200", "plain"), None)},
+        "us_per_step", 30)
+    judge("cupy", "us", times, results, "own pool", {"cupool": 1.03})
+    times, results = torch_runs(session)
+    judge("torch", "ms", times, results, "own allocator",
+          {"cupool": 1.05, "cupool, 64M pending": 1.10})
+    session.table("Whole programs, alternating runs", ["program", "variant", "runs",
+                                                       "median (min–max)", "ratio"], rows)
+
+
+SECTIONS = {f.__name__: f for f in (stress, micro, reliance, overlap, footprint, programs)}
+
+
+def main():
+    parser = argument_parser(__doc__, budget=440)
+    parser.add_argument("sections", nargs="*", help=f"of {' '.join(SECTIONS)} (default: all)")
+    parser.add_argument("--seed", type=int, default=1, help="of the random programs")
+    parser.add_argument("--rounds", type=int, default=7, help="of whole programs (default 7)")
+    options = parse_arguments(parser, SECTIONS)
+    write_environment(options)
+    session = Session(options)
+    if not os.path.exists(built("libcupool_mutable.so")):
+        session.require("the wrong engine is there", False, "no .gpu/libcupool_mutable.so", "built")
+    return 0 if session.run_sections(SECTIONS) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cache of quiet blocks.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <set>
+
+#include "engine/block/block_cache.h"
+
+namespace cupool::engine {
+namespace {
+
+class BlockCacheTest : public testing::Test {
+ protected:
+  Block* block(std::uint64_t capacity) {
+    Block& made = blocks_.emplace_back();
+    made.address = next_address_ += capacity;
+    made.capacity = capacity;
+    made.state.store(BlockState::cached);
+    return &made;
+  }
+  void put(std::uint64_t capacity) {
+    BlockList list;
+    list.push(block(capacity));
+    cache_.put(list);
+  }
+  std::deque<Block> blocks_;
+  CUdeviceptr next_address_ = 1ull << 30;
+  BlockCache cache_;
+};
+
+TEST_F(BlockCacheTest, SmallRequestsGetExactlyTheirClass) {
+  put(1024);
+  EXPECT_EQ(cache_.take(512), nullptr);
+  EXPECT_EQ(cache_.take(1536), nullptr);
+  Block* taken = cache_.take(1024);
+  ASSERT_NE(taken, nullptr);
+  EXPECT_EQ(taken->capacity, 1024u);
+  EXPECT_EQ(cache_.take(1024), nullptr) << "a block is handed out once";
+  EXPECT_EQ(cache_.bytes(), 0u);
+}
+
+// Small blocks are given and taken in chains.
+TEST_F(BlockCacheTest, EveryBlockComesBackOnceWhateverIsTakenAtATime) {
+  constexpr std::uint64_t kSize = 1024;
+  for (const std::size_t most : {std::size_t{0}, std::size_t{1}, std::size_t{5}, std::size_t{127},
+                                 std::size_t{128}, std::size_t{1000}}) {
+    std::set<Block*> put_in;
+    for (const int length : {1, 300, 2, 128, 129, 3}) {
+      BlockList list;
+      for (int i = 0; i < length; ++i) list.push(block(kSize));
+      list.push(block(2 * kSize));  // ends a chain
+      for (Block* each = list.head; each != nullptr; each = each->next) {
+        if (each->capacity == kSize) put_in.insert(each);
+      }
+      cache_.put(list);
+      EXPECT_TRUE(list.empty());
+    }
+    while (!put_in.empty()) {
+      BlockList more;
+      Block* first = cache_.take(kSize, most, ~0ull, &more);
+      ASSERT_NE(first, nullptr);
+      EXPECT_EQ(more.count, std::min(most, put_in.size() - 1));
+      EXPECT_EQ(more.bytes, more.count * kSize);
+      more.push(first);
+      while (Block* each = more.pop()) ASSERT_EQ(put_in.erase(each), 1u);
+    }
+    EXPECT_EQ(cache_.take(kSize), nullptr);
+    for (int i = 0; i < 6; ++i) ASSERT_NE(cache_.take(2 * kSize), nullptr);
+    EXPECT_EQ(cache_.bytes(), 0u);
+    EXPECT_FALSE(cache_.may_have(kSize));
+  }
+}
+
+TEST_F(BlockCacheTest, NoMoreBytesAreTakenThanAskedButOneBlock) {
+  BlockList list;
+  for (int i = 0; i < 10; ++i) list.push(block(1024));
+  cache_.put(list);
+  BlockList more;
+  EXPECT_NE(cache_.take(1024, 100, 4096, &more), nullptr);
+  EXPECT_EQ(more.count, 3u);
+  BlockList none;
+  EXPECT_NE(cache_.take(1024, 100, 100, &none), nullptr);
+  EXPECT_TRUE(none.empty());
+  EXPECT_EQ(cache_.bytes(), 5u * 1024);
+}
+
+TEST_F(BlockCacheTest, LargeRequestsGetTheBestFitWithinAnEighth) {
+  put(64ull << 20);
+  put(34ull << 20);
+  put(36ull << 20);
+  Block* taken = cache_.take(32ull << 20);
+  ASSERT_NE(taken, nullptr);
+  EXPECT_EQ(taken->capacity, 34ull << 20);
+  taken = cache_.take(32ull << 20);
+  ASSERT_NE(taken, nullptr);
+  EXPECT_EQ(taken->capacity, 36ull << 20);
+  EXPECT_EQ(cache_.take(32ull << 20), nullptr) << "64 MiB for 32 would waste half";
+}
+
+// Decay: so many blocks of a class as have lain idle for all of the last steps are not needed.
+TEST_F(BlockCacheTest, WhatHasLainIdleForAllStepsIsUnneeded) {
+  for (const std::uint64_t capacity : {std::uint64_t{1024}, std::uint64_t{4} << 20}) {
+    for (int i = 0; i < 5; ++i) put(capacity);
+    cache_.end_decay_step();
+    for (std::size_t step = 1; step < BlockCache::kDecaySteps; ++step) {
+      EXPECT_TRUE(cache_.evict_unneeded(UINT64_MAX).empty()) << "not for all of them yet";
+      // Two are needed in one of the steps, though they are there at its beginning and end.
+      if (step == 2) {
+        BlockList taken;
+        for (int i = 0; i < 2; ++i) taken.push(cache_.take(capacity));
+        cache_.put(taken);
+      }
+      cache_.end_decay_step();
+    }
+    EXPECT_EQ(cache_.evict_unneeded(1).count, 1u) << "no more than was asked for";
+    EXPECT_EQ(cache_.evict_unneeded(UINT64_MAX).count, 2u);
+    EXPECT_TRUE(cache_.evict_unneeded(UINT64_MAX).empty());
+    for (std::size_t step = 0; step < BlockCache::kDecaySteps; ++step) cache_.end_decay_step();
+    EXPECT_EQ(cache_.evict_unneeded(UINT64_MAX).count, 2u) << "and then nobody did";
+    EXPECT_EQ(cache_.bytes(), 0u);
+  }
+}
+
+TEST_F(BlockCacheTest, BeforeGrowthTheSmallestBlockThatFitsGoesBack) {
+  put(8ull << 20);
+  put(64ull << 20);
+  put(128ull << 20);
+  BlockList evicted = cache_.evict_for(32ull << 20);
+  ASSERT_EQ(evicted.count, 1u);
+  EXPECT_EQ(evicted.bytes, 64ull << 20);
+}
+
+TEST_F(BlockCacheTest, BeforeGrowthBlocksOfTheRequestsSizeGoBackWhereNoneFits) {
+  for (int i = 0; i < 10; ++i) put(8ull << 20);
+  BlockList evicted = cache_.evict_for(32ull << 20);
+  EXPECT_EQ(evicted.bytes, 32ull << 20);
+  EXPECT_EQ(cache_.bytes(), 48ull << 20);
+}
+
+TEST_F(BlockCacheTest, EvictToKeepsNoMoreThanAsked) {
+  put(4ull << 20);
+  for (int i = 0; i < 100; ++i) put(4096);
+  BlockList evicted = cache_.evict_to(10 * 4096);
+  EXPECT_EQ(cache_.bytes(), 10u * 4096);
+  EXPECT_EQ(evicted.bytes, (4ull << 20) + 90 * 4096);
+  evicted = cache_.evict_to(0);
+  EXPECT_EQ(cache_.bytes(), 0u);
+  EXPECT_EQ(evicted.count, 10u);
+}
+
+}  // namespace
+}  // namespace cupool::engine

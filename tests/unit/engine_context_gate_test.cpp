@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+// The end of a context beside other threads (contract 10 and 11, I8): who is inside is waited for,
+// who comes waits until it is decided, and nothing of the old life is in the new one.
+#include "engine/context/context_gate.h"
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "engine/serve/retire.h"
+#include "engine_fast_path_fixture.h"
+
+namespace cupool::engine {
+namespace {
+
+constexpr std::uint64_t kBlockBytes = 4096;
+constexpr std::uint64_t kMomentNs = 5'000'000;
+
+// As the driver would for one thread more.
+class ContextGateTest : public FastPathTest {
+ protected:
+  template <typename Ends>
+  void end(const Ends& ends) {
+    allocator_->endings().end(
+        context_, [] { return CUDA_SUCCESS; }, [&](CUresult) { return ends(); });
+  }
+  void end() {
+    end([] { return true; });
+  }
+  static void pause() { std::this_thread::sleep_for(std::chrono::milliseconds(5)); }
+};
+
+TEST_F(ContextGateTest, TheEndWaitsForWhoeverIsInside) {
+  std::atomic<bool> ended{false};
+  std::thread other;
+  {
+    const ContextVisit visit(*context_);
+    ASSERT_TRUE(visit);
+    other = std::thread([&] {
+      end();
+      ended = true;
+    });
+    while (!context_->gate().is_closed()) std::this_thread::yield();
+    pause();
+    EXPECT_FALSE(ended);
+    const ContextVisit nested(*context_);
+    EXPECT_TRUE(nested) << "the thread is inside already";
+  }
+  other.join();
+  EXPECT_TRUE(context_->gone());
+  EXPECT_FALSE(ContextVisit(*context_));
+}
+
+TEST_F(ContextGateTest, WhoComesMeanwhileWaitsForTheDecision) {
+  for (const bool ends : {false, true}) {
+    std::atomic<int> inside{-1};
+    std::thread other;
+    end([&] {
+      other = std::thread([&] { inside = ContextVisit(*context_) ? 1 : 0; });
+      pause();
+      EXPECT_EQ(inside, -1);
+      in_thread([&] { EXPECT_FALSE(ContextVisit(*context_, kMomentNs)) << "not for ever"; });
+      return ends;
+    });
+    other.join();
+    EXPECT_EQ(inside, ends ? 0 : 1);
+    EXPECT_EQ(context_->gone(), ends);
+  }
+}
+
+// Else two threads, each inside one and waiting at the other's gate, would keep both from ending.
+TEST_F(ContextGateTest, NobodyWaitsAtAGateWhoIsInsideAnotherOne) {
+  Context second(*driver_, reinterpret_cast<CUcontext>(~std::uintptr_t{0}), context_->device());
+  const ContextVisit visit(*context_);
+  EXPECT_TRUE(ContextVisit(second));
+  std::thread other([&] {
+    const ContextEnd ending(second);
+    EXPECT_TRUE(ending.alone());
+    in_thread([&] {
+      const ContextVisit first(*context_);
+      EXPECT_FALSE(ContextVisit(second));
+    });
+  });
+  other.join();
+}
+
+// A signal handler that interrupted a visit may call exit().
+TEST_F(ContextGateTest, AThreadThatIsInsideCanEndTheContextItself) {
+  const ContextVisit visit(*context_);
+  end();
+  EXPECT_TRUE(context_->gone());
+}
+
+// The driver gives the handle to the next context as soon as it has ended the last one.
+TEST_F(ContextGateTest, AHandleThatComesAgainIsTheNewContextsAlone) {
+  free_all(allocate_several(100, kBlockBytes));
+  std::thread other;
+  std::atomic<bool> found{false};
+  std::atomic<std::uint64_t> incarnation{0};
+  in_thread([&] { allocator_->registry().current(); });
+  end([&] {
+    other = std::thread([&] {
+      ContextRegistry::current_may_change();
+      incarnation = allocator_->registry().current()->incarnation();
+      found = true;
+    });
+    pause();
+    EXPECT_FALSE(found) << "it may be the old one";
+    return true;
+  });
+  other.join();
+  EXPECT_EQ(incarnation, 2u);
+  EXPECT_FALSE(context_->gone());
+  EXPECT_EQ(now(Gauge::held_bytes), 0);
+}
+
+// What the driver gives out of an ended context's memory may be there before the end is noted.
+TEST_F(ContextGateTest, ARecordOfTheEndedContextThatIsReplacedIsCountedWithIt) {
+  const CUdeviceptr address = allocate(kBlockBytes);
+  Context second(*driver_, reinterpret_cast<CUcontext>(~std::uintptr_t{0}), context_->device());
+  PointerMap map;
+  Block old_block;
+  Block new_block;
+  old_block.address = new_block.address = address;
+  old_block.context = context_;
+  new_block.context = &second;
+  add_block(map, &old_block);
+  {
+    const ContextEnd ending(*context_);
+    EXPECT_EQ(add_block(map, &new_block), nullptr);
+    EXPECT_EQ(map.find(address), &new_block);
+    const auto gone = map.extract([&](const Block& block) { return block.context == context_; });
+    ASSERT_EQ(gone.size(), 1u);
+    EXPECT_EQ(gone.front(), &old_block);
+  }
+  EXPECT_EQ(add_block(map, &old_block), &new_block) << "freed behind our back, in a living context";
+  free(address);
+}
+
+// Whatever was found out about the old one: events of it that were recorded, that none can be.
+TEST_F(ContextGateTest, ANewLifeRecordsAndReusesNoEventOfTheOldOne) {
+  static std::atomic<bool> refuses{false};
+  driver_->cuCtxRecordEvent = [](CUcontext context, CUevent event) {
+    return refuses ? CUDA_ERROR_UNKNOWN : test::fake::record(context, event);
+  };
+  gpu.work.store(Work::held);
+  pairs(100, kBlockBytes);
+  Ordering& ordering = context_->ordering();
+  const EpochNumber newest = ordering.newest();
+  ASSERT_NE(newest, kNoEpoch);
+  std::thread waiting([&] { ordering.wait(newest, nullptr, 200'000'000); });
+  pause();
+  refuses = true;
+  pairs(1000, kBlockBytes);
+  refuses = false;
+  const auto* const newest_old = test::fake::newest_event.load();
+  allocator_->endings().context_gone(*context_);
+  gpu.finish();
+  waiting.join();
+  context_ = allocator_->registry().current();
+  const std::uint64_t fences = gpu.recorded.load();
+  pairs(1000, kBlockBytes);
+  EXPECT_GT(gpu.recorded.load(), fences) << "fences again";
+  EXPECT_NE(test::fake::newest_event.load(), newest_old) << "by events of its own";
+  expect_identity();
+}
+
+// A thread that ends while its context ends: what it had is the context's.
+TEST_F(ContextGateTest, AThreadMayEndBesideItsContext) {
+  for (int life = 0; life < 20; ++life) {
+    std::atomic<bool> used{false};
+    std::thread other([&] {
+      context_ = allocator_->registry().current();
+      free_all(allocate_several(100, kBlockBytes));
+      used = true;
+    });
+    while (!used) std::this_thread::yield();
+    if (life % 2 == 1) pause();
+    end();
+    other.join();
+    EXPECT_EQ(context_->threads().caches().in_use(), 0u) << "its cache can be another thread's";
+    context_ = allocator_->registry().current();
+    EXPECT_EQ(now(Gauge::held_bytes), 0);
+    expect_identity();
+  }
+}
+
+// What a thread does not do costs nobody anything.
+TEST_F(ContextGateTest, OnlyCachesWithSomethingNewAreVisited) {
+  constexpr int kThreads = 50;
+  std::atomic<int> ready{0};
+  std::atomic<int> rounds{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 2; ++round) {
+        while (rounds < round) std::this_thread::yield();
+        pairs(10, kBlockBytes);
+        ++ready;
+      }
+      while (rounds < 2) std::this_thread::yield();
+    });
+  }
+  const auto visited = [&] {
+    int visits = 0;
+    context_->threads().caches().for_each_active([&](ThreadCache& cache) {
+      cache.tally.fold(context_->stats());
+      cache.join(context_->ordering().epochs());
+      ++visits;
+    });
+    return visits;
+  };
+  while (ready < kThreads) std::this_thread::yield();
+  EXPECT_EQ(visited(), kThreads);
+  EXPECT_EQ(visited(), 0);
+  rounds = 1;  // they take their caches back
+  while (ready < 2 * kThreads) std::this_thread::yield();
+  EXPECT_EQ(visited(), kThreads);
+  EXPECT_EQ(visited(), 0);
+  context_->threads().drain(Drain::all);  // reaches the others all the same
+  BlockList quiet;
+  context_->ordering().poll(true, &quiet);
+  EXPECT_GT(context_->cache().bytes() + quiet.bytes, 0u);
+  context_->cache().put(quiet);
+  rounds = 2;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(context_->threads().caches().in_use(), 0u);
+  EXPECT_EQ(count(Counter::malloc_calls_total), 2u * kThreads * 10);
+}
+
+// Each would make the program's synchronisation of the context slower.
+TEST_F(ContextGateTest, ManyThreadsShareAFewStreams) {
+  StreamStock stock;
+  std::uintptr_t created = 0;
+  const auto create = [&](CUstream* stream) {
+    *stream = reinterpret_cast<CUstream>(++created);
+    return CUDA_SUCCESS;
+  };
+  std::map<CUstream, int> users;
+  for (int thread = 0; thread < 100; ++thread) {
+    CUstream stream = nullptr;
+    EXPECT_EQ(stock.take(create, &stream), CUDA_SUCCESS);
+    ++users[stream];
+  }
+  EXPECT_EQ(created, StreamStock::kStreams);
+  for (const auto& user : users) EXPECT_EQ(user.second, 25);
+  stock.clear();
+  for (int thread = 0; thread < 100; ++thread) {  // one after the other
+    CUstream one = nullptr;
+    EXPECT_EQ(stock.take(create, &one), CUDA_SUCCESS);
+    stock.put_back(one);
+  }
+  EXPECT_EQ(created, StreamStock::kStreams + 1) << "a thread that ends leaves its own to the next";
+  stock.clear();  // with the context
+  CUstream stream = nullptr;
+  EXPECT_EQ(stock.take([](CUstream*) { return CUDA_ERROR_OUT_OF_MEMORY; }, &stream),
+            CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(stock.take(create, &stream), CUDA_SUCCESS);
+  EXPECT_EQ(created, StreamStock::kStreams + 2);
+}
+
+// More contexts than one part of the thread's table holds.
+TEST_F(ContextGateTest, AThreadKeepsTheCachesOfManyContexts) {
+  in_thread([&] {
+    std::vector<Context*> contexts;
+    std::vector<ThreadCache*> caches;
+    for (std::uintptr_t i = 1; i <= 40; ++i) {
+      contexts.push_back(  // as all contexts, for ever
+          new Context(*driver_, reinterpret_cast<CUcontext>(~i), context_->device()));
+      caches.push_back(thread_cache(*contexts.back()));
+    }
+    for (std::size_t i = 0; i < contexts.size(); ++i) {
+      EXPECT_EQ(thread_cache(*contexts[i]), caches[i]);
+      EXPECT_EQ(contexts[i]->threads().caches().in_use(), 1u);
+    }
+    static auto* const reachable = new std::vector<Context*>;
+    reachable->insert(reachable->end(), contexts.begin(), contexts.end());
+  });
+}
+
+}  // namespace
+}  // namespace cupool::engine

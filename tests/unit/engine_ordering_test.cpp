@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ordering: when epochs are closed, waited for and quiet. Captures are in
+// engine_ordering_capture_test.cpp.
+#include "engine_ordering_fixture.h"
+
+namespace cupool::engine {
+namespace {
+
+TEST_F(OrderingTest, ABlockIsQuietOnlyAfterItsFenceWasSeenComplete) {  // I1
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  const EpochNumber epoch = retire(ordering, block);
+  EXPECT_EQ(quiet_count(ordering), 0u);
+  EXPECT_EQ(ordering.wait(epoch), CUDA_SUCCESS);
+  EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "wait"}));
+  EXPECT_EQ(block.state.load(), BlockState::cached);
+  EXPECT_EQ(quiet_count(ordering), 1u);
+  EXPECT_EQ(quiet_count(ordering), 0u) << "handed over once";
+}
+
+TEST_F(OrderingTest, PollingDoesNotMakeAnUnfinishedEpochQuiet) {  // I1
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  gpu.wait_result = CUDA_ERROR_LAUNCH_FAILED;
+  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_ERROR_LAUNCH_FAILED);
+  BlockList quiet;
+  ordering.poll(false, &quiet);
+  EXPECT_TRUE(quiet.empty());
+  EXPECT_EQ(block.state.load(), BlockState::freed);
+  for (auto& event : gpu.complete) event.second = true;
+  ordering.poll(false, &quiet);
+  EXPECT_EQ(quiet.count, 1u);
+}
+
+TEST_F(OrderingTest, AFenceThatCannotBeWaitedForIsReplacedByABarrier) {  // contract 2
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  gpu.wait_result = CUDA_ERROR_UNKNOWN;
+  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_SUCCESS);
+  // The second block is the next barrier, kept for a capture.
+  EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "wait", "alloc", "free", "alloc"}));
+  EXPECT_EQ(quiet_count(ordering), 1u);
+}
+
+TEST_F(OrderingTest, AFenceCoversEveryOlderEpoch) {
+  Ordering ordering(driver_, kContext, stats_);
+  Block first;
+  Block second;
+  gpu.wait_result = CUDA_ERROR_LAUNCH_FAILED;  // the first epoch is closed and stays unfinished
+  ordering.wait(retire(ordering, first));
+  gpu.wait_result = CUDA_SUCCESS;
+  EXPECT_EQ(ordering.wait(retire(ordering, second)), CUDA_SUCCESS);
+  EXPECT_EQ(quiet_count(ordering), 2u);
+}
+
+TEST_F(OrderingTest, TheProgramsSynchronisationCoversOnlyEarlierFrees) {
+  Ordering ordering(driver_, kContext, stats_);
+  Block before;
+  Block during;
+  retire(ordering, before);
+  const EpochNumber mark = ordering.begin_synchronize();
+  retire(ordering, during);
+  ordering.end_synchronize(mark);
+  EXPECT_EQ(before.state.load(), BlockState::cached);
+  EXPECT_EQ(during.state.load(), BlockState::freed);
+  EXPECT_EQ(quiet_count(ordering), 1u);
+}
+
+TEST_F(OrderingTest, AnEpochClosedWithoutFenceIsCoveredByALaterOne) {
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  const EpochNumber epoch = retire(ordering, block);
+  ordering.begin_synchronize();  // closes the epoch; the synchronisation then fails
+  EXPECT_EQ(quiet_count(ordering), 0u);
+  EXPECT_EQ(ordering.wait(epoch), CUDA_SUCCESS);
+  EXPECT_EQ(quiet_count(ordering), 1u);
+}
+
+TEST_F(OrderingTest, WithoutContextEventsTheContextIsSynchronised) {
+  driver_.cuCtxRecordEvent = nullptr;
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_SUCCESS);
+  EXPECT_EQ(gpu.calls, std::vector<std::string>{"synchronize"});
+  EXPECT_EQ(quiet_count(ordering), 1u);
+}
+
+TEST_F(OrderingTest, AnEventThatTheDriverRefusesIsReplacedByASynchronisation) {
+  Ordering ordering(driver_, kContext, stats_);
+  gpu.record_result = CUDA_ERROR_NOT_SUPPORTED;
+  Block block;
+  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_SUCCESS);
+  EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "synchronize"}));
+  EXPECT_EQ(quiet_count(ordering), 1u);
+}
+
+// I3: the context may only be synchronised while nothing captures, and whether anything does is
+// asked before the driver is called.
+// No hang: what the GPU does may depend on the thread that begins the capture.
+// The driver answers nothing in a host function, where a program may still free.
+TEST_F(OrderingTest, AFenceRefusedInACallbackIsRecordedLater) {
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  retire(ordering, block);
+  gpu.record_result = CUDA_ERROR_NOT_PERMITTED;
+  EXPECT_EQ(ordering.close_if_full({1, 1}), CUDA_SUCCESS);
+  gpu.record_result = CUDA_SUCCESS;
+  gpu.calls.clear();
+  EXPECT_EQ(ordering.wait(ordering.newest()), CUDA_SUCCESS);
+  EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "wait"})) << "not synchronised";
+  EXPECT_EQ(quiet_count(ordering), 1u);
+}
+
+TEST_F(OrderingTest, AnEpochIsClosedWhenItHoldsABatch) {
+  Ordering ordering(driver_, kContext, stats_);
+  std::array<Block, 3> blocks;
+  const Ordering::Batch batch{3, 1 << 20};
+  for (Block& block : blocks) {
+    EXPECT_TRUE(gpu.calls.empty()) << "one fence for the batch, not one for each free";
+    retire(ordering, block);
+    EXPECT_EQ(ordering.close_if_full(batch), CUDA_SUCCESS);
+  }
+  EXPECT_EQ(gpu.calls, std::vector<std::string>{"record"});
+  EXPECT_EQ(ordering.pending_bytes(), 3u * 512);
+  EXPECT_EQ(stats_.value(stats::Counter::frees_unwaited_busy_total), 3u);
+}
+
+TEST_F(OrderingTest, ABatchIsAlsoFullByBytes) {
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  retire(ordering, block);
+  EXPECT_EQ(ordering.close_if_full({16, 512}), CUDA_SUCCESS);
+  EXPECT_EQ(gpu.calls, std::vector<std::string>{"record"});
+}
+
+TEST_F(OrderingTest, PollingMayCloseTheOpenEpochAndNeverWaits) {
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  retire(ordering, block);
+  BlockList quiet;
+  EXPECT_EQ(ordering.poll(false, &quiet), CUDA_SUCCESS);
+  EXPECT_TRUE(gpu.calls.empty());
+  EXPECT_EQ(ordering.poll(true, &quiet), CUDA_SUCCESS);
+  EXPECT_EQ(gpu.calls, std::vector<std::string>{"record"});
+  EXPECT_TRUE(quiet.empty()) << "the GPU is not done yet";
+  gpu.complete.begin()->second = true;
+  EXPECT_EQ(ordering.poll(true, &quiet), CUDA_SUCCESS);
+  EXPECT_EQ(quiet.count, 1u);
+  EXPECT_EQ(ordering.pending_bytes(), 0u);
+}
+
+TEST_F(OrderingTest, TheOldestEpochIsWaitedForFirst) {
+  Ordering ordering(driver_, kContext, stats_);
+  Block first;
+  Block second;
+  retire(ordering, first);
+  ordering.close_if_full({1, 1});
+  retire(ordering, second);
+  ordering.close_if_full({1, 1});
+  bool waited = false;
+  EXPECT_EQ(ordering.wait_for_oldest(&waited), CUDA_SUCCESS);
+  EXPECT_TRUE(waited);
+  EXPECT_EQ(first.state.load(), BlockState::cached);
+  EXPECT_EQ(second.state.load(), BlockState::freed);
+}
+
+TEST_F(OrderingTest, AWaitThatIsBoundedGivesUp) {
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  retire(ordering, block);
+  EXPECT_EQ(ordering.wait(ordering.newest(), nullptr, 1'000'000), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(block.state.load(), BlockState::freed);
+}
+
+TEST_F(OrderingTest, APollThatFindsAStickyErrorSaysSo) {  // I7
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  retire(ordering, block);
+  gpu.query_result = CUDA_ERROR_ILLEGAL_ADDRESS;
+  BlockList quiet;
+  EXPECT_EQ(ordering.poll(true, &quiet), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_TRUE(quiet.empty());
+}
+
+TEST_F(OrderingTest, AStickyErrorIsReportedAndNothingBecomesQuiet) {  // I7
+  Ordering ordering(driver_, kContext, stats_);
+  gpu.record_result = CUDA_ERROR_ILLEGAL_ADDRESS;
+  Block block;
+  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(quiet_count(ordering), 0u);
+  EXPECT_EQ(block.state.load(), BlockState::freed);
+}
+
+TEST_F(OrderingTest, WorkIsWaitedForThoughNothingWasRetired) {  // IPC
+  Ordering ordering(driver_, kContext, stats_);
+  EXPECT_EQ(ordering.wait(ordering.epochs().open()), CUDA_SUCCESS);
+  EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "wait"}));
+  EXPECT_EQ(ordering.wait(ordering.epochs().open()), CUDA_SUCCESS);
+  EXPECT_EQ(gpu.calls.size(), 4u) << "what was submitted since is covered as well";
+}
+
+TEST_F(OrderingTest, AnAbandonedContextKeepsNothing) {
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  retire(ordering, block);
+  ordering.abandon();
+  EXPECT_EQ(ordering.wait(ordering.newest()), CUDA_SUCCESS);
+  EXPECT_EQ(quiet_count(ordering), 0u);
+  EXPECT_TRUE(gpu.calls.empty()) << "events of a destroyed context are not touched";
+}
+
+}  // namespace
+}  // namespace cupool::engine

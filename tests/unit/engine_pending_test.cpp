@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much may be pending, and how much is held for it (CUPOOL_MAX_PENDING, docs/design.md,
+// Engine).
+#include <algorithm>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "engine_fast_path_fixture.h"
+
+namespace cupool::engine {
+namespace {
+
+class PendingTest : public FastPathTest {};
+
+TEST_F(PendingTest, TheBoundOnPendingBytesCountsWhatThreadsHaveInFlight) {
+  start({{"CUPOOL_MAX_PENDING", "64M"}});
+  gpu.work.store(Work::held);
+  std::int64_t most = 0;
+  std::vector<std::thread> threads;
+  std::mutex mutex;
+  for (int index = 0; index < 4; ++index) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 500; ++i) {
+        free(allocate(1 << 20));
+        const std::lock_guard<std::mutex> lock(mutex);
+        most = std::max(most, now(Gauge::retired_bytes));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(count(Counter::free_waits_pending_limit_total), 0u);
+  // What is retired and not waited for: the bound, and the block that each thread is freeing.
+  EXPECT_LE(context_->ordering().pending_bytes(), 64u << 20);
+  expect_identity();
+}
+
+// Whether it is a free or an allocation that finds nothing by which a batch joins an epoch.
+TEST_F(PendingTest, TheBoundOnPendingBytesHoldsForBlocksOfAllSizes) {
+  start({{"CUPOOL_MAX_PENDING", "64M"}});
+  gpu.work.store(Work::held);
+  for (std::uint64_t bytes = 16 << 10; bytes <= 64 << 20; bytes *= 2) {
+    SCOPED_TRACE(bytes);
+    std::uint64_t most = 0;
+    for (std::uint64_t freed = 0; freed < 512 << 20; freed += bytes) {
+      free(allocate(bytes));
+      most = std::max(most, context_->ordering().pending_bytes());
+    }
+    EXPECT_LE(most, (64u << 20) + bytes);
+  }
+  EXPECT_GT(count(Counter::free_waits_pending_limit_total), 0u);
+}
+
+// What is pending takes the place of what the program no longer has, not of more.
+TEST_F(PendingTest, HalfOfWhatTheProgramHasNoMoreMayBePendingToo) {
+  start({{"CUPOOL_MAX_PENDING", "64M"}});
+  std::vector<CUdeviceptr> live = allocate_several(512, 1 << 20);
+  gpu.work.store(Work::held);
+  const auto free_some = [&](std::size_t blocks) {
+    for (; blocks != 0; --blocks) {
+      free(live.back());
+      live.pop_back();
+    }
+  };
+  free_some(96);
+  EXPECT_EQ(count(Counter::free_waits_pending_limit_total), 0u);
+  free_some(64);
+  EXPECT_GT(count(Counter::free_waits_pending_limit_total), 0u);
+  EXPECT_LE(context_->ordering().pending_bytes(), (64u + 160 / 2) << 20);
+  free_some(live.size());
+  EXPECT_LE(context_->ordering().pending_bytes(), (64u + 512 / 2) << 20);
+  expect_identity();
+}
+
+TEST_F(PendingTest, ALargeBlockWaitsForThoseBeforeItAndNotForItself) {
+  start({{"CUPOOL_MAX_PENDING", "64M"}});
+  gpu.work.store(Work::held);
+  constexpr std::uint64_t kBytes = 80 << 20;
+  free(allocate(kBytes));
+  EXPECT_EQ(count(Counter::free_waits_pending_limit_total), 0u);
+  EXPECT_EQ(context_->ordering().pending_bytes(), kBytes);
+  free(allocate(kBytes));
+  EXPECT_EQ(count(Counter::free_waits_pending_limit_total), 1u);
+  EXPECT_EQ(context_->ordering().pending_bytes(), kBytes);
+  expect_identity();
+}
+
+TEST_F(PendingTest, PhasesOfDifferentSizesDoNotGrowBeyondThePeak) {
+  start({{"CUPOOL_MAX_PENDING", "32M"}});
+  constexpr std::uint64_t kPhase = 1ull << 30;
+  std::uint64_t blocks = 0;
+  for (const std::uint64_t bytes : {1ull << 20, 4ull << 20, 512ull << 10, 6ull << 20, 2ull << 20}) {
+    blocks = kPhase / bytes;
+    std::vector<CUdeviceptr> live = allocate_several(static_cast<int>(blocks), bytes);
+    in_thread([&] { free_all(live); });
+  }
+  allocator_->figures().fold();
+  const auto held = static_cast<double>(context_->stats().value(Gauge::held_bytes).peak);
+  const auto peak = static_cast<double>(context_->stats().value(Gauge::application_bytes).peak);
+  EXPECT_LE(held, 1.15 * peak + (32 << 20) + (32 << 20))
+      << "a step of the pool, and what is pending";
+  expect_identity();
+}
+
+}  // namespace
+}  // namespace cupool::engine
