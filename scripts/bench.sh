@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What a pair of malloc and free costs in the engine (tests/bench). Needs no GPU.
 #   scripts/bench.sh [FILTER]   a regular expression of benchmark names; all: some minutes
 set -uo pipefail

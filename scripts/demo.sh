@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds cupool and shows it at work: one legacy program without and with the preload, both times,
 # and the report. On a GPU if there is one, else on the simulated device.
 #   scripts/demo.sh [threads=N] [requests=N]

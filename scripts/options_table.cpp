@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The README's table of options, from src/config/options.def: printed, checked or written.
 // A program, not a text tool, because only the parser knows what a type accepts.
 #include <cstdio>
@@ -5,7 +6,7 @@
 #include <iterator>
 #include <string>
 
-#include "cli/options_text.h"
+#include "cli/shell/options_text.h"
 
 namespace {
 

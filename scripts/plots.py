@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Draws the pictures of docs/measurements from the raw results kept there.
 
-plots.py [FOLDER...]: each folder has a raw.csv of tests/gpu/pairs.py; without one, all folders of
+plots.py [FOLDER...]: each folder has a raw.csv of tests/gpu/pairs/pairs.py; without one, all folders of
 docs/measurements whose raw.csv is such a one. Writes beside it, as far as there are rows for it:
 pair_by_size, throughput_by_threads, whole_programs and latencies (svg; --format png).
 Only drawing needs matplotlib.
@@ -234,6 +235,8 @@ def draw(folder, rows, kind):
     matplotlib.use("Agg")
     # The same rows give the same file: no date, no random names inside.
     matplotlib.rcParams["svg.hashsalt"] = "cupool"
+    # Text as text: its outlines would be most of the file.
+    matplotlib.rcParams["svg.fonttype"] = "none"
     from matplotlib import pyplot
     written = []
     for name, picture in PICTURES.items():
@@ -262,7 +265,7 @@ def main():
         rows = read(os.path.join(folder, "raw.csv"))
         if not is_of_pairs(rows):
             if named:
-                print(f"{folder}/raw.csv has no rows of tests/gpu/pairs.py", file=sys.stderr)
+                print(f"{folder}/raw.csv has no rows of tests/gpu/pairs/pairs.py", file=sys.stderr)
             continue
         written += draw(folder, rows, options.format)
     print("\n".join(written) or "nothing to draw")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Finds or installs what building and testing need (Debian 12, Ubuntu 22.04 and later). Sourced by
 # the other scripts; quick when everything is there. Defines `root` and `job_count`, and changes to root.
 # shellcheck shell=bash
