@@ -41,6 +41,8 @@ void null_arguments() {
   std::printf("driver, none: %d\n", static_cast<int>(cuMemGetInfo(nullptr, nullptr)));
 }
 
+// Where idle blocks keep chunks, blocks that fill theirs: how many chunks small ones of several
+// threads come to lie in depends on who runs when.
 void watch_while_others_allocate() {
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
@@ -49,7 +51,8 @@ void watch_while_others_allocate() {
       MUST(cudaSetDevice(0));
       for (int round = 0; !stop && round < 3000; ++round) {
         void* p = nullptr;
-        MUST(cudaMalloc(&p, size_t{1000} << (round + i) % 14));
+        MUST(cudaMalloc(
+            &p, tolerance == 0 ? size_t{1000} << (round + i) % 14 : 2 * kMiB << (round + i) % 3));
         MUST(cudaFree(p));
       }
     });
