@@ -122,8 +122,10 @@ case $mode in
     left_out+='|report_schema'
     # Slow there, and the same code with another setting.
     left_out+='|(ContextsComeAndGo|CopiesBetweenDevices).*/(Sync|Malloc|Pool|DefaultPool|SmallDevice)'
+    left_out+='|BackgroundIsHarmless.*/(Series|Start)_probe_(fork|runtime)|driver_queries'
+    left_out+='|OddSystem.*/(Driver12_[24]$|NoPools$|PoolCreation|Attributes|Trim)'
     # Without threads of the program the thread sanitizer has little to see.
-    unthreaded='IpcFault|/CopiesBetweenDevices|OddSystem.*/(Driver1|Pool|Attrib|Trim)|Observe'
+    unthreaded='IpcFault|/CopiesBetweenDevices|OddSystem.*/(Driver1|Pool)|Observe'
     unthreaded+='|Trace\.(Comes|IsBounded|OnAFull|ForChrome)|Decay\.(W|Plain|TheD)'
     stage "address sanitizer" sanitized asan "$left_out"
     stage "report schema" run_tests asan build/asan/ctest_schema.log -R '^report_schema$'

@@ -44,6 +44,11 @@ TEST(DeviceLimit, AFilledDeviceHasALittleLeftInTheDriversChunk) {
   expect_same("probe_full_device", 0, 1, with(kSmallDevice, {{"CUPOOL_POOL_START", "first"}}));
 }
 
+// Nothing is live, so the driver alone would have had no chunk open: it waits in each free.
+TEST(DeviceLimit, AllOfItIsThereHoweverLongTheGpuTakes) {
+  expect_same("probe_full_device", 0, 1, with(kSmallDevice, {{"CUPOOL_SIM_POLLS", "2000"}}));
+}
+
 // Live blocks keep the rest of their step of 32 MiB in each of the two pools.
 TEST(DeviceLimit, WalkDownEndsNearByWithLiveBlocks) {
   for (const char* reclaim : {"0", "1"}) {

@@ -45,12 +45,9 @@ EpochNumber Ordering::newest() const {
   return epochs_.is_open_empty() && closed_.empty() ? kNoEpoch : epochs_.open();
 }
 
-bool Ordering::is_idle(std::uint64_t limit_ns) {
-  {
-    const OrderingGuard lock(mutex_);
-    if (!closed_.can_record() || Serving::any_capture() || Serving::stepped_aside()) return false;
-  }
-  return wait(epochs_.open(), nullptr, limit_ns) == CUDA_SUCCESS;
+bool Ordering::can_fence() const {
+  const OrderingGuard lock(mutex_);
+  return closed_.can_record() && !Serving::any_capture() && !Serving::stepped_aside();
 }
 
 CUresult Ordering::wait_for_oldest(bool* waited) {

@@ -68,9 +68,8 @@ class Ordering {
   /// The epoch whose completion covers all blocks retired so far; kNoEpoch: none is pending.
   EpochNumber newest() const;
 
-  /// Whether the GPU completes all work of the context within `limit_ns`. False also if no fence
-  /// can be recorded.
-  bool is_idle(std::uint64_t limit_ns);
+  /// Whether a fence can be recorded now, so that a wait is one for a fence.
+  bool can_fence() const;
 
   /// As wait(), for the oldest epoch.
   CUresult wait_for_oldest(bool* waited);

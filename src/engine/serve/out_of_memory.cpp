@@ -26,6 +26,9 @@ namespace {
 constexpr std::chrono::microseconds kMomentsForOthers[] = {std::chrono::microseconds(500),
                                                            std::chrono::microseconds(4000)};
 
+// The longest wait for the GPU in one visit, which the end of the context waits for.
+constexpr std::uint64_t kOneVisitNs = 1'000'000;
+
 }  // namespace
 
 bool OutOfMemory::give_back_idle(Context& context, Patience& patience) {
@@ -39,6 +42,7 @@ bool OutOfMemory::give_back_idle(Context& context, Patience& patience) {
   bool any = idle_.release_ended_leases();
   for (Context* other : registry_.contexts_of(device.ordinal())) {
     any = give_back_idle_of(*other, patience) || any;
+    any = close_small_chunk(*other, patience) || any;
   }
   // Counts released cached blocks, and blocks that were never cached, which are released as soon as
   // they are reclaimed.
@@ -47,7 +51,6 @@ bool OutOfMemory::give_back_idle(Context& context, Patience& patience) {
 
 // Waits for the GPU in short visits, so that the context can end between them.
 bool OutOfMemory::give_back_idle_of(Context& context, Patience& patience) {
-  constexpr std::uint64_t kOneVisitNs = 1'000'000;
   Ordering& ordering = context.ordering();
   EpochNumber newest = kNoEpoch;
   for (bool drained = false;; drained = true) {
@@ -69,21 +72,29 @@ bool OutOfMemory::give_back_idle_of(Context& context, Patience& patience) {
     if (result != CUDA_SUCCESS) note_failure(context, result);
     if (!context.usable() || cuda::shut_down()) return false;
     idle_.keep_quiet(context);
-    const bool any = give_back_cached(context);
-    return close_small_chunk(context) || any;
+    return give_back_cached(context);
   }
 }
 
 // Closes the chunk only when nothing is live: the driver alone would have none open then either.
-// Its free waits for the GPU, which is worth it only if the GPU is idle.
-bool OutOfMemory::close_small_chunk(Context& context) {
-  constexpr std::uint64_t kShortNs = 1'000'000;
-  const bool live = context.stats().value(Gauge::application_bytes).current > 0 ||
-                    context.stats().value(Gauge::passthrough_bytes).current > 0;
-  if (live || !context.small_chunk().is_open() || !context.ordering().is_idle(kShortNs)) {
-    return false;
+// Its free waits for the GPU, so the GPU has to be idle first, which the driver's own last free
+// would have waited for. In short visits, as above.
+bool OutOfMemory::close_small_chunk(Context& context, Patience& patience) {
+  Ordering& ordering = context.ordering();
+  EpochNumber everything = kNoEpoch;
+  for (;;) {
+    const std::uint64_t left_ns = std::max<std::uint64_t>(patience.left_ns(), 1);
+    const ContextVisit visit(context, std::min(left_ns, kLongestWaitForOthersNs));
+    if (!visit || !context.usable()) return false;
+    const bool live = context.stats().value(Gauge::application_bytes).current > 0 ||
+                      context.stats().value(Gauge::passthrough_bytes).current > 0;
+    if (live || !context.small_chunk().is_open() || !ordering.can_fence()) return false;
+    if (everything == kNoEpoch) everything = ordering.epochs().open();
+    bool waited = false;
+    const CUresult result = ordering.wait(everything, &waited, std::min(left_ns, kOneVisitNs));
+    if (result == CUDA_ERROR_NOT_READY && waited && !patience.over()) continue;
+    return result == CUDA_SUCCESS && context.small_chunk().close();
   }
-  return context.small_chunk().close();
 }
 
 bool OutOfMemory::give_back_cached(Context& context) {

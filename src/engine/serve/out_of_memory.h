@@ -105,7 +105,7 @@ class OutOfMemory {
     return result;
   }
   bool give_back_idle_of(Context& context, Patience& patience);
-  bool close_small_chunk(Context& context);
+  bool close_small_chunk(Context& context, Patience& patience);
 
   ContextRegistry& registry_;
   IdleMemory& idle_;
