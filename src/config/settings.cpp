@@ -143,8 +143,8 @@ void check_together(const Settings& settings, std::vector<std::string>* warnings
       settings.stats.contains(StatsFormat::text) || settings.stats.contains(StatsFormat::json);
   if (settings.leaks.one_in != 0 && !listed) {
     warnings->emplace_back(
-        "CUPOOL_LEAKS lists nothing: only the text and JSON report hold the list, and CUPOOL_STATS "
-        "asks for neither. Set CUPOOL_STATS=text or json");
+        "CUPOOL_LEAKS lists nothing: only the text and JSON reports contain the list, and "
+        "CUPOOL_STATS selects neither. Set CUPOOL_STATS=text or json");
   }
 }
 

@@ -36,7 +36,8 @@ bool is_listed(std::string_view library) {
 bool is_in_listed_library(const void* caller) {
   const char* library = object_of(caller);
   const bool listed = is_listed(library);
-  if (listed) CUPOOL_LOG(debug, "allocations of %s are the driver's (CUPOOL_BYPASS_LIBS)", library);
+  if (listed)
+    CUPOOL_LOG(debug, "the driver serves the allocations of %s (CUPOOL_BYPASS_LIBS)", library);
   return listed;
 }
 

@@ -279,7 +279,7 @@ CUresult cupool_hook_cuGreenCtxCreate(void** green, void* resources, CUdevice de
   // Before the call: no block may be reused once a green context has work.
   if (Allocator* allocator = started_engine()) {
     allocator->step_aside().stop_serving(
-        "the program uses green contexts, which events of a context do not cover");
+        "the program uses green contexts, whose work no event of a context covers");
   }
   return real.cuGreenCtxCreate(green, resources, device, flags);
 }

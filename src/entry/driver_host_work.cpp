@@ -326,7 +326,7 @@ CUresult cupool_hook_cuMemHostGetDevicePointer_v2(CUdeviceptr* address, void* ho
     return result;
   if (cupool::entry::is_cuda_library(caller)) return result;
   if ((allocator = started_engine()) != nullptr) {
-    CUPOOL_LOG(debug, "%s asked for the device pointer of host memory: frees wait for kernels",
+    CUPOOL_LOG(debug, "%s requested the device pointer of host memory: frees wait for kernels",
                cupool::entry::object_of(caller));
     allocator->policy().host_reachable().add(kKind, start, {0, allocator->registry().current()});
   }

@@ -82,7 +82,10 @@ void* guard_newer(const char* symbol, void* real) {
     if (guard.real.compare_exchange_strong(found, real, std::memory_order_acq_rel)) {
       std::strncpy(guard.symbol.data(), symbol, guard.symbol.size() - 1);
       guard.named.store(true, std::memory_order_release);
-      CUPOOL_LOG(debug, "%s is newer than this library: guarded", symbol);
+      CUPOOL_LOG(
+          debug,
+          "%s is newer than this version of cupool, which steps aside if the program calls it",
+          symbol);
       found = real;
     }
     if (found == real) return const_cast<char*>(cupool_newer_entries) + i * kEntryBytes;
@@ -100,10 +103,10 @@ extern "C" __attribute__((visibility("hidden"))) void* cupool_newer_called(std::
   if (allocator != nullptr && allocator->step_aside().serves()) {
     const bool named = guard.named.load(std::memory_order_acquire);
     std::array<char, 192> reason{};
-    std::snprintf(reason.data(), reason.size(),
-                  "the program calls %s, which this version of cupool does not know (a later one "
-                  "may)",
-                  named ? guard.symbol.data() : "a function");
+    std::snprintf(
+        reason.data(), reason.size(),
+        "the program calls %s, which this version of cupool does not know (a later version may)",
+        named ? guard.symbol.data() : "a function");
     allocator->step_aside().stop_serving(reason.data());
   }
   return guard.real.load(std::memory_order_acquire);

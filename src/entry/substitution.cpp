@@ -116,8 +116,9 @@ void* substitute_query(const char* base, int version, std::uint64_t flags, void*
   // The driver has the function, but not at an exported address: name, version and flag identify
   // it. Without the driver's own export, the hook could not forward.
   if (driver->find(by_version->symbol) == nullptr) return real;
-  CUPOOL_LOG(debug, "cuGetProcAddress(%s, %d) is not an exported function; taken for %s", base,
-             version, by_version->symbol);
+  CUPOOL_LOG(debug,
+             "cuGetProcAddress(%s, %d) returned a function that is not exported; treated as %s",
+             base, version, by_version->symbol);
   return by_version->entry;
 }
 

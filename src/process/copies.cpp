@@ -66,8 +66,7 @@ bool is_first_copy() noexcept {
 void warn_of_other_copy() noexcept {
   const Object next = copy_by(RTLD_NEXT);
   if (next.base == nullptr || next.base == own_base()) return;
-  CUPOOL_WARN_ONCE("a second copy of cupool in this process, %s, steps aside; load one alone",
-                   next.path);
+  CUPOOL_WARN_ONCE("a second copy of cupool, %s, steps aside; preload only one copy", next.path);
 }
 
 }  // namespace cupool::process

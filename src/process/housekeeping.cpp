@@ -101,7 +101,9 @@ void wake_starter() {
     starter_runs = true;
   }
   if (start_background("cupool-start", start_pools)) return;
-  CUPOOL_LOG(info, "no thread to start the pools; the next allocation waits for them");
+  CUPOOL_LOG(info,
+             "cannot start the thread that creates the pools; the next allocation creates and "
+             "awaits them");
   served->preparation().start_pools_at_first();
 }
 
@@ -119,8 +121,9 @@ void start_housekeeping(engine::Allocator& allocator, const config::Settings& se
                static_cast<int>(engine::BlockCache::kDecaySteps);
   if (!start_background("cupool-idle", run)) {
     CUPOOL_WARN_ONCE(
-        "no thread for CUPOOL_DECAY_MS and CUPOOL_PREALLOC_BACKGROUND; idle memory "
-        "stays, and what is preallocated is so at the first allocation");
+        "CUPOOL_DECAY_MS and CUPOOL_PREALLOC_BACKGROUND: cannot start their thread, so idle memory "
+        "is kept, and the first allocation waits for CUPOOL_PREALLOC. Check the limit of threads "
+        "(ulimit -u)");
     return;
   }
   if (preallocates) allocator.preparation().preallocate_elsewhere(wake);

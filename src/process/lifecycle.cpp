@@ -192,7 +192,7 @@ bool sample_now() {
       write_report(ask_driver, 0, destinations);
     }
   } catch (...) {
-    CUPOOL_LOG(warn, "no memory for a sample of the time series");
+    CUPOOL_LOG(warn, "out of host memory: the time series lacks a sample");
   }
   return true;
 }
@@ -204,7 +204,7 @@ void report_on_signal() {
   try {
     if (write_report(!driver_leaves, snapshots + 1, destinations_in_force())) ++snapshots;
   } catch (...) {
-    CUPOOL_LOG(warn, "no memory for a snapshot of the report");
+    CUPOOL_LOG(warn, "out of host memory: a snapshot of the report is missing");
   }
 }
 
@@ -215,7 +215,7 @@ void report_at_the_end(bool ask_driver) {
   try {
     write_report(ask_driver, 0, destinations_in_force());
   } catch (...) {
-    CUPOOL_LOG(warn, "no memory for the report at exit");
+    CUPOOL_LOG(warn, "out of host memory: the report at exit is missing");
   }
 }
 
@@ -240,7 +240,9 @@ void start_sampling() {
   const std::chrono::milliseconds interval = config::settings().stats_interval;
   samples = new stats::SampleRing(static_cast<std::uint64_t>(interval.count()) * 1'000'000u);
   if (!sample_every(interval, sample_now)) {
-    CUPOOL_WARN_ONCE("CUPOOL_STATS_INTERVAL: no thread for it; the report has no time series");
+    CUPOOL_WARN_ONCE(
+        "CUPOOL_STATS_INTERVAL: cannot start its thread, so the report has no time series. Check "
+        "the limit of threads (ulimit -u)");
   }
 }
 
@@ -330,10 +332,9 @@ void report_once(bool driver_is_up) {
   const bool written =
       by_signal != Interrupted::heap && do_within(kPatienceMs, [] { report_at_the_end(false); });
   if (!written && !config::settings().stats.off()) {
-    log::write_at_once(
-        log::Level::warn,
-        "no report: the program left in a signal handler that interrupted the holder "
-        "of a lock, which stays held");
+    log::write_at_once(log::Level::warn,
+                       "no report: the program exited in a signal handler that had interrupted the "
+                       "holder of a lock. For a report, exit after the handler has returned");
   }
 }
 

@@ -42,15 +42,17 @@ void write_on_signal(int signal_number, void (*write)()) {
   if (sigaction(signal_number, nullptr, &present) != 0) return;
   if ((present.sa_flags & SA_SIGINFO) != 0 || present.sa_handler != SIG_DFL) {
     CUPOOL_WARN_ONCE(
-        "CUPOOL_STATS_SIGNAL: the program handles or ignores signal %d (%s) itself; it is left "
-        "alone, choose another",
+        "CUPOOL_STATS_SIGNAL: the program itself handles or ignores signal %d (%s), so the signal "
+        "writes no snapshot; choose another one",
         signal_number, strsignal(signal_number));
     return;
   }
   process_of_thread = getpid();
   write_snapshot = write;
   if (sem_init(&wanted, 0, 0) != 0 || !start_background("cupool-report", serve)) {
-    CUPOOL_WARN_ONCE("CUPOOL_STATS_SIGNAL: no thread for it; the signal is left alone");
+    CUPOOL_WARN_ONCE(
+        "CUPOOL_STATS_SIGNAL: cannot start its thread, so the signal keeps its usual effect. Check "
+        "the limit of threads (ulimit -u)");
     return;
   }
   struct sigaction action = {};

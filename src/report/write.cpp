@@ -27,9 +27,8 @@ void write_report(const std::string& path, const std::string& report, std::uint6
     const util::Placed placed = util::place_file(path, report, since_wall_ns);
     if (placed == util::Placed::replaced_others) {
       CUPOOL_WARN_ONCE(
-          "CUPOOL_STATS_FILE %s: another process had written it meanwhile, and its report is "
-          "replaced; "
-          "%%p in the name gives each process a file",
+          "CUPOOL_STATS_FILE %s: this report replaced one that another process had written "
+          "meanwhile. With %%p in the name, each process has its own file",
           path.c_str());
     }
     if (placed != util::Placed::failed) return;

@@ -122,7 +122,7 @@ void leak_allocated(const Memory& memory) noexcept {
             .second;
     if (added) now->filter[hash >> 48].fetch_add(1, std::memory_order_relaxed);
   } catch (...) {
-    CUPOOL_WARN_ONCE("no memory for the list of leaks; it is not complete");
+    CUPOOL_WARN_ONCE("out of host memory: the list of leaks is incomplete");
   }
 }
 

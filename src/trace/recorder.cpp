@@ -141,7 +141,8 @@ void take_back(int fd, std::size_t bytes) {
   struct stat status {};
   if (bytes == 0 || ::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) return;
   const off_t left = status.st_size - static_cast<off_t>(bytes);
-  if (left < 0 || ::ftruncate(fd, left) != 0) CUPOOL_LOG(warn, "the trace ends within a row");
+  if (left < 0 || ::ftruncate(fd, left) != 0)
+    CUPOOL_LOG(warn, "the trace ends in a partial row; delete that row before reading the trace");
 }
 
 // Opened for each write: the program could close a descriptor kept open, and its number could
@@ -262,7 +263,7 @@ void flush_trace() noexcept {
     take_all(*to);
     write_final(*to, final_ns);
   } catch (...) {
-    CUPOOL_WARN_ONCE("no memory for the trace; events are lost");
+    CUPOOL_WARN_ONCE("out of host memory while writing the trace: it lacks events");
   }
 }
 
@@ -278,12 +279,13 @@ void finish_trace() noexcept {
     const std::uint64_t dropped = to->dropped + unbuffered.load(std::memory_order_relaxed);
     if (dropped != 0) {
       CUPOOL_WARN_ONCE(
-          "the trace %s lacks %llu events (CUPOOL_TRACE_LIMIT=%llu bytes, or a full disk)",
+          "the trace %s lacks %llu events: it reached CUPOOL_TRACE_LIMIT (%llu bytes), or could "
+          "not be written. Raise the limit or free disk space",
           to->path.c_str(), static_cast<unsigned long long>(dropped),
           static_cast<unsigned long long>(to->limit_bytes));
     }
   } catch (...) {
-    CUPOOL_WARN_ONCE("no memory for the trace; events are lost");
+    CUPOOL_WARN_ONCE("out of host memory while writing the trace: it lacks events");
   }
 }
 

@@ -69,7 +69,7 @@ TEST(Ipc, ExporterThatDiedIsAnErrorAtOnce) {
     const PreloadedRun result = run_preloaded(scenario(name));
     expect_lines(result, "open 205\nat once 1\nwrong 0\nclose 0\nclose again 1\n");
     EXPECT_EQ(count_lines(result.process.err), 1) << result.describe();
-    EXPECT_NE(result.process.err.find("is gone, stopped or not reachable"), std::string::npos);
+    EXPECT_NE(result.process.err.find("is stopped, or is not reachable"), std::string::npos);
   }
 }
 

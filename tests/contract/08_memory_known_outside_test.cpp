@@ -23,7 +23,7 @@ TEST(Outside, MemoryBehindADescriptorIsKeptAside) {
         run_preloaded("probe_outside mode=descriptor", with(kPoolsAtOnce, {{"CUPOOL_POOL", pool}}));
     EXPECT_EQ(run.process.exit_code, 0) << run.describe();
     EXPECT_EQ(run.process.out, "once more: 1\nhanded out again 0, the rest: 0\n") << run.describe();
-    EXPECT_TRUE(contains(run.process.err, "it is kept aside")) << run.describe();
+    EXPECT_TRUE(contains(run.process.err, "The block is set aside")) << run.describe();
     for (const nlohmann::json& report : run.reports) {
       expect_identity(report);
       EXPECT_GE(report.at("devices").at(0).at("gauges").at("retired_bytes").at("current"),

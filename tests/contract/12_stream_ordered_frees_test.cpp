@@ -29,7 +29,7 @@ TEST(StreamFree, IsNeverHandedOnUnordered) {
       run_preloaded("probe_stream_free fail=cuStreamWaitEvent:*=1,cuStreamSynchronize:*=1",
                     {{"CUPOOL_POOL_START", "first"}});
   EXPECT_EQ(run.process.exit_code, 0) << run.describe();
-  EXPECT_TRUE(contains(run.process.err, "the block is kept aside")) << run.describe();
+  EXPECT_TRUE(contains(run.process.err, "the block is set aside")) << run.describe();
 }
 
 void expect_all_freed(const PreloadedRun& run) {

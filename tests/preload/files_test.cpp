@@ -127,7 +127,7 @@ TEST(FileNames, OfTwoProcessesAreTheLastOnes) {
                                       {{"CUPOOL_STATS", "json"}, {"CUPOOL_STATS_FILE", "r.json"}});
   EXPECT_EQ(result.exit_code, 0) << result.describe();
   EXPECT_TRUE(nlohmann::json::accept(read_file(folder.path() + "/r.json")));
-  EXPECT_TRUE(contains(result.err, "another process had written it meanwhile")) << result.err;
+  EXPECT_TRUE(contains(result.err, "another process had written meanwhile")) << result.err;
   EXPECT_EQ(folder.files().size(), 1u) << "something is left beside it";
 }
 

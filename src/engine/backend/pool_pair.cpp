@@ -140,7 +140,7 @@ void PoolPair::set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, v
                              const char* option) const {
   const CUresult result = driver_.cuMemPoolSetAttribute(pool, attribute, value);
   if (result != CUDA_SUCCESS) {
-    CUPOOL_WARN_ONCE("the driver refused %s with error %d; its own setting stays", option,
+    CUPOOL_WARN_ONCE("the driver refused %s (error %d): the option has no effect", option,
                      static_cast<int>(result));
   }
 }
@@ -175,8 +175,10 @@ void PoolPair::grant(PoolKind kind, CUmemoryPool pool, int peer) {
     return;
   }
   peer_refused_.store(true, std::memory_order_relaxed);
-  CUPOOL_LOG(info, "device %d cannot be given access to the pool of device %d (error %d)", peer,
-             device_.ordinal, static_cast<int>(result));
+  CUPOOL_LOG(info,
+             "the driver refused device %d access to the pool of device %d (error %d): later "
+             "blocks are plain memory",
+             peer, device_.ordinal, static_cast<int>(result));
 }
 
 }  // namespace cupool::engine

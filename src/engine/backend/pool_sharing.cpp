@@ -67,7 +67,9 @@ bool PoolSharing::accepts(PoolKind kind, CUmemoryPool pool, CUstream stream) {
     return true;
   }
   exportable_ = Exportable::no;
-  CUPOOL_LOG(info, "device %d: pools that can be shared do not give memory back; not using them",
+  CUPOOL_LOG(info,
+             "device %d: this driver's shareable pools keep freed memory; memory cannot be shared "
+             "with other processes",
              device_.ordinal);
   return false;
 }
@@ -81,8 +83,8 @@ CUresult PoolSharing::share(std::uint64_t capacity, CUdeviceptr address, SharedM
   const CUmemoryPool pool = pools_[kind].load(std::memory_order_acquire);
   if (pool == nullptr) {
     CUPOOL_WARN_ONCE(
-        "this memory cannot be shared with other processes (CUPOOL_IPC=0, CUPOOL_POOL=default, or "
-        "a driver without it); CUPOOL_BACKEND=malloc serves memory that can");
+        "pool memory cannot be shared with other processes (CUPOOL_IPC=0, CUPOOL_POOL=default, or "
+        "a driver without shareable pools). To share memory, set CUPOOL_BACKEND=malloc");
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   const cuda::RelaxedCaptureScope relaxed(driver_);

@@ -18,15 +18,17 @@ namespace {
 constexpr std::uint64_t kPreallocationSlice = 64ull << 20;
 
 void warn_of_refusal(std::uint64_t bytes, CUresult result) {
-  CUPOOL_WARN_ONCE("CUPOOL_PREALLOC: the driver refused %llu bytes with error %d; going on without",
-                   static_cast<unsigned long long>(bytes), static_cast<int>(result));
+  CUPOOL_WARN_ONCE(
+      "CUPOOL_PREALLOC: the driver refused to reserve %llu bytes (error %d), so the pool starts "
+      "without them; try a smaller value",
+      static_cast<unsigned long long>(bytes), static_cast<int>(result));
 }
 
 void warn_of_threshold(const DeviceLimits& limits) {
   if (limits.prealloc <= limits.release_threshold) return;
   CUPOOL_WARN_ONCE(
-      "CUPOOL_PREALLOC is larger than CUPOOL_RELEASE_THRESHOLD: the driver will give the excess "
-      "back; raise the threshold");
+      "CUPOOL_PREALLOC exceeds CUPOOL_RELEASE_THRESHOLD: at a synchronisation the driver gives the "
+      "excess back to the device; raise the threshold");
 }
 
 }  // namespace

@@ -100,8 +100,8 @@ ContextEnd::ContextEnd(Context& context)
     : gate_(context.gate()), alone_(gate_.close(ContextVisit::of_this_thread(gate_))) {
   if (alone_) return;
   CUPOOL_WARN_ONCE(
-      "a thread is still in a call that uses a context which the program destroys; what cupool has "
-      "there is left as it is");
+      "the program destroys a context while another call still uses it: cupool's blocks of that "
+      "context are set aside. Let all calls return before destroying the context");
 }
 
 ContextEnd::~ContextEnd() {

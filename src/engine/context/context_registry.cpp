@@ -17,8 +17,8 @@ Context* ContextRegistry::ask_for_current(Context* known) {
   if (known != nullptr && handle == known->handle()) return known;
   if (known != nullptr && trusts_hooks_.exchange(false)) {
     CUPOOL_LOG(warn,
-               "the current context changed by a way that cupool does not see; asking the driver "
-               "each time from now on");
+               "the current context was changed by a call that cupool does not see; from now on "
+               "cupool asks the driver each time (slower, still correct)");
   }
   return look_at_current();
 }
@@ -90,7 +90,9 @@ Context* ContextRegistry::find_or_create(CUcontext handle) {
     return nullptr;
   }
   if (ordinal < 0 || ordinal >= stats::kMaxDevices) {
-    CUPOOL_WARN_ONCE("device ordinal %d is beyond what is served; its calls pass through", ordinal);
+    CUPOOL_WARN_ONCE(
+        "device ordinal %d is beyond the devices that cupool serves: the driver serves its memory",
+        ordinal);
     return nullptr;
   }
   devices_.device_in_use(ordinal);

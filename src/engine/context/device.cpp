@@ -10,8 +10,9 @@ namespace {
 std::uint64_t read_total_bytes(const cuda::Driver& driver, int ordinal, stats::DeviceStats& stats) {
   size_t total = 0;
   if (driver.cuDeviceTotalMem_v2(&total, ordinal) != CUDA_SUCCESS) {
-    CUPOOL_WARN_ONCE("the size of device %d is not to be had; its memory comes from cuMemAlloc",
-                     ordinal);
+    CUPOOL_WARN_ONCE(
+        "the driver does not report the memory size of device %d; its memory comes from cuMemAlloc",
+        ordinal);
   }
   char name[128] = {};
   driver.cuDeviceGetName(name, sizeof(name) - 1, ordinal);
@@ -41,16 +42,16 @@ bool wants_pools(const cuda::Driver& driver, int ordinal, config::Backend wanted
   const bool supported = PoolBackend::supported(driver, ordinal);
   if (wanted == config::Backend::pool && !supported) {
     CUPOOL_WARN_ONCE(
-        "CUPOOL_BACKEND=pool: this driver or device has no memory pools; serving from cuMemAlloc "
-        "instead (set CUPOOL_BACKEND=malloc to say so)");
+        "CUPOOL_BACKEND=pool: this driver or device has no memory pools; memory comes from "
+        "cuMemAlloc instead. CUPOOL_BACKEND=malloc silences this warning");
   }
   if (!supported || wanted == config::Backend::malloc) return false;
   // A copy between devices that cannot be peers would write nothing into pool memory.
   if (!every_device_is_peer && wanted == config::Backend::pool) {
     CUPOOL_WARN_ONCE(
         "CUPOOL_BACKEND=pool: not all devices can be peers (or the driver does not say), and "
-        "copies between their pools would write nothing; serving from cuMemAlloc (show the "
-        "program one device, by CUDA_VISIBLE_DEVICES, to have pools)");
+        "copies between their pools would write nothing. Memory comes from cuMemAlloc instead; to "
+        "use pools, set CUDA_VISIBLE_DEVICES to one device");
   }
   return every_device_is_peer;
 }

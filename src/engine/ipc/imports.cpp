@@ -22,26 +22,26 @@ void warn_refused(ipc::Status status) {
   switch (status) {
     case ipc::Status::other_user:
       CUPOOL_WARN_ONCE(
-          "opening GPU memory of another process was refused: it belongs to another user; run both "
-          "as the same user");
+          "cannot open GPU memory of another process: it runs as another user. Run both as the "
+          "same user");
       return;
     case ipc::Status::busy:
       CUPOOL_WARN_ONCE(
-          "opening GPU memory of another process was refused: it serves too many processes already "
-          "(raise its limit of open files)");
+          "cannot open GPU memory of another process: too many processes have its memory open. "
+          "Raise its limit of open files (ulimit -n)");
       return;
     case ipc::Status::other_version:
       CUPOOL_WARN_ONCE(
-          "opening GPU memory of another process was refused: it runs another version of cupool; "
-          "preload the same one into both");
+          "cannot open GPU memory of another process: it runs another version of cupool. Preload "
+          "the same version into both");
       return;
     case ipc::Status::granted:
     case ipc::Status::unknown:
       break;
   }
   CUPOOL_WARN_ONCE(
-      "opening GPU memory of another process was refused: the memory has been freed there, or the "
-      "handle was changed on its way");
+      "cannot open GPU memory of another process: that process has freed it, or the handle was "
+      "altered in transit. Pass on all 64 bytes, and free the memory last");
 }
 
 // The program's error for a step that the driver refused to cupool.
@@ -102,8 +102,8 @@ CUresult IpcImports::import(const ipc::Handle& handle, Context& context, CUdevic
   if (result != CUDA_SUCCESS) {
     end_lease(exporter, handle.block);
     CUPOOL_WARN_ONCE(
-        "the driver refused memory of another process with error %d; "
-        "CUPOOL_BACKEND=malloc in that process serves memory with handles of the driver",
+        "cannot open GPU memory of another process: the driver refused it (error %d). With "
+        "CUPOOL_BACKEND=malloc, that process exports handles of the driver instead",
         static_cast<int>(result));
     return answer_of(result);
   }
@@ -149,8 +149,8 @@ bool IpcImports::ask(Exporter& exporter, const ipc::Handle& handle, ipc::Reply* 
   // The answer may still come; a lease that it grants must not stay.
   if (transfer == Transfer::late) end_lease(exporter, handle.block);
   CUPOOL_WARN_ONCE(
-      "the process that exported GPU memory is gone, stopped or not reachable (both have to run on "
-      "the same machine, in the same network namespace)");
+      "cannot open GPU memory of another process: that process has ended, is stopped, or is not "
+      "reachable. Both must run on the same machine, in the same network namespace");
   return false;
 }
 

@@ -150,8 +150,8 @@ void Server::accept_all() {
     if (!peer_of(socket.get(), &peer)) continue;
     if (!admits(geteuid(), peer.user)) {
       CUPOOL_WARN_ONCE(
-          "a process of user %u asked for shared GPU memory of this process, of user %u, and was "
-          "refused: run both as the same user",
+          "refused to share GPU memory with a process of user %u, since this process runs as user "
+          "%u. Run both as the same user",
           static_cast<unsigned>(peer.user), static_cast<unsigned>(geteuid()));
       refuse(socket, Status::other_user);
       continue;

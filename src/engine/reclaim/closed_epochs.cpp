@@ -186,7 +186,7 @@ CUresult ClosedEpochs::record(const Batch& least) {
   can_record_ = false;
   CUPOOL_WARN_ONCE(
       "cuCtxRecordEvent failed with error %d; frees synchronise the context instead (slower, still "
-      "right)",
+      "correct)",
       static_cast<int>(result));
   return CUDA_SUCCESS;
 }

@@ -268,8 +268,8 @@ Block* Allocations::fresh_block(Context& context, std::uint64_t capacity, Patien
     note_failure(context, result);
     if (result != CUDA_ERROR_OUT_OF_MEMORY && !cuda::is_sticky(result) && !cuda::shut_down()) {
       CUPOOL_WARN_ONCE(
-          "the driver refused pool memory with error %d; such allocations go to cuMemAlloc "
-          "(CUPOOL_BACKEND=malloc avoids the attempt)",
+          "the driver refused pool memory (error %d); cuMemAlloc serves such allocations. "
+          "CUPOOL_BACKEND=malloc avoids the failed attempts",
           static_cast<int>(result));
     }
     return nullptr;
@@ -293,8 +293,8 @@ CUresult Allocations::allocate_fresh(Context& context, std::uint64_t capacity, C
   if (result == CUDA_SUCCESS && !is_large(capacity)) context.small_chunk().open();
   if (result == CUDA_ERROR_NOT_SUPPORTED) {
     CUPOOL_WARN_ONCE(
-        "the pools of device %d cannot be used; serving from cuMemAlloc instead "
-        "(CUPOOL_BACKEND=malloc says so)",
+        "the driver does not support the pools of device %d; memory comes from cuMemAlloc instead. "
+        "CUPOOL_BACKEND=malloc silences this warning",
         device.ordinal());
     device.use_plain_memory();
   } else if (result != CUDA_ERROR_OUT_OF_MEMORY || device.limits().max_size != 0) {
@@ -335,7 +335,9 @@ Block* Allocations::adopt(Context& context, std::uint64_t capacity, CUdeviceptr 
       count_passed(stale->context->stats(), *stale, -1);
       delete_block(stale);
     } else {
-      CUPOOL_WARN_ONCE("memory of cupool was freed by a route that it does not see");
+      CUPOOL_WARN_ONCE(
+          "the program freed a block by a route that cupool does not see (such as RTLD_DEEPBIND); "
+          "the report counts this block as live");
     }
   }
   DeviceStats& stats = context.stats();

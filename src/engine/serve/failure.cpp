@@ -12,7 +12,7 @@ void note_failure(Context& context, CUresult result) {
   if (cuda::is_sticky(result)) {
     if (CUPOOL_MUTATED("sticky-serves-on")) return;
     context.set_poisoned();
-    CUPOOL_LOG(info, "error %d is there to stay: everything in this context passes through",
+    CUPOOL_LOG(info, "error %d is sticky: from now on the driver serves this context",
                static_cast<int>(result));
   } else if (result == CUDA_ERROR_DEINITIALIZED) {
     cuda::note_shut_down();

@@ -79,7 +79,7 @@ CUresult FreeWait::answer_of_free(Context& context, CUresult result) {
   if (cuda::is_sticky(result) || result == CUDA_ERROR_DEINITIALIZED) return result;
   // cupool's failure, not the program's: the block stays retired and is not reused.
   CUPOOL_WARN_ONCE(
-      "waiting for the GPU in a free failed with error %d; the block is kept aside. "
+      "a free could not wait for the GPU (error %d); its block is set aside, and not reused. "
       "CUPOOL_ENABLE=0 turns cupool off",
       static_cast<int>(result));
   return CUDA_SUCCESS;

@@ -176,8 +176,8 @@ std::optional<CUresult> Frees::try_free_in_stream(CUdeviceptr address, CUstream 
     count_retired(*block);
     set_aside(*block);
     CUPOOL_WARN_ONCE(
-        "a cudaFreeAsync names a stream of another context that the driver would not order; the "
-        "block is kept aside");
+        "the driver refused to order a cudaFreeAsync in a stream of another context; the block is "
+        "set aside, and not reused. Free it in a stream of its own context");
   }
   context.stats().call_times().free.record(util::now_ns() - start);
   return CUDA_SUCCESS;

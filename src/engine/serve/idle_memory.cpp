@@ -37,7 +37,7 @@ void IdleMemory::look_for_rdma_libraries() {
   }
   const char* library = loaded_rdma_library();
   if (library == nullptr || rdma_library_found_.exchange(true, std::memory_order_relaxed)) return;
-  CUPOOL_LOG(info, "%s is loaded: serving plain memory, frees wait", library);
+  CUPOOL_LOG(info, "%s is loaded: from now on blocks are plain memory, and frees wait", library);
   if (settings_.free_mode == config::FreeMode::automatic) {
     policy_.set_mode(config::FreeMode::sync);
   }
@@ -69,11 +69,9 @@ void IdleMemory::keep_quiet(Context& context) {
 bool IdleMemory::stays_exported(Block& quiet) {
   if (!quiet.exported || quiet.source != BlockSource::pool) return false;
   CUPOOL_WARN_ONCE(
-      "memory of which a descriptor was exported (cuMemGetHandleForAddressRange) was freed: it is "
-      "kept "
-      "aside, because who holds the descriptor may still use it (CUPOOL_BYPASS_LIBS gives a "
-      "library "
-      "memory that the driver takes back)");
+      "the program freed memory with an exported descriptor (cuMemGetHandleForAddressRange). The "
+      "block is set aside, since the descriptor's holder may still use it. CUPOOL_BYPASS_LIBS has "
+      "the driver serve the library that exports it");
   quiet.state.store(BlockState::freed, std::memory_order_relaxed);
   set_aside(quiet);
   return true;

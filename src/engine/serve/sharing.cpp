@@ -35,8 +35,8 @@ std::optional<CUresult> Sharing::try_export(CUdeviceptr address, CUipcMemHandle*
     block->set_shared_outside();
     if (!exports_.add(*block, memory, &made)) {
       CUPOOL_WARN_ONCE(
-          "no socket or no thread to share memory with other processes; CUPOOL_BACKEND=malloc "
-          "serves memory that the driver shares by itself");
+          "cannot share memory with other processes: no socket or thread could be created. "
+          "CUPOOL_BACKEND=malloc serves memory that the driver shares without them");
       return std::nullopt;
     }
     block->context->stats().add(Counter::ipc_exports_total);
