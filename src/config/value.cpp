@@ -186,7 +186,7 @@ std::string TypeText<Milliseconds>::accepted(const Range& range) {
 std::string TypeText<StatsFormats>::accepted(const Range&) {
   std::string text;
   for (const auto& format : EnumNames<StatsFormat>::values) text += std::string(format.text) + ", ";
-  return text.substr(0, text.size() - 2) + " (by commas) or off";
+  return text.substr(0, text.size() - 2) + " (separated by commas) or off";
 }
 
 }  // namespace cupool::config

@@ -92,7 +92,7 @@ struct TypeText<StatsFormats> {
 template <>
 struct TypeText<Sampling> {
   static constexpr const char* name = "share";
-  static std::string accepted(const Range&) { return "1, 0 or one in so many (1/64)"; }
+  static std::string accepted(const Range&) { return "1, 0 or 1/N (such as 1/64)"; }
 };
 template <>
 struct TypeText<SignalNumber> {

@@ -74,7 +74,7 @@ std::string option_as_text(const config::Row& row) {
   return std::string(row.name) + "\n" + wrapped(row.documentation, 2) + "\n" + "  takes      " +
          row.accepted() + "\n" +                     //
          "  default    " + default_of(row) + "\n" +  //
-         "  set it by  " + row.name + "=VALUE or `cupool run " + flag_of(row) + " VALUE`\n";
+         "  set with   " + row.name + "=VALUE or `cupool run " + flag_of(row) + " VALUE`\n";
 }
 
 std::string options_as_markdown() {
