@@ -64,15 +64,15 @@ std::string stall_sentence(const Observation& seen) {
   }
   if (seen.unknown_frees > 0) {
     text +=
-        (text.empty() ? "" : " ") + ("Of " + format_count(seen.unknown_frees)) +
-        " frees it is not known: a stream was capturing, or the driver is older than CUDA 12.5.";
+        (text.empty() ? "" : " ") + ("For " + format_count(seen.unknown_frees)) +
+        " frees this is unknown: a stream was capturing, or the driver is older than CUDA 12.5.";
   }
   return text;
 }
 
 std::string memory_sentence(const Observation& seen) {
   std::string text = "The program had at most " + format_bytes(seen.live_peak_bytes) +
-                     " live; pooling would hold at least " + format_bytes(seen.rounded_peak_bytes) +
+                     " live. Pooling would hold at least " + format_bytes(seen.rounded_peak_bytes) +
                      " (its size classes) and at most about " + format_bytes(seen.pool_most_bytes) +
                      " (idle and pending blocks included)";
   if (seen.device_total_bytes > 0) text += " of " + format_bytes(seen.device_total_bytes);
@@ -124,10 +124,9 @@ Conclusion conclude(const stats::Snapshot& snapshot) {
       "a call that cupool serves from a cache takes " + format_duration_ns(kAssumedCallNs) + ".",
       format_count(std::min(seen.fresh_blocks, seen.mallocs)) +
           " allocations take fresh memory and cost what they cost now.",
-      "no free waits. With CUPOOL_FREE_MODE=auto those wait that find a copy to or from the host "
-      "pending, and work that is no longer waited for may have to be waited for elsewhere; so it "
-      "is "
-      "at most this much, and cupool compare measures it.",
+      "no free waits. With CUPOOL_FREE_MODE=auto, frees still wait for pending copies to or from "
+      "the host. A wait avoided in a free may occur in a later call. So the saving is an upper "
+      "bound; cupool compare measures it.",
   };
   return found;
 }

@@ -129,7 +129,7 @@ void add_times(Exposition& out, const char* call, std::string_view help,
 
 void add_process(Exposition& out, const stats::Snapshot& snapshot) {
   const stats::ProcessInfo& process = snapshot.process;
-  out.begin("cupool_process_info", "gauge", "The process that this file is of; always 1");
+  out.begin("cupool_process_info", "gauge", "The process that wrote this file; always 1");
   out.sample("cupool_process_info",
              out.who() + ",version=\"" + label_value(process.library_version) + "\",program=\"" +
                  label_value(process.program_path) + "\",free_mode=\"" +
@@ -137,10 +137,9 @@ void add_process(Exposition& out, const stats::Snapshot& snapshot) {
                  "\"",
              "1");
   out.begin("cupool_process_start_time_seconds", "gauge",
-            "When the process began to use the GPU, since 1970-01-01 UTC");
+            "Time at which the process began to use the GPU, since 1970-01-01 UTC");
   out.sample("cupool_process_start_time_seconds", out.who(), seconds(process.start_wall_ns));
-  out.begin("cupool_report_time_seconds", "gauge",
-            "When these figures were taken, since 1970-01-01 UTC");
+  out.begin("cupool_report_time_seconds", "gauge", "Time of these figures, since 1970-01-01 UTC");
   out.sample("cupool_report_time_seconds", out.who(), seconds(snapshot.end_wall_ns));
 }
 
@@ -166,13 +165,15 @@ void add_pool(Exposition& out) {
       return device.pool.valid ? std::to_string(device.pool.*value) : std::string();
     });
   };
-  figure("cupool_pool_reserved_bytes", "What the driver's pool reserves",
+  figure("cupool_pool_reserved_bytes", "Bytes that the driver's pool reserves",
          &stats::PoolFigures::reserved_current);
-  figure("cupool_pool_reserved_peak_bytes", "The most that the driver's pool has reserved",
+  figure("cupool_pool_reserved_peak_bytes",
+         "Highest value so far: Bytes that the driver's pool reserves",
          &stats::PoolFigures::reserved_high);
-  figure("cupool_pool_used_bytes", "What of the driver's pool is in blocks",
+  figure("cupool_pool_used_bytes", "Bytes of the driver's pool that are in blocks",
          &stats::PoolFigures::used_current);
-  figure("cupool_pool_used_peak_bytes", "The most of the driver's pool that was in blocks",
+  figure("cupool_pool_used_peak_bytes",
+         "Highest value so far: Bytes of the driver's pool that are in blocks",
          &stats::PoolFigures::used_high);
   out.metric("cupool_device_memory_bytes", "gauge", "Memory of the device", [](const Device& d) {
     return d.total_memory_bytes == 0 ? std::string() : std::to_string(d.total_memory_bytes);

@@ -109,8 +109,8 @@ void add_memory(Page& page, const DeviceSnapshot& device, const char* moment) {
   add_memory_row(page, "  = ", device, Gauge::held_bytes);
   const std::int64_t unaccounted = unaccounted_bytes(device);
   if (unaccounted != 0) {
-    page.line("    ! these differ by " + signed_text(unaccounted, format_count) +
-              " bytes: threads were still allocating, or a fault of cupool");
+    page.line("    ! the sum is off by " + signed_text(unaccounted, format_count) +
+              " bytes: threads were still allocating, or cupool has a fault");
   }
   if (device.pool.valid) {
     if (device[Gauge::plain_bytes].peak != 0) {
@@ -248,7 +248,7 @@ void add_leaks(Page& page, const stats::Leaks& leaks, bool at_exit) {
   page.blank();
   std::string title = at_exit ? "Never freed, by call site" : "Live now, by call site";
   if (leaks.one_in > 1) {
-    title += " (estimated: one allocation in " + format_count(leaks.one_in) + " was looked at)";
+    title += " (estimated: one allocation in " + format_count(leaks.one_in) + " was sampled)";
   }
   page.line(title + (leaks.sites.empty() ? ": nothing" : ""));
   for (std::size_t i = 0; i < leaks.sites.size() && i < kMostSites; ++i) {
@@ -257,11 +257,11 @@ void add_leaks(Page& page, const stats::Leaks& leaks, bool at_exit) {
               (site.blocks == 1 ? " block" : " blocks") + " on device " +
               std::to_string(site.device));
     for (const stats::LeakFrame& frame : site.frames) page.line("    " + frame_text(frame));
-    if (site.frames.empty()) page.line("    call sites beyond those that are told apart");
+    if (site.frames.empty()) page.line("    other call sites, counted together");
   }
   if (leaks.sites.size() > kMostSites) {
     page.line("  and " + format_count(leaks.sites.size() - kMostSites) +
-              " call sites more: the JSON report has them");
+              " more call sites: the JSON report has them");
   }
 }
 
