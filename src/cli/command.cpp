@@ -128,8 +128,9 @@ CLI::App* add_command(CLI::App& app, Session& session, const std::string& name,
 
 int main_of(const std::vector<std::string>& arguments) {
   Session session;
-  CLI::App app("CUDA programs with cudaMalloc and cudaFree served from stream-ordered pools.",
-               "cupool");
+  CLI::App app(
+      "Runs CUDA programs with cudaMalloc and cudaFree served from stream-ordered memory pools.",
+      "cupool");
   const auto formatter = std::make_shared<Formatter>();
   formatter->label("SUBCOMMAND", "COMMAND");
   app.formatter(formatter);

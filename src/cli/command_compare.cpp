@@ -225,7 +225,7 @@ int conclude(const std::vector<Verdict>& verdicts, const std::vector<std::vector
       continue;
     }
     const std::size_t tail = trial.errors.size() - std::min<std::size_t>(trial.errors.size(), 2000);
-    std::printf("The end of its standard error with cupool:\n%s\n",
+    std::printf("The program's standard error with cupool ends with:\n%s\n",
                 trial.errors.substr(tail).c_str());
     break;
   }
@@ -258,7 +258,9 @@ void add_compare(CLI::App& app, Session& session) {
   CLI::App* command = add_command(
       app, session, "compare", "Run a program without and with cupool and compare.",
       ProgramWords::after_options, [arguments](Session& now) { return act(*arguments, now); });
-  command->add_option("-n,--runs", arguments->rounds, "Runs of each way (default 3)")
+  command
+      ->add_option("-n,--runs", arguments->rounds,
+                   "Runs without cupool, and as many with it (default 3)")
       ->check(CLI::Range(1, 1000))
       ->type_name("N");
   command

@@ -154,12 +154,12 @@ int act(const ReplayArguments& arguments) {
 void add_replay(CLI::App& app, Session& session) {
   const auto arguments = std::make_shared<ReplayArguments>();
   CLI::App* command =
-      add_command(app, session, "replay", "Play a trace of allocations with three allocators.",
+      add_command(app, session, "replay", "Replay a trace of allocations with three allocators.",
                   ProgramWords::none, [arguments](Session&) { return act(*arguments); });
   command->add_option("trace", arguments->trace, "A trace, as CUPOOL_TRACE=run.csv writes it")
       ->required()
       ->type_name("FILE");
-  command->add_option("-n,--runs", arguments->rounds, "Runs of each way (default 3)")
+  command->add_option("-n,--runs", arguments->rounds, "Runs with each allocator (default 3)")
       ->check(CLI::Range(1, 1000))
       ->type_name("N");
   command->add_flag("--touch", arguments->touch,
@@ -169,8 +169,8 @@ void add_replay(CLI::App& app, Session& session) {
       ->group("");
   arguments->settings.add_to(*command);
   command->footer(
-      "Plays the calls of the trace on device 0, with one thread per thread of the trace: with\n"
-      "cuMemAlloc, with cuMemAllocAsync and the device's default pool, and with cupool.");
+      "Replays the calls of the trace on device 0, with one thread per thread of the trace:\n"
+      "with cuMemAlloc, with cuMemAllocAsync and the device's default pool, and with cupool.");
 }
 
 }  // namespace cupool::cli

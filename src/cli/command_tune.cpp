@@ -103,7 +103,7 @@ int give_up(const Trial& trial) {
 int tune_program(const TuneArguments& arguments, const std::vector<std::string>& program) {
   const auto variables = arguments.settings.variables();
   const Environment before = environment_with(variables);
-  const std::vector<std::vector<Trial>> first = alternate(program, {{"to see", before}}, 1, {});
+  const std::vector<std::vector<Trial>> first = alternate(program, {{"first run", before}}, 1, {});
   if (const Trial* trial = failed(first)) return give_up(*trial);
   const std::vector<Report>& reports = first[0][0].reports;
   if (reports.empty()) {
@@ -117,7 +117,7 @@ int tune_program(const TuneArguments& arguments, const std::vector<std::string>&
   Environment tuned = before;
   for (const auto& [name, value] : tuning.variables()) tuned.set(name, value);
   const std::vector<std::vector<Trial>> trials =
-      alternate(program, {{"as before", before}, {"tuned", tuned}}, arguments.rounds, {});
+      alternate(program, {{"old settings", before}, {"tuned", tuned}}, arguments.rounds, {});
   if (const Trial* trial = failed(trials)) return give_up(*trial);
   print_table(trials);
   const Spread old_time = wall_time(trials[0]);
@@ -161,7 +161,9 @@ void add_tune(CLI::App& app, Session& session) {
       ->type_name("FILE");
   command->add_option("-o,--output", arguments->output, "Write the settings to this file")
       ->type_name("FILE");
-  command->add_option("-n,--runs", arguments->rounds, "Runs of each way (default 3)")
+  command
+      ->add_option("-n,--runs", arguments->rounds,
+                   "Runs without the new settings, and as many with them (default 3)")
       ->check(CLI::Range(1, 1000))
       ->type_name("N");
   arguments->settings.add_to(*command);

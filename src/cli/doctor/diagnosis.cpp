@@ -79,7 +79,7 @@ void judge_loader(const Facts& facts, Findings* findings) {
   } else if (!facts.system_loader) {
     warning(findings, "loader",
             "the program uses a loader of its own, " + loader +
-                ". It was not run, so it is unknown whether it accepts cupool",
+                ". doctor does not run this loader, so it is unknown whether cupool loads",
             "if you trust the program, try cupool run");
   }
 }
@@ -202,7 +202,7 @@ void judge_driver(const Facts& facts, Findings* findings) {
          "the driver (CUDA " + cuda_version_text(driver.version) +
              ") is newer than the latest that cupool knows (CUDA " +
              cuda_version_text(util::kNewestKnownCuda) +
-             "): if the program calls a newer function that cupool would have to intercept, cupool "
+             "). If the program calls a newer function that cupool would have to intercept, cupool "
              "steps aside with a warning",
          "");
   }

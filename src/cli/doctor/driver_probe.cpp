@@ -195,8 +195,9 @@ ProbedDriver probe_driver(int limit_seconds) {
     driver.message = "no answer in " + std::to_string(limit_seconds) + " s";
   } else if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
     driver.state = ProbedDriver::State::crashed;
-    driver.message = WIFSIGNALED(status) ? "ended by signal " + std::to_string(WTERMSIG(status))
-                                         : "ended with " + std::to_string(WEXITSTATUS(status));
+    driver.message = WIFSIGNALED(status)
+                         ? "crashed with signal " + std::to_string(WTERMSIG(status))
+                         : "exited with code " + std::to_string(WEXITSTATUS(status));
   } else {
     driver = parse_answer(text);
   }

@@ -311,10 +311,9 @@ std::string latency_chart(const std::string& id, const std::vector<NamedTime>& t
     draw_distribution(&svg, joined(row.time.buckets), x, y, y + kDistribution - 12);
     y += kDistribution;
   }
-  svg.text(
-      (100 + kWidth) / 2, height + 36,
-      "time of a call (logarithmic); bars, where there are some: number of calls (logarithmic)",
-      "middle", "tick");
+  svg.text((100 + kWidth) / 2, height + 36,
+           "time of a call (logarithmic); bars, if any: number of calls (logarithmic)", "middle",
+           "tick");
   return svg.finish();
 }
 

@@ -63,7 +63,7 @@ bool JsonReader::flag(const char* key) const {
 std::string JsonReader::text(const char* key) const {
   const nlohmann::json* value = find(key);
   if (value == nullptr) return "";
-  if (!value->is_string()) fail(key, "a text");
+  if (!value->is_string()) fail(key, "a string");
   return value->get<std::string>();
 }
 
@@ -95,7 +95,7 @@ std::vector<std::string> JsonReader::words(const char* key) const {
   const nlohmann::json* value = array_at(key);
   if (value == nullptr) return members;
   for (const nlohmann::json& member : *value) {
-    if (!member.is_string()) fail(std::string(key) + "[]", "a text");
+    if (!member.is_string()) fail(std::string(key) + "[]", "a string");
     members.push_back(member.get<std::string>());
   }
   return members;

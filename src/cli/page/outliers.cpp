@@ -11,10 +11,9 @@
 namespace cupool::cli {
 
 const char* const kOutlierRule =
-    "An outlier is, with four or more processes, a value more than 1.5 times the interquartile "
-    "range "
-    "beyond the quartiles and more than a quarter away from the median; with fewer, a value more "
-    "than twice the median or less than half of it.";
+    "An outlier is more than 1.5 times the interquartile range beyond the quartiles, and more than "
+    "a quarter away from the median. With fewer than four processes, it is more than twice the "
+    "median or less than half of it.";
 
 namespace {
 

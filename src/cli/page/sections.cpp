@@ -86,7 +86,7 @@ std::string sum_table(const Report& report, const DeviceReport& device) {
     add_memory_row(device, "", Gauge::passthrough_bytes, &rows);
     add_memory_row(device, "", Gauge::device_bytes, &rows);
   }
-  return html_table("Current values add up. Peaks do not: they are of different moments.", rows, "",
+  return html_table("Current values add up. Peaks do not: they occur at different times.", rows, "",
                     sums);
 }
 

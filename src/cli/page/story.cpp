@@ -75,8 +75,8 @@ constexpr Reason kReasons[] = {
     {stats::Counter::free_waits_managed_total, ""},
     {stats::Counter::free_waits_zero_copy_total, ""},
     {stats::Counter::free_waits_pending_limit_total,
-     "; a larger CUPOOL_MAX_PENDING avoids it where there is memory to spare"},
-    {stats::Counter::free_waits_sync_total, "; CUPOOL_FREE_MODE=auto avoids most of it"},
+     "; a larger CUPOOL_MAX_PENDING avoids such waits where there is memory to spare"},
+    {stats::Counter::free_waits_sync_total, "; CUPOOL_FREE_MODE=auto avoids most of these waits"},
 };
 
 std::string waits_in_words(const std::vector<Report>& reports, const Sums& sums) {
@@ -121,8 +121,8 @@ std::string headline_of(const std::vector<Report>& reports, const Sums& sums) {
 // report does not have the remaining GPU time.
 std::string stalls_in_words(const Sums& sums) {
   if (sums.unwaited == 0) return "";
-  return "A free of the driver that finds the GPU busy stalls its thread until the GPU is idle; "
-         "these returned at once. cupool observe measures the cost of such stalls.";
+  return "With the driver, a free that finds the GPU busy stalls its thread until the GPU is idle. "
+         "These frees returned at once. cupool observe measures the cost of such stalls.";
 }
 
 std::string memory_in_words(const Sums& sums) {
@@ -182,7 +182,7 @@ void add_troubles(const std::vector<Report>& reports, const Sums& sums, Story* s
     const bool at_exit = reports.size() > 1 || reports[0].snapshot_number == 0;
     troubles->push_back(format_count(sums.leaked_blocks) + " blocks with " +
                         format_bytes(sums.leaked_bytes) +
-                        (at_exit ? " were never freed." : " were live when this was taken."));
+                        (at_exit ? " were never freed." : " were live when the report was taken."));
   }
   for (const Report& report : reports) {
     for (const DeviceReport& device : report.devices) {

@@ -85,7 +85,7 @@ std::string find_library() {
 
 std::string preload_value(const std::string& library, const std::string& present) {
   if (library.find_first_of(" :") != std::string::npos) {
-    throw UsageError("the dynamic linker cannot preload a path with a blank or a colon: " +
+    throw UsageError("the dynamic linker cannot preload a path with a space or a colon: " +
                      library + "\nCopy the library elsewhere and set CUPOOL_LIBRARY to it");
   }
   std::vector<std::string> entries;

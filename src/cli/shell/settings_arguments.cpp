@@ -49,7 +49,7 @@ void check(const std::string& name, const std::string& value) {
 }  // namespace
 
 void SettingsArguments::add_to(CLI::App& command) {
-  command.add_option("--set", set_, "Any option by its variable; may be repeated")
+  command.add_option("--set", set_, "Set any option by its variable; may be repeated")
       ->type_name("CUPOOL_X=VALUE")
       ->allow_extra_args(false);
   for (const config::Row& row : config::rows()) {

@@ -76,17 +76,16 @@ void tune_pool(const std::vector<Report>& reports, Tuning* tuning) {
   const std::uint64_t threshold =
       peak.total > 0 ? std::max(in_growth_steps(peak.reserved), std::min(with_room, peak.total))
                      : with_room;
-  tuning->settings.push_back(
-      {"CUPOOL_RELEASE_THRESHOLD", report::option_value(threshold),
-       seen + ": a quarter more keeps the memory between iterations, and returns to the device the "
-              "memory of a single burst."});
+  tuning->settings.push_back({"CUPOOL_RELEASE_THRESHOLD", report::option_value(threshold),
+                              seen + ". A quarter more keeps the memory between iterations, and "
+                                     "gives the memory of a single burst back to the device."});
   if (peak.total > 0 && peak.reserved > peak.total / 10 * 9) {
     tuning->remarks.push_back(seen +
                               ": too close to the device's memory to reserve it at the start.");
   } else if (shared_device_is_full(reports)) {
     tuning->remarks.push_back(
         "Several processes of one host share a device, and their peaks add up to more than nine "
-        "tenths of it: if all reserved their peak at the start, one could run out of memory.");
+        "tenths of it. If all reserved their peak at the start, one could run out of memory.");
   } else {
     std::uint64_t growths = 0;
     for (const Report& report : reports) growths += report.counter("growth_total");
@@ -125,7 +124,7 @@ void tune_pending(const std::vector<Report>& reports, Tuning* tuning) {
   tuning->settings.push_back({"CUPOOL_MAX_PENDING", report::option_value(pending),
                               format_count(waits) + " frees waited for this limit (all waits: " +
                                   format_duration_ns(wait_ns) + "), with " + format_bytes(retired) +
-                                  " pending at most: the value is twice that, or an eighth of the "
+                                  " pending at most. The value is twice that, or an eighth of the "
                                   "device if that is less."});
 }
 
