@@ -169,8 +169,9 @@ void add_tune(CLI::App& app, Session& session) {
   arguments->settings.add_to(*command);
   command->footer(
       "With reports: prints a profile with the reasons as comments. With a program: runs it once,\n"
-      "then without and with the derived settings in turn, and keeps these only if each run with\n"
-      "them was faster than every run without. Exit code: 0, kept; 1, not kept, no file written.");
+      "then without and with the derived settings in turn. Keeps the settings only if each run\n"
+      "with them was faster than every run without.\n"
+      "Exit code: 0, kept; 1, not kept, no file written.");
 }
 
 }  // namespace cupool::cli

@@ -174,8 +174,9 @@ std::string sizes_chart(const std::string& id, const DeviceReport& device) {
   const auto columns = static_cast<double>(last - first + 1);
   const double width = std::min(60.0, (kWidth - kLeft - kMargin) / columns);
   Svg svg(id, "Requests by size",
-          format_count(all) + " requests from up to " + format_bytes(device.sizes[first].upper) +
-              " to up to " + format_bytes(device.sizes[last].upper),
+          format_count(all) + " requests, in buckets from up to " +
+              format_bytes(device.sizes[first].upper) + " to up to " +
+              format_bytes(device.sizes[last].upper),
           kWidth, kBottom + 40);
   const LogScale y{0.5, static_cast<double>(highest) * 1.2, kBottom, kTop};
   for (const Tick& tick : log_count_ticks(static_cast<double>(highest) * 1.2)) {
