@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What a pair of malloc and free costs in the engine (tests/bench). Needs no GPU.
-#   scripts/bench.sh [FILTER]   a regular expression of benchmark names; all: some minutes
+# Measures the cost of a pair of malloc and free in the engine (tests/bench). Needs no GPU.
+#   scripts/bench.sh [FILTER]   a regular expression of benchmark names; without it some minutes
 set -uo pipefail
 # shellcheck source=scripts/setup.sh
 source "$(dirname "$0")/setup.sh"

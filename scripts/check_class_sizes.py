@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts the functions of each class of src/: public, private, and friends.
 
-A class that is called from everywhere by a hundred functions cannot be held in the head. Counted are
-the functions that a class declares itself (overloads each; constructors, destructors, operators and
-deleted functions not), protected ones as private; a friend counts as a private function. It fails for a
-class past 15 public or 15 private functions that is not in the list of exceptions below, and for an
-exception that is none any more. Usage: check_class_sizes.py [--all | --self-test] [SRC]; --all prints all
-classes.
+Nobody can remember a class with a hundred functions. The check counts the functions that a class
+declares itself, each overload separately. Constructors, destructors, operators and deleted functions do
+not count; protected functions and friends count as private. It fails for a class with more than 15
+public or 15 private functions that is not in the list of exceptions below. It also fails for an
+exception that is no longer needed.
+Usage: check_class_sizes.py [--all | --self-test] [SRC]; --all prints all classes.
 """
 import pathlib
 import re
@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 LIMIT = 15
-# Class: (public, private) that it has at most, and why it is so.
+# Class: (most public, most private), and the reason.
 EXCEPTIONS = {
     "Allocator": (16, 0, "fifteen accessors of its parts, and one of all blocks"),
     "Context": (21, 0, "eleven accessors of its parts; the others are its life and its gate"),
@@ -111,7 +111,7 @@ def class_at(tokens, begin, brace):
         parentheses += {"(": 1, ")": -1}.get(token, 0)
         if token == "{" and parentheses == 0:
             place = end_of_braces(tokens, place)
-            # An initialiser of a member or in a constructor's list goes on; a function's body does not.
+            # A brace of an initialiser continues the declaration; the brace of a function's body ends it.
             if tokens[place] not in (";", ","):
                 counts[public] += is_function(words, name)
                 words = []
@@ -140,7 +140,7 @@ def sizes(src):
 
 
 def check(src):
-    """What is wrong under src."""
+    """The errors under src."""
     errors, needed = [], set()
     for public, private, name, path in sizes(src):
         most_public, most_private = EXCEPTIONS.get(name, (LIMIT, LIMIT, ""))[:2]
@@ -154,7 +154,7 @@ def check(src):
 
 
 def self_test():
-    """A class is counted as it should be."""
+    """The counts of sample classes are right."""
     text = '''// Text.
 class Small { public: Small(); ~Small(); int a() const { return b(); } template <typename F> void c(const F& f);
   static int d(int x = 1); using E = int(); enum class G { h, i }; struct Inner { int j(); int k = 0; };

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks docs/design.md: short bullets, paths that exist, tuning numbers that are the code's.
+"""Checks docs/design.md: short bullets, existing paths, and tuning numbers equal to the code's.
 
 - No list item has more than 60 words. A nested item counts for itself.
 - Each path in backticks that begins with a folder of src (`engine/block/block`) or of the repository
@@ -148,7 +148,7 @@ def constants_of(src):
 
 
 def check_numbers(page, lines, constants):
-    """Rows of the table of tuning numbers that are not as in the code."""
+    """Rows of the table of tuning numbers that differ from the code."""
     rows, inside = 0, False
     for number, line in enumerate(lines, 1):
         if line.startswith(HEADER):
@@ -175,7 +175,7 @@ def check_numbers(page, lines, constants):
 
 
 def check(root):
-    """Everything that is wrong with the page."""
+    """All errors of the page."""
     page = root / PAGE
     if not page.exists():
         return [f"{page}: does not exist"]
@@ -185,7 +185,7 @@ def check(root):
 
 
 def self_test():
-    """Each rule, broken once, is found; a right page has no errors."""
+    """Each violation is found; a correct page has no errors."""
     table = HEADER + " purpose |\n|---|---|---|---|---|\n"
     rows = {"kStep": "| `kStep` | `low` | 32 | MiB | |\n", "kWaitNs": "| `kWaitNs` | `low` | 5 | s | |\n",
             "kTwice": "| `kTwice` | `low` | 64 | MiB | |\n", "kMoment": "| `kMoment` | `low` | 50 | us | |\n",

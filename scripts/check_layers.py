@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that src/ keeps to the layers that src/README.md states.
 
-The README's block that opens with ```layers has lines `report: util stats` (a folder, and the
-folders that it may include; itself always). A folder with rooms has a line for itself, which holds
-for all of its rooms, and one for each room: `engine/thread: engine/block`. Whoever may include a
-folder may include its rooms from outside; inside, a room includes those that its line names. Each
-other include is an error, and so is a source without licence line and opening comment, or with more
-than 500 lines. Usage: check_layers.py [--self-test] [SRC]
+The README's block that opens with ```layers has lines `report: util stats`: a folder, and the folders
+that it may include beside itself. A folder with rooms has a line for all of its rooms, and one for each
+room: `engine/thread: engine/block`. A folder that may include another may include its rooms too. Inside
+a folder, a room may include the rooms that its line names. Any other include is an error. So is a source
+without licence line and opening comment, or with more than 500 lines.
+Usage: check_layers.py [--self-test] [SRC]
 """
 import pathlib
 import re
@@ -23,7 +23,7 @@ LICENCE = "// SPDX-License-Identifier: Apache-2.0"
 
 
 def read_layers(readme):
-    """The table folder -> folders that it may include, and what is wrong with it."""
+    """The table folder -> folders that it may include, and its errors."""
     layers, errors, inside, found = {}, [], False, False
     for number, line in enumerate(readme.read_text().splitlines(), 1):
         if line.strip() == "```layers":
@@ -72,7 +72,7 @@ def may_include(layer, other, layers):
 
 
 def check_source(path, layer, layers):
-    """What is wrong with one source of a layer."""
+    """The errors of one source of a layer."""
     lines = path.read_text(errors="replace").splitlines()
     errors = []
     if not lines or lines[0] != LICENCE:
@@ -90,7 +90,7 @@ def check_source(path, layer, layers):
 
 
 def check(src):
-    """Everything that is wrong under src."""
+    """All errors under src."""
     readme = src / "README.md"
     if not readme.exists():
         return [f"{readme}: does not exist"]
@@ -110,7 +110,7 @@ def check(src):
 
 
 def self_test():
-    """Each rule, broken once, is found; a right tree has no errors."""
+    """Each violation is found; a correct tree has no errors."""
     first = LICENCE + "\n"
     good = {"README.md": "```layers\nlow:\nhigh: low\nhigh/cellar:\nhigh/attic: high/cellar\n```\n",
             "low/a.h": first + "// Low.\n#include <vector>\n",

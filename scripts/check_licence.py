@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that every source names the licence.
 
-A source is what git knows (and new files that it does not ignore) in C, C++, CUDA, assembly, shell,
-Python or CMake, and every script that begins with #!, whatever its name. Its first line, or the one
-after #!, is a comment of the language with nothing but the identifier of SPDX. LICENSE itself has to
-be there. Ends with 77 where the folder is no working copy of git.
+Sources are files in C, C++, CUDA, assembly, shell, Python or CMake that git tracks or does not ignore,
+and all scripts that begin with #!. The first line, or the one after #!, is a comment with only the SPDX
+identifier. LICENSE itself must exist. Exit code 77 if the folder is not a working copy of git.
 Usage: check_licence.py [--self-test] [FOLDER]
 """
 import pathlib
@@ -22,7 +21,7 @@ LINES = {"//": re.compile(rf"// {LICENCE}|/\* {LICENCE} \*/"), "#": re.compile(r
 
 
 def comment_of(path, first_line):
-    """How a comment begins in a source; None where the file is no source."""
+    """The comment marker of a source's language; None if the file is not a source."""
     if path.suffix in SLASHES:
         return "//"
     if path.suffix in HASHES or path.name == "CMakeLists.txt" or first_line.startswith("#!"):
@@ -31,7 +30,7 @@ def comment_of(path, first_line):
 
 
 def check_source(name, path):
-    """What is wrong with one file; None if nothing is."""
+    """The error of one file, or None."""
     with path.open(errors="replace") as file:
         lines = [file.readline().rstrip("\n") for _ in range(2)]
     comment = comment_of(path, lines[0])
@@ -44,14 +43,14 @@ def check_source(name, path):
 
 
 def files_of(folder):
-    """The names of all files that git knows, or would if they were added."""
+    """The names of all files that git tracks or does not ignore."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE).stdout.decode()
     return sorted(set(listed.split("\0")) - {""})
 
 
 def check(folder):
-    """Everything that is wrong in a working copy."""
+    """All errors of a working copy."""
     listed = files_of(folder)
     errors = [] if (folder / "LICENSE").is_file() else ["LICENSE: does not exist"]
     for name in listed:
@@ -62,7 +61,7 @@ def check(folder):
 
 
 def self_test():
-    """Each rule, broken once, is found; a right tree has no errors."""
+    """Each violation is found; a correct tree has no errors."""
     slashes, hashes = f"// {LICENCE}\n", f"# {LICENCE}\n"
     good = {"LICENSE": "The licence.\n", "README.md": "No source.\n", "a.cpp": slashes + "// A.\n",
             "b.S": f"/* {LICENCE} */\n", "c.cu": slashes, "d/e.sh": "#!/bin/sh\n" + hashes,

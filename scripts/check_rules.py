@@ -5,9 +5,10 @@
 A source or test cites a rule in a comment: `contract 4`, `contracts 2 and 4`, `I3`. A test states the
 rules that are cited directly above it, on its line, or in the opening comment of its file; those in
 tests/contract/NN_*_test.cpp state contract NN. In tests/property/CMakeLists.txt the same holds for
-properties and mutations. An error is: a rule without test or code, a rule of the contract without a
-file in tests/contract, a cited rule that does not exist, a cited file of docs/ that does not exist,
-and a docs/rules.md that is out of date.
+properties and mutations.
+
+Errors are a rule without test or code, a rule of the contract without a file in tests/contract, a cited
+rule or file of docs/ that does not exist, and a docs/rules.md that is out of date.
 Usage: check_rules.py [--write] [--self-test] [ROOT]
 """
 import pathlib
@@ -105,7 +106,7 @@ class Comments:
 
 
 def statement(comments, number, opener):
-    """What is cited for the test that begins on a line: above it, and on it up to its `opener`."""
+    """Rules cited for the test that begins on a line: above it, and on it up to its `opener`."""
     text = comments.above(number)
     for line in range(number, len(comments.lines) + 1):
         text += " " + comments.behind.get(line, "")
@@ -216,7 +217,7 @@ def links(places, prefix, names=None):
 
 
 def check(root, write=False):
-    """Everything that is wrong under root; with `write`, docs/rules.md is made first."""
+    """All errors under root. With `write`, writes docs/rules.md first."""
     index = Index(root)
     rules_page = root / "docs/rules.md"
     if write:
@@ -227,7 +228,7 @@ def check(root, write=False):
 
 
 def self_test():
-    """A right tree has no errors, each way to break it is found, and the page says what it should."""
+    """A correct tree has no errors, each violation is found, and the page has the expected text."""
     good = {
         "docs/design.md": "## Contract\n\n1. One thing: more\n   of it.\n2. Two.\n\n## Engine\n\n1. No rule.\n\n"
                           "## Invariants\n\n- **I1** Quiet [blocks](#blocks)\n  only. More.\n  1. No rule either.\n",

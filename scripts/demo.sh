@@ -20,7 +20,7 @@ if nvidia-smi -L >/dev/null 2>&1; then
 else
   program=build/release/tests/demo/inference_loop_sim
   build_preset release cupool inference_loop_sim sim_cuda
-  where="on the SIMULATED device: these times are simulated, no measure of a real GPU"
+  where="on the SIMULATED device: these times are simulated and do not apply to a real GPU"
   device=(LD_LIBRARY_PATH="$root/build/release/tests/sim/lib" CUPOOL_SIM_MODE=timed)
   arguments=(threads=4 requests=100)
 fi

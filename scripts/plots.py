@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws the pictures of docs/measurements from the raw results kept there.
 
-plots.py [FOLDER...]: each folder has a raw.csv of tests/gpu/pairs/pairs.py; without one, all folders of
-docs/measurements whose raw.csv is such a one. Writes beside it, as far as there are rows for it:
-pair_by_size, throughput_by_threads, whole_programs and latencies (svg; --format png).
+plots.py [FOLDER...]: each folder has a raw.csv of tests/gpu/pairs/pairs.py. Without arguments, all such
+folders of docs/measurements. Writes beside raw.csv the pictures for which it has rows: pair_by_size,
+throughput_by_threads, whole_programs and latencies (svg; --format png).
 Only drawing needs matplotlib.
 """
 import argparse
@@ -16,7 +16,7 @@ import sys
 from collections import defaultdict
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), ".."))
-# Name in raw.csv: name in the pictures, colour. cupool is what one looks for; "none" is not drawn.
+# Name in raw.csv: name in the pictures, colour. cupool has the most visible colour; "none" is not drawn.
 ALLOCATORS = {
     "cupool": ("cupool", "#d55e00"),
     "realtime": ("cupool, realtime profile", "#cc79a7"),
@@ -55,7 +55,7 @@ def is_of_pairs(rows):
 
 def pair_values(rows, section, metric, key, **wanted):
     """{allocator: {the shape's key: values of all rounds}} where the shape is as wanted; a wanted None
-    means that the shape must not say it."""
+    means that the shape must not have the key."""
     found = defaultdict(lambda: defaultdict(list))
     for row in rows:
         shape = row["shape"]
@@ -67,7 +67,7 @@ def pair_values(rows, section, metric, key, **wanted):
 
 
 def curve(points):
-    """x, median, and what lies below and above it, sorted by x."""
+    """x, median, and the distances to the lowest and the highest value, sorted by x."""
     xs = sorted(points, key=float)
     middle = [statistics.median(points[x]) for x in xs]
     below = [m - min(points[x]) for x, m in zip(xs, middle)]
@@ -137,7 +137,7 @@ def finish(axes, title, x, y):
 
 
 def legend(figure, axes):
-    """Below everything: inside it would cover lines."""
+    """Draws the legend below the plots: inside it would cover lines."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncol=3, frameon=False,
                   fontsize=8)
@@ -230,7 +230,7 @@ PICTURES = {"pair_by_size": draw_by_size, "throughput_by_threads": draw_by_threa
 
 
 def draw(folder, rows, kind):
-    """The files that were written."""
+    """Draws a folder's pictures; returns the names of the files."""
     import matplotlib
     matplotlib.use("Agg")
     # The same rows give the same file: no date, no random names inside.

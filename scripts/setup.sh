@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 # Finds or installs what building and testing need (Debian 12, Ubuntu 22.04 and later). Sourced by
-# the other scripts; quick when everything is there. Defines `root` and `job_count`, and changes to root.
+# the other scripts; quick if everything is installed. Defines `root` and `job_count`, and changes to
+# `root`.
 # shellcheck shell=bash
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
-# Half a gigabyte a compiler: fewer jobs than cores where memory is short.
+# A compiler needs half a gigabyte: fewer jobs than cores if memory is short.
 memory_jobs=$(($(awk '/MemAvailable/ {print $2}' /proc/meminfo) / 700000 + 1))
 job_count=$(nproc)
 [ "$memory_jobs" -lt "$job_count" ] && job_count=$memory_jobs
 
 step() { printf '\n== %s\n' "$*"; }
 
-# name of the package = a file or command that shows it is there
+# package=witness: a file or command that exists if the package is installed
 setup_packages() {
   local missing=() pair package witness
   for pair in g++=g++ cmake=cmake ninja-build=ninja python3=python3 git=git binutils=readelf \
@@ -28,7 +29,7 @@ setup_packages() {
   [ ${#missing[@]} -eq 0 ] && return 0
   step "installing ${missing[*]}"
   if ! command -v apt-get >/dev/null; then
-    echo "please install by your package manager: ${missing[*]}" >&2
+    echo "install these with your package manager: ${missing[*]}" >&2
     return 1
   fi
   local as_root=()
@@ -38,7 +39,7 @@ setup_packages() {
       "${missing[@]}" >/dev/null
 }
 
-# Only headers of the CUDA Toolkit and its static runtime are used; no GPU, no driver, no nvcc.
+# Only the CUDA Toolkit's headers and static runtime are needed; no GPU, no driver, no nvcc.
 setup_toolkit() {
   local toolkit
   for toolkit in "${CUDAToolkit_ROOT:-}" "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda; do
@@ -53,8 +54,8 @@ setup_toolkit() {
   export CUDAToolkit_ROOT=$toolkit
 }
 
-# build_preset NAME [TARGET...]: quiet unless it fails. The library that is shipped is compiled file by
-# file; where things are only tested, a few files together are one unit, which is quicker.
+# build_preset NAME [TARGET...]: quiet unless it fails. The release preset compiles file by file; the
+# others use unity builds, which are quicker.
 build_preset() {
   local preset=$1 unity=(-D CMAKE_UNITY_BUILD=ON) log
   shift

@@ -13,7 +13,7 @@ case $mode in default | quick | full) ;; *) sed -n '3,7p' "$0"; exit 2 ;; esac
 began=$SECONDS
 failed=()
 
-# stage NAME COMMAND...: a failure is kept for the end, the other stages still run.
+# stage NAME COMMAND...: runs a stage. A failure is reported at the end; later stages still run.
 stage() {
   local name=$1 start=$SECONDS
   shift
@@ -30,7 +30,7 @@ sources() { git ls-files --cached --others --exclude-standard -- "$@" | while re
   [ -e "$f" ] && echo "$f"
 done; }
 
-# One version everywhere: others lay out a few constructs differently.
+# One version everywhere: other versions lay out a few constructs differently.
 check_format() {
   local tool
   tool=$(command -v clang-format-14 || command -v clang-format)
@@ -46,8 +46,8 @@ check_scripts() {
   return $status
 }
 
-# run_tests PRESET LOG [CTEST ARGUMENT...]; of a failed run only what failed is shown, the rest is in
-# the log. Twice as many tests as compilers: much of their time they wait for something.
+# run_tests PRESET LOG [CTEST ARGUMENT...]: of a failed run, prints only the failures; the log has the
+# rest. Runs twice as many tests as compilers, since tests mostly wait.
 run_tests() {
   local preset=$1 log=$2 status
   shift 2
@@ -75,8 +75,8 @@ build_and_test() {
   run_tests "$preset" "build/$preset/ctest.log" "$@"
 }
 
-# sanitized PRESET PATTERN: the unit tests, and of those that only start programs all whose names the
-# pattern does not match. Those are the dev preset's, with this preset's programs.
+# sanitized PRESET PATTERN: runs the preset's unit tests. Then runs the dev preset's preload tests with
+# this preset's library and programs, except tests whose names the pattern matches.
 sanitized() {
   local preset=$1 pattern=$2 status=0
   build_and_test "$preset" --targets tests/sim/all tests/unit/all tested_programs -- \
@@ -86,15 +86,15 @@ sanitized() {
   return $status
 }
 
-# The optimised library, with the programs that the dev tests have built already. (By the name of its
-# file: `cupool` alone would be the command.)
+# The optimised library, with the programs of the dev tests. The target is the library's file name,
+# since `cupool` is the command.
 test_release_library() {
   build_preset release libcupool.so || return 1
   PRELOAD_TEST_LIBRARY=$root/build/release/libcupool.so \
     run_tests dev build/release/ctest.log -L preload
 }
 
-# By the commands of each file, as if nothing were compiled together.
+# Without unity builds, so that each file has its own compile command.
 tidy() {
   cmake --preset dev -B build/tidy -D CMAKE_UNITY_BUILD=OFF >/dev/null &&
     cmake --build build/tidy --target cupool_commit >/dev/null || return 1
@@ -108,23 +108,23 @@ echo "mode $mode, $job_count jobs"
 
 stage "format" check_format
 stage "source checks" check_scripts
-# What runs under the preload is left to the optimised library and the sanitized ones.
+# Preload tests run with the optimised library and the sanitized ones instead.
 [ "$mode" = default ] && dev=(-LE preload) || dev=()
 stage "dev tests" build_and_test dev ${dev[@]+"${dev[@]}"}
 case $mode in
   default)
     stage "release tests" test_release_library
-    # A sanitizer sees most in the engine, the routes, the threads and the ends of processes.
+    # Sanitizers find most faults in the engine, the routes, the threads and the ends of processes.
     left_out='FaultIn|/Bad\.|/Setting\.|RealtimeProfile'
-    # Programs that are not ours cannot load a sanitized library. The schema test is no preload_test,
-    # and so a build's own.
+    # Other projects' programs cannot load a sanitized library. The schema test is not part of
+    # preload_tests, so each build runs its own (below).
     left_out+='|Foreign|StartUp|Elf\.|Audit|AnotherPreload|SecondCopy|Secure\.|Multiprocessing'
     left_out+='|report_schema'
-    # Slow there, and the same code with another setting.
+    # Slow under a sanitizer; these variants run the same code with another setting.
     left_out+='|(ContextsComeAndGo|CopiesBetweenDevices).*/(Sync|Malloc|Pool|DefaultPool|SmallDevice)'
     left_out+='|BackgroundIsHarmless.*/(Series|Start)_probe_(fork|runtime)|driver_queries'
     left_out+='|OddSystem.*/(Driver12_[24]$|NoPools$|PoolCreation|Attributes|Trim)'
-    # Without threads of the program the thread sanitizer has little to see.
+    # Programs without threads give the thread sanitizer little to check.
     unthreaded='IpcFault|/CopiesBetweenDevices|OddSystem.*/(Driver1|Pool)|Observe'
     unthreaded+='|Trace\.(Comes|IsBounded|OnAFull|ForChrome)|Decay\.(W|Plain|TheD)'
     stage "address sanitizer" sanitized asan "$left_out"

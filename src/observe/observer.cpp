@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures the cost of the driver's own allocations and frees. A query whether the GPU is busy
-// creates, records, queries and destroys one event of the context; an event kept for later could
+// creates, records, queries and destroys one event of the context. An event kept for later could
 // outlive its context.
 #include "observe/observer.h"
 

@@ -5,8 +5,8 @@
 namespace cupool::process {
 
 /// Ends the process with `status` after two seconds, without exit handlers and report, unless it
-/// has ended by then. Installs the handler of SIGALRM directly in the kernel, so that a wrapper of
-/// sigaction, such as a sanitizer, cannot delay it until a lock is free. Async-signal-safe.
+/// has ended by then. Installs the handler of SIGALRM directly in the kernel: a wrapper of
+/// sigaction, such as a sanitizer, could delay it until a lock is free. Async-signal-safe.
 void force_exit_soon(int status);
 
 }  // namespace cupool::process

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work of background threads, so that no call of the program has to do it: decay of idle memory
+// Work that background threads take off the program's calls: decay of idle memory
 // (CUPOOL_DECAY_MS), reservation of CUPOOL_PREALLOC, and creation of pools.
 #pragma once
 

@@ -246,8 +246,8 @@ void start_sampling() {
   }
 }
 
-// False before cuInit, and in a child of a process that initialised the driver without allocating:
-// there the driver refuses everything, and there is nothing to report.
+// False before cuInit, and in a child of a process that initialised the driver without allocating.
+// In that child the driver refuses everything, and there is nothing to report.
 bool accepts_calls(const cuda::Driver& driver) {
   CUcontext current = nullptr;
   return driver.cuCtxGetCurrent != nullptr && driver.cuCtxGetCurrent(&current) == CUDA_SUCCESS;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens once a process: the engine starts with the first use of the GPU, stops for good in a
-// forked child, and its report is written when the process leaves (contract 11 and 13, I6).
+// What happens once a process (contract 11 and 13, I6). The engine starts with the first use of the
+// GPU and stops for good in a forked child. The report is written when the process ends.
 #pragma once
 
 #include <atomic>
@@ -47,7 +47,7 @@ bool stop_if_interrupted();
 /// `driver_is_up`: the driver may still be asked for its figures.
 void report_once(bool driver_is_up);
 
-/// As report_once(true), but ends the process with `status` after two seconds: `_exit` may be
+/// As report_once(true), but ends the process with `status` after two seconds. `_exit` may be
 /// called in a signal handler that interrupted a holder of the heap's lock.
 void report_before_exit(int status);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A semaphore, not an eventfd: programs close descriptors that they do not know, and with a reused
+// A semaphore, not an eventfd: programs close descriptors that they do not know. With a reused
 // number the handler would write into a file of the program.
 #include "process/signal_report.h"
 

@@ -13,8 +13,8 @@ namespace cupool::report {
 /// allocating during the snapshot; any other difference is a fault of cupool.
 std::int64_t unaccounted_bytes(const stats::DeviceSnapshot& device) noexcept;
 
-/// The size that a pool of this program should keep and reserve at start: the highest reserved size
-/// of any device's pool, rounded up to the step by which the driver grows a pool
+/// The size that a pool of this program should keep and reserve at start. It is the highest
+/// reserved size of any device's pool, rounded up to the driver's growth step
 /// (stats/pool_growth.h). 0 if no driver pool was used.
 std::uint64_t suggested_pool_bytes(const stats::Snapshot& snapshot) noexcept;
 

@@ -12,11 +12,11 @@ namespace cupool::report {
 
 /// Formats and destination of reports. `file_pattern` is expanded by util/path_pattern.h; %t is the
 /// time of the process's first use of the GPU, the same in all its reports. An empty pattern means
-/// standard error. Each of several formats has its own file: if the name's extension (.json, .csv,
-/// .prom) means a format, that format has the name, and the others replace the extension
-/// (`run.json`, `run.txt`). Otherwise text has the name and the others append theirs
-/// (`run.log.json`). A snapshot of the running process has its number in the name (`run.1.log`),
-/// except for Prometheus, whose file always has the latest figures.
+/// standard error. Each of several formats has its own file. If the name's extension (.json, .csv,
+/// .prom) means a format, that format has the name. The others replace the extension (`run.json`,
+/// `run.txt`). Otherwise text has the name and the others append theirs (`run.log.json`). A
+/// snapshot of the running process has its number in the name (`run.1.log`), except for Prometheus,
+/// whose file always has the latest figures.
 struct Destinations {
   bool text = true;
   bool json = false;
@@ -28,10 +28,9 @@ struct Destinations {
 
 /// Writes the reports. A file is created or replaced atomically (util/place_file.h, which has the
 /// exceptions): nobody reads a partial report. Of several processes that write one file, the last
-/// wins, with a warning if it replaces a file written since the process began to use the GPU.
-/// Standard error gets each report in one buffer, so that several ranks do not mix. Preserves
-/// errno. Thread-safe. Never throws, never fails: a failed destination gives a warning and is
-/// replaced.
+/// wins. It warns if it replaces a file written since it began to use the GPU. Standard error gets
+/// each report in one buffer, so that several ranks do not mix. Preserves errno. Thread-safe. Never
+/// throws, never fails: a failed destination gives a warning and is replaced.
 void write_reports(const stats::Snapshot& snapshot, const Destinations& destinations) noexcept;
 
 /// Writes one report to the file of this name, in the format of its extension (.json, .csv, .prom;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A static runtime is recognised by its symbols or, in a stripped file, by three of its texts: the
+// A static runtime is recognised by its symbols. In a stripped file three of its texts serve: the
 // driver's file name, the name of a driver function, the name of an error.
 #include "cli/doctor/cuda_use.h"
 

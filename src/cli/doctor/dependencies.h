@@ -33,8 +33,8 @@ bool is_glibc_loader(const std::string& loader);
 /// change.
 bool is_system_loader(const std::string& loader);
 
-/// Whether only root can change the file: after resolving symbolic links, it is a regular file, and
-/// root alone owns and can write it and all folders above it.
+/// Whether only root can change the file. After resolving symbolic links, it must be a regular
+/// file; root alone owns and can write the file and all folders above it.
 bool only_root_can_change(const std::string& path);
 
 /// Asks `loader` to load `library`. Runs the loader, so call it only for the system's own loader

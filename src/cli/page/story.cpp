@@ -117,7 +117,7 @@ std::string headline_of(const std::vector<Report>& reports, const Sums& sums) {
   return "No free found the GPU busy: there was no stall to avoid";
 }
 
-// Gives no duration: the first of several frees in a row would have waited for all of them, and the
+// Gives no duration: the first of several frees in a row would have waited for all of them. The
 // report does not have the remaining GPU time.
 std::string stalls_in_words(const Sums& sums) {
   if (sums.unwaited == 0) return "";

@@ -67,9 +67,9 @@ struct ChildEnd {
 int become(ChildStart start);
 
 /// Starts the program and waits for its end. Meanwhile forwards the signals TERM, INT, HUP, QUIT,
-/// USR1, USR2, ALRM, WINCH, PWR and the real-time ones, except those sent to the whole process
-/// group (by a terminal or kill(2)): the program has them already. Ctrl-C therefore ends the
-/// program and not the command; a caller that runs several programs checks `signal` before the
+/// USR1, USR2, ALRM, WINCH, PWR and the real-time ones. Signals sent to the whole process group (by
+/// a terminal or kill(2)) are not forwarded: the program has them already. Ctrl-C therefore ends
+/// the program and not the command; a caller that runs several programs checks `signal` before the
 /// next. The calling process must have one thread.
 ChildEnd run_child(const ChildStart& start);
 
@@ -83,8 +83,8 @@ struct CapturedEnd {
 /// run_child with both output streams kept in memory. Ignores the descriptors of `start`.
 CapturedEnd run_captured(ChildStart start);
 
-/// Ends the command like the program: prints why it was not started, raises the signal that ended
-/// it (without a second core file), or returns its exit code.
+/// Ends the command like the program: raises the signal that ended it (without a second core file),
+/// or returns its exit code. Prints why a program was not started.
 int hand_on(const ChildEnd& end);
 
 }  // namespace cupool::cli

@@ -37,7 +37,7 @@ class GroupWitness {
 };
 
 /// Signals sent to the command, held back for a moment. timeout(1) signals first a process and then
-/// its whole group: the program gets the second signal and must not get the first one as well.
+/// its whole group. The program gets the second signal and must not get the first one as well.
 /// Times are those of util::now_ns. Pure.
 class HeldSignals {
  public:

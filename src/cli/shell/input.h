@@ -7,9 +7,8 @@
 
 namespace cupool::cli {
 
-/// Opens a regular file for reading. Returns the descriptor, or -1 with the errno in `error`:
-/// EINVAL for devices, pipes and sockets, which it avoids opening, since that alone can have
-/// effects.
+/// Opens a regular file for reading. Returns the descriptor, or -1 with the errno in `error`.
+/// Devices, pipes and sockets give EINVAL and are not opened, since opening alone can have effects.
 int open_regular_file(const std::string& path, int* error, std::uint64_t* size);
 
 /// Reads a regular file of at most `limit` bytes. Returns false with a `reason` on failure.
@@ -20,8 +19,8 @@ bool read_regular_file(const std::string& path, std::uint64_t limit, std::string
 bool read_start_of_file(const std::string& path, std::uint64_t length, std::string* content,
                         std::string* reason);
 
-/// Reads a file, pipe or terminal to its end: at most `limit` bytes, and from a pipe as long as its
-/// writer does not pause for 30 s. Returns false with a `reason` on failure.
+/// Reads a file, pipe or terminal to its end, at most `limit` bytes. Gives up on a pipe whose
+/// writer pauses for 30 s. Returns false with a `reason` on failure.
 bool read_input(const std::string& path, std::uint64_t limit, std::string* content,
                 std::string* reason);
 

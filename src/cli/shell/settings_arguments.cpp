@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bad settings end the command before the program starts: a long job with only half of its settings
+// Bad settings end the command before the program starts: a long job with half of its settings
 // would be worse.
 #include "cli/shell/settings_arguments.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each thread of the trace is a thread here and plays its calls without pauses. dlopen loads the
-// driver as a program would, so that a preloaded cupool intercepts it.
+// Each thread of the trace is a thread here and plays its calls without pauses. The driver is
+// loaded by dlopen as in a program, so that a preloaded cupool intercepts it.
 #include "cli/trial/replay_player.h"
 
 #include <cuda.h>

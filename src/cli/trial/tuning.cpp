@@ -47,9 +47,9 @@ Peak highest_peak(const std::vector<Report>& reports) {
   return peak;
 }
 
-// Whether the peaks of a host's processes on one device exceed its memory together, so that they
-// must not all reserve their peak at the start. CUDA_VISIBLE_DEVICES may renumber devices; this
-// then errs on the side of caution.
+// Whether the peaks of a host's processes on one device exceed nine tenths of its memory together.
+// Then they must not all reserve their peak at the start. CUDA_VISIBLE_DEVICES may renumber
+// devices; the answer then errs on the side of caution.
 bool shared_device_is_full(const std::vector<Report>& reports) {
   std::map<std::pair<std::string, int>, std::uint64_t> sums;
   for (const Report& report : reports) {
