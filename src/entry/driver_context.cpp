@@ -5,6 +5,7 @@
 #include "engine/context/primary_contexts.h"
 #include "engine/reclaim/device_use.h"
 #include "engine/reclaim/stream_use.h"
+#include "entry/default_stream.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
 #include "process/lifecycle.h"
@@ -14,6 +15,7 @@ using cupool::engine::Attachments;
 using cupool::engine::Context;
 using cupool::engine::ContextRegistry;
 using cupool::engine::PrimaryContexts;
+using cupool::entry::per_thread;
 using cupool::observe::Observer;
 using cupool::process::engine;
 using cupool::process::started_engine;
@@ -71,11 +73,6 @@ CUresult make_context(CUdevice device, const Call& real) {
   return result;
 }
 
-// The meaning of handle 0 in functions of per-thread default streams.
-CUstream per_thread(CUstream stream) {
-  return stream == nullptr ? CU_STREAM_PER_THREAD : stream;
-}
-
 // I3: no fence is recorded from the begin of a capture to its end.
 template <typename Call>
 CUresult begin_capture(CUstream stream, const Call& call) {
@@ -88,32 +85,22 @@ CUresult begin_capture(CUstream stream, const Call& call) {
 }
 
 template <typename Call>
-CUresult end_capture(CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus*), CUstream stream,
-                     const Call& call) {
-  const auto still_capturing = [&] {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return is_capturing != nullptr && is_capturing(stream, &status) == CUDA_SUCCESS &&
-           status != CU_STREAM_CAPTURE_STATUS_NONE;
-  };
-  if (Observer* observer = cupool::process::observer()) {
-    return observer->end_capture(stream, call, still_capturing);
-  }
+CUresult end_capture(CUstream stream, const Call& call) {
   Allocator* allocator = engine();
-  return allocator == nullptr ? call()
-                              : allocator->streams().end_capture(stream, call, still_capturing);
+  if (allocator == nullptr) {
+    Observer* observer = cupool::process::observer();
+    return observer == nullptr ? call() : observer->end_capture(stream, call);
+  }
+  return allocator->streams().end_capture(stream, call);
 }
 
-// The destruction of a capturing stream ends its capture.
 template <typename Call>
 CUresult destroy_stream(CUstream stream, const Call& call) {
   cupool::engine::StreamUse::wait_for_others(stream);
   Allocator* allocator = engine();
   if (allocator == nullptr) {
     Observer* observer = cupool::process::observer();
-    CUresult ended = CUDA_ERROR_UNKNOWN;
-    if (observer == nullptr) return call();
-    return observer->end_capture(
-        stream, [&] { return ended = call(); }, [&] { return ended != CUDA_SUCCESS; });
+    return observer == nullptr ? call() : observer->destroy_stream(stream, call);
   }
   return allocator->streams().destroy(stream, call);
 }
@@ -342,13 +329,12 @@ CUresult cupool_hook_cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstrea
 
 CUresult cupool_hook_cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   CUPOOL_REAL_OR_RETURN(cuStreamEndCapture);
-  return end_capture(real.cuStreamIsCapturing, stream,
-                     [&] { return real.cuStreamEndCapture(stream, graph); });
+  return end_capture(stream, [&] { return real.cuStreamEndCapture(stream, graph); });
 }
 
 CUresult cupool_hook_cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
   CUPOOL_REAL_OR_RETURN(cuStreamEndCapture_ptsz);
-  return end_capture(real.cuStreamIsCapturing_ptsz, per_thread(stream),
+  return end_capture(per_thread(stream),
                      [&] { return real.cuStreamEndCapture_ptsz(stream, graph); });
 }
 

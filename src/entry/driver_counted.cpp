@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Driver hooks of the program's own stream-ordered, managed and host memory, and of its code:
 // untouched and counted (contract 12). A stream-ordered free may also receive a block of cupool's.
-#include <optional>
-
-#include "engine/reclaim/host_reachable.h"
+#include "engine/reclaim/host_targets.h"
+#include "entry/default_stream.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
 #include "entry/watched.h"
@@ -132,7 +131,7 @@ CUresult cupool_hook_cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
 CUresult cupool_hook_cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuMemFreeAsync_ptsz);
   return free_in_stream(real.cuMemFreeAsync_ptsz, address, stream,
-                        stream == nullptr ? CU_STREAM_PER_THREAD : stream);
+                        cupool::entry::per_thread(stream));
 }
 
 CUresult cupool_hook_cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flags) {

@@ -2,7 +2,7 @@
 // Driver hooks of everything else that may take device memory: arrays, physical memory, code,
 // graphs, streams, launches (code is loaded late, local memory grows). Untouched; after out of
 // memory they are retried once idle memory was given back (contract 4).
-#include "engine/reclaim/host_reachable.h"
+#include "engine/reclaim/host_targets.h"
 #include "engine/reclaim/legacy_stream.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"

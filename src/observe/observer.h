@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "config/settings.h"
+#include "cuda/capture_state.h"
 #include "cuda/driver.h"
 #include "stats/device_stats.h"
 #include "stats/observation.h"
@@ -63,11 +64,19 @@ class Observer {
     if (result == CUDA_SUCCESS) captures_.push_back(stream);
     return result;
   }
-  template <typename Call, typename Query>
-  CUresult end_capture(CUstream stream, const Call& end, const Query& still_capturing) {
+  template <typename Call>
+  CUresult end_capture(CUstream stream, const Call& end) {
     const CUresult result = end();
     const std::unique_lock<std::shared_mutex> lock(capture_mutex_);
-    if (!still_capturing()) forget_capture(stream);
+    if (!cuda::is_capturing(driver_, stream).value_or(false)) forget_capture(stream);
+    return result;
+  }
+  /// Destroys `stream`, which ends its capture.
+  template <typename Call>
+  CUresult destroy_stream(CUstream stream, const Call& destroy) {
+    const CUresult result = destroy();
+    const std::unique_lock<std::shared_mutex> lock(capture_mutex_);
+    if (result == CUDA_SUCCESS) forget_capture(stream);
     return result;
   }
 

@@ -35,9 +35,11 @@ class FastPathTest : public testing::Test {
     if (!context_->gone()) context_->threads().drain(Drain::all);
   }
 
+  virtual cuda::Driver make_driver() { return test::fake_driver(); }
+
   // An engine of its own, never destroyed, as in a process.
   void start(std::map<std::string, std::string> options) {
-    driver_ = new cuda::Driver(test::fake_driver());
+    driver_ = new cuda::Driver(make_driver());
     gpu.capacity.store(std::uint64_t{64} << 30);
     options.emplace("CUPOOL_FREE_MODE", "ordered");
     std::vector<std::string> lines;

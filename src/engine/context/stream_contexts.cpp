@@ -34,6 +34,15 @@ Context* StreamContexts::capturing_context(CUstream stream) {
   return nullptr;
 }
 
+void StreamContexts::host_work_submitted(CUstream stream) {
+  Context* const context = context_of(stream);
+  if (context == nullptr) return;
+  const std::optional<bool> captures =
+      Serving::any_capture() ? cuda::is_capturing(driver_, stream) : false;
+  if (!captures) return context->host_work().submitted_unseen();
+  if (!*captures) context->host_work().submitted(stream);
+}
+
 void StreamContexts::let_fences_in_but(const Context& context) {
   for (Context* other : registry_.all()) {
     if (other != &context) other->ordering().captures().let_fences_in();

@@ -2,6 +2,7 @@
 // The contexts of the program's streams, and captures on these streams.
 #pragma once
 
+#include "cuda/capture_state.h"
 #include "cuda/driver.h"
 #include "engine/context/context_registry.h"
 #include "engine/reclaim/serving.h"
@@ -40,13 +41,11 @@ class StreamContexts {
     return context == nullptr ? begin() : begin_capture(*context, stream, begin);
   }
 
-  /// Runs `end`, the driver's end of a capture on `stream`. `still_capturing` tells whether the
-  /// stream captures after it.
-  template <typename Call, typename Query>
-  CUresult end_capture(CUstream stream, const Call& end, const Query& still_capturing) {
-    Context* const context = capturing_context(stream);
-    return context == nullptr ? end()
-                              : context->ordering().captures().end(stream, end, still_capturing);
+  /// Runs `end`, the driver's end of a capture on `stream`.
+  template <typename Call>
+  CUresult end_capture(CUstream stream, const Call& end) {
+    return end_capture(stream, end,
+                       [&] { return cuda::is_capturing(driver_, stream).value_or(false); });
   }
 
   /// Runs `destroy`, the driver's destruction of `stream`, which ends its capture and what is known
@@ -61,7 +60,19 @@ class StreamContexts {
     return result;
   }
 
+  /// Notes work on `stream`, an explicit handle, that touches host memory: frees in its context
+  /// wait for it (contract 2). In a capture nothing is submitted to the GPU, and nothing is noted.
+  void host_work_submitted(CUstream stream);
+
  private:
+  /// Runs `end`. `still_capturing` tells whether the stream captures after it.
+  template <typename Call, typename Query>
+  CUresult end_capture(CUstream stream, const Call& end, const Query& still_capturing) {
+    Context* const context = capturing_context(stream);
+    return context == nullptr ? end()
+                              : context->ordering().captures().end(stream, end, still_capturing);
+  }
+
   void let_fences_in_but(const Context& context);
 
   const cuda::Driver& driver_;

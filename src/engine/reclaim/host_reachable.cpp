@@ -6,27 +6,6 @@
 
 namespace cupool::engine {
 
-std::atomic<bool> HostTargets::any_{false};
-std::atomic<CUmemoryPool> HostTargets::last_pool_{nullptr};
-
-bool HostTargets::is_device_memory(const cuda::Driver& driver, CUdeviceptr address) {
-  unsigned type = CU_MEMORYTYPE_HOST;
-  const CUresult result =
-      driver.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
-  return result == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE;
-}
-
-void HostTargets::note_pool_block(const cuda::Driver& driver, CUmemoryPool pool,
-                                  CUdeviceptr address) {
-  if (any() || last_pool_.load(std::memory_order_relaxed) == pool) return;
-  if (!is_device_memory(driver, address)) made();
-  last_pool_.store(pool, std::memory_order_relaxed);
-}
-
-bool HostTargets::include(const cuda::Driver& driver, CUdeviceptr address) {
-  return any() && !is_device_memory(driver, address);
-}
-
 void HostReachable::add(Kind kind, std::uintptr_t start, const Memory& memory) noexcept {
   Ranges& ranges = of(kind);
   const std::lock_guard lock(mutex_);

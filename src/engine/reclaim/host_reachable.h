@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory that the GPU can reach, as far as frees depend on it (contract 2): managed and
-// zero-copy memory, which any kernel may touch, and whether the process has page-locked memory.
+// Host memory that any kernel may touch, as far as frees depend on it (contract 2): managed and
+// zero-copy memory.
 #pragma once
 
 #include <atomic>
@@ -28,9 +28,10 @@ class HostReachable {
   };
   /// Adds the allocation at `start`. Adding it again has no effect.
   void add(Kind kind, std::uintptr_t start, const Memory& memory) noexcept;
-  /// Removes the allocation at `start`. Called before the memory is freed, since another thread may
-  /// get the address next. The caller adds the result again if the free fails.
-  std::optional<Memory> take(Kind kind, std::uintptr_t start);
+  /// Runs `end`, which ends the allocation at `start`. Its record is removed before, since another
+  /// thread may get the address next, and added again if `end` fails.
+  template <typename Call>
+  CUresult end(Kind kind, std::uintptr_t start, const Call& end);
   /// Drops the memory of a context for which `is_gone(start)` is true.
   template <typename IsGone>
   void forget(const Context& context, const IsGone& is_gone);
@@ -49,6 +50,7 @@ class HostReachable {
   const Ranges& of(Kind kind) const { return ranges_[static_cast<int>(kind)]; }
   Ranges& of(Kind kind) { return ranges_[static_cast<int>(kind)]; }
 
+  std::optional<Memory> take(Kind kind, std::uintptr_t start);
   static void uncount(Ranges& ranges, const Memory& memory) {
     ranges.count.fetch_sub(1, std::memory_order_relaxed);
     ranges.bytes.fetch_sub(memory.bytes, std::memory_order_relaxed);
@@ -57,6 +59,14 @@ class HostReachable {
   util::Ranked<util::LockRank::host_reachable> mutex_;
   Ranges ranges_[2];
 };
+
+template <typename Call>
+CUresult HostReachable::end(Kind kind, std::uintptr_t start, const Call& end) {
+  const std::optional<Memory> taken = take(kind, start);
+  const CUresult result = end();
+  if (taken && result != CUDA_SUCCESS) add(kind, start, *taken);
+  return result;
+}
 
 template <typename IsGone>
 void HostReachable::forget(const Context& context, const IsGone& is_gone) {
@@ -70,30 +80,5 @@ void HostReachable::forget(const Context& context, const IsGone& is_gone) {
     }
   }
 }
-
-/// Whether the process has had page-locked memory of its own: a pointer passed as device memory may
-/// then be host memory. Thread-safe; may be called before the rest of cupool has started.
-class HostTargets {
- public:
-  /// Called before the program uses page-locked memory of its own.
-  static void made() {
-    if (!any()) any_.store(true, std::memory_order_relaxed);
-  }
-  static bool any() { return any_.load(std::memory_order_relaxed); }
-
-  /// The program has allocated `address` from a pool of its own, which may consist of host memory.
-  /// Asks the driver at the first of consecutive blocks of a pool.
-  static void note_pool_block(const cuda::Driver& driver, CUmemoryPool pool, CUdeviceptr address);
-
-  /// Whether `address` is host memory for all that is known: 0.07 us once there is any. A pointer
-  /// unknown to the driver is not device memory.
-  static bool include(const cuda::Driver& driver, CUdeviceptr address);
-
- private:
-  static bool is_device_memory(const cuda::Driver& driver, CUdeviceptr address);
-
-  static std::atomic<bool> any_;
-  static std::atomic<CUmemoryPool> last_pool_;  ///< that the driver was asked about
-};
 
 }  // namespace cupool::engine

@@ -17,7 +17,7 @@ Allocator::Allocator(const cuda::Driver& driver, const config::Settings& setting
       preparation_(registry_, idle_.give_backs()),
       allocations_(registry_, blocks_, idle_, out_of_memory_, preparation_),
       frees_(driver, blocks_, policy_, idle_),
-      pass_through_(registry_, blocks_, imports_, policy_, idle_, out_of_memory_),
+      pass_through_(driver, registry_, blocks_, imports_, policy_, idle_, out_of_memory_),
       synchronization_(registry_, idle_),
       queries_(driver, registry_, blocks_),
       sharing_(driver, registry_, blocks_, exports_, imports_, out_of_memory_),

@@ -21,6 +21,9 @@ class alignas(128) FreePolicy {
   config::FreeMode mode() const { return mode_.load(std::memory_order_relaxed); }
   void set_mode(config::FreeMode mode) { mode_.store(mode, std::memory_order_relaxed); }
 
+  /// Whether a free waits for work that touches host memory, so that such work has to be noted.
+  bool waits_for_host_work() const { return mode() == config::FreeMode::automatic; }
+
   /// The program's host memory that kernels can reach.
   HostReachable& host_reachable() { return host_reachable_; }
   const HostReachable& host_reachable() const { return host_reachable_; }

@@ -77,4 +77,18 @@ void PassThrough::managed_allocated(CUdeviceptr address, std::uint64_t bytes) {
   if (visit) idle_.leave_room_for_managed(*context);
 }
 
+void PassThrough::zero_copy_requested(CUdeviceptr device) {
+  policy_.host_reachable().add(HostReachable::Kind::zero_copy, start_of(device),
+                               {0, registry_.current()});
+}
+
+// The begin of the page-locked memory that contains `device`. Programs request device pointers
+// inside of it, and free it by its begin.
+std::uintptr_t PassThrough::start_of(CUdeviceptr device) const {
+  CUdeviceptr start = 0;
+  const CUresult result =
+      driver_.cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, device);
+  return result == CUDA_SUCCESS ? start : device;
+}
+
 }  // namespace cupool::engine

@@ -17,9 +17,10 @@ namespace cupool::engine {
 /// Thread-safe.
 class PassThrough {
  public:
-  PassThrough(ContextRegistry& registry, PointerMap& blocks, IpcImports& imports,
-              FreePolicy& policy, IdleMemory& idle, OutOfMemory& out_of_memory)
-      : registry_(registry),
+  PassThrough(const cuda::Driver& driver, ContextRegistry& registry, PointerMap& blocks,
+              IpcImports& imports, FreePolicy& policy, IdleMemory& idle, OutOfMemory& out_of_memory)
+      : driver_(driver),
+        registry_(registry),
         blocks_(blocks),
         imports_(imports),
         policy_(policy),
@@ -52,12 +53,10 @@ class PassThrough {
     // memory, which is closed and never freed.
     const bool internal =
         passed == nullptr && (registry_.is_internal(address) || imports_.holds(address));
-    constexpr HostReachable::Kind kManaged = HostReachable::Kind::managed;
-    HostReachable& host_reachable = policy_.host_reachable();
-    const auto managed = host_reachable.take(kManaged, address);
-    const CUresult result = internal ? CUDA_ERROR_INVALID_VALUE : real();
+    const CUresult result =
+        policy_.host_reachable().end(HostReachable::Kind::managed, address,
+                                     [&] { return internal ? CUDA_ERROR_INVALID_VALUE : real(); });
     note_free(passed, result, start);
-    if (managed && result != CUDA_SUCCESS) host_reachable.add(kManaged, address, *managed);
     return result;
   }
 
@@ -65,12 +64,39 @@ class PassThrough {
   /// they do.
   void managed_allocated(CUdeviceptr address, std::uint64_t bytes);
 
+  /// The program has requested `device`, a device pointer of page-locked memory: kernels reach that
+  /// memory from now on. `is_zero_copy` tells whether that is known already.
+  void zero_copy_requested(CUdeviceptr device);
+  bool is_zero_copy(CUdeviceptr device) {
+    return policy_.host_reachable().any(HostReachable::Kind::zero_copy) &&
+           policy_.host_reachable().holds(HostReachable::Kind::zero_copy, start_of(device));
+  }
+
+  /// Frees or unregisters the page-locked memory at `host`. No kernel reaches it afterwards.
+  template <typename Call>
+  CUresult free_host(void* host, const Call& real) {
+    // Memory of cupool's own is not the program's to free.
+    if (registry_.is_internal(reinterpret_cast<CUdeviceptr>(host))) return CUDA_ERROR_INVALID_VALUE;
+    return unregister_host(host, real);
+  }
+  template <typename Call>
+  CUresult unregister_host(void* host, const Call& real) {
+    constexpr HostReachable::Kind kKind = HostReachable::Kind::zero_copy;
+    HostReachable& host_reachable = policy_.host_reachable();
+    CUdeviceptr device = 0;
+    const bool reachable = host_reachable.any(kKind) &&
+                           driver_.cuMemHostGetDevicePointer_v2(&device, host, 0) == CUDA_SUCCESS;
+    return reachable ? host_reachable.end(kKind, start_of(device), real) : real();
+  }
+
  private:
   void note_allocation(Context* context, std::uint64_t bytes, const CUdeviceptr* address,
                        CUresult result, std::uint64_t start_ns);
   Block* take(CUdeviceptr address);
   void note_free(Block* passed, CUresult result, std::uint64_t start_ns);
+  std::uintptr_t start_of(CUdeviceptr device) const;
 
+  const cuda::Driver& driver_;
   ContextRegistry& registry_;
   PointerMap& blocks_;
   IpcImports& imports_;

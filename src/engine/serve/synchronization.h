@@ -40,6 +40,24 @@ class Synchronization {
     return result;
   }
 
+  /// Runs the program's wait for `stream`, an explicit handle: frees need not wait for its copies
+  /// again. A wait for the legacy stream may cover all retired blocks. Another stream is identified
+  /// only by its handle: a stream of a context other than the current one is not found.
+  template <typename Call>
+  CUresult of_stream(CUstream stream, const Call& real) {
+    Context* const context = registry_.current();
+    if (context == nullptr) return real();
+    if (stream == CU_STREAM_LEGACY && LegacyStream::covers_context()) {
+      return of_legacy_stream(*context, real);
+    }
+    HostWork& host_work = context->host_work();
+    if (!host_work.maybe_pending()) return real();
+    const HostWork::Mark before = host_work.begin_wait();
+    const CUresult result = real();
+    if (result == CUDA_SUCCESS) host_work.end_stream_wait(stream, before);
+    return result;
+  }
+
   /// Runs the program's wait for the legacy stream of `context`, its current one.
   template <typename Call>
   CUresult of_legacy_stream(Context& context, const Call& real) {

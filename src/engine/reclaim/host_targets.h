@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which of the program's copies, fills and stream memory operations touch host memory (contract 2).
+// They take device pointers, and page-locked memory has such pointers too.
+#pragma once
+
+#include <atomic>
+
+#include "cuda/driver.h"
+
+namespace cupool::engine {
+
+/// Whether the process has had page-locked memory of its own: a pointer passed as device memory may
+/// then be host memory. Thread-safe; may be called before the rest of cupool has started.
+class HostTargets {
+ public:
+  /// Called before the program uses page-locked memory of its own.
+  static void made() {
+    if (!any()) any_.store(true, std::memory_order_relaxed);
+  }
+  static bool any() { return any_.load(std::memory_order_relaxed); }
+
+  /// The program has allocated `address` from a pool of its own, which may consist of host memory.
+  /// Asks the driver at the first of consecutive blocks of a pool.
+  static void note_pool_block(const cuda::Driver& driver, CUmemoryPool pool, CUdeviceptr address);
+
+  /// Whether `address` is host memory for all that is known: 0.07 us once there is any. A pointer
+  /// unknown to the driver is not device memory.
+  static bool include(const cuda::Driver& driver, CUdeviceptr address);
+
+  /// Whether a copy reads or writes host memory: CUDA_MEMCPY2D, CUDA_MEMCPY3D or
+  /// CUDA_MEMCPY3D_PEER. Null, which the driver refuses: no.
+  template <typename Copy>
+  static bool in_copy(const cuda::Driver& driver, const Copy* copy) {
+    return copy != nullptr && (is_side(driver, copy->srcMemoryType, copy->srcDevice) ||
+                               is_side(driver, copy->dstMemoryType, copy->dstDevice));
+  }
+
+  /// Whether one of these stream memory operations waits for or writes a word of host memory.
+  static bool in_operations(const cuda::Driver& driver, unsigned count,
+                            const CUstreamBatchMemOpParams* operations);
+
+ private:
+  /// Whether one side of a copy is host memory: by its type, or by its address if the type is
+  /// device memory.
+  static bool is_side(const cuda::Driver& driver, CUmemorytype type, CUdeviceptr device);
+  static bool is_device_memory(const cuda::Driver& driver, CUdeviceptr address);
+
+  static std::atomic<bool> any_;
+  static std::atomic<CUmemoryPool> last_pool_;  ///< that the driver was asked about
+};
+
+}  // namespace cupool::engine
