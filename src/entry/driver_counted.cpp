@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Driver hooks of the program's own stream-ordered, managed and host memory, and of its code:
-// untouched and counted (contract 12). A stream-ordered free may also receive a block of cupool's.
+// Driver hooks of the program's own stream-ordered, managed and host memory: untouched and counted
+// (contract 12). A stream-ordered free may also receive a block of cupool's.
 #include "engine/reclaim/host_targets.h"
 #include "entry/default_stream.h"
 #include "entry/forward.h"
@@ -59,37 +59,9 @@ CUresult free_in_stream(CUresult (*free)(CUdeviceptr, CUstream), CUdeviceptr add
   });
 }
 
-// Loading code needs device memory too (contract 4).
-template <typename Call>
-CUresult load(const Call& call) {
-  Allocator* allocator = engine();
-  return allocator == nullptr ? call() : allocator->out_of_memory().rescue(call);
-}
-
 }  // namespace
 
 extern "C" {
-
-CUresult cupool_hook_cuModuleLoad(CUmodule* module, const char* file) {
-  CUPOOL_REAL_OR_RETURN(cuModuleLoad);
-  return load([&] { return real.cuModuleLoad(module, file); });
-}
-
-CUresult cupool_hook_cuModuleLoadData(CUmodule* module, const void* image) {
-  CUPOOL_REAL_OR_RETURN(cuModuleLoadData);
-  return load([&] { return real.cuModuleLoadData(module, image); });
-}
-
-CUresult cupool_hook_cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int count,
-                                        void* options, void** values) {
-  CUPOOL_REAL_OR_RETURN(cuModuleLoadDataEx);
-  return load([&] { return real.cuModuleLoadDataEx(module, image, count, options, values); });
-}
-
-CUresult cupool_hook_cuModuleLoadFatBinary(CUmodule* module, const void* image) {
-  CUPOOL_REAL_OR_RETURN(cuModuleLoadFatBinary);
-  return load([&] { return real.cuModuleLoadFatBinary(module, image); });
-}
 
 CUresult cupool_hook_cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocAsync);
