@@ -2,7 +2,6 @@
 // Driver hooks of allocations, frees and questions about memory (contract 1, 3, 5 and 6).
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 
 #include "engine/serve/hot_path.h"
 #include "entry/call_sites.h"
@@ -15,7 +14,7 @@
 using cupool::engine::Allocator;
 using cupool::engine::Block;
 using cupool::engine::Context;
-using cupool::engine::IpcImports;
+using cupool::engine::FoundMemory;
 using cupool::engine::Patience;
 using cupool::entry::watched_allocation;
 using cupool::entry::watched_free;
@@ -47,58 +46,6 @@ CUresult allocate_pitched(Allocator& allocator, const cupool::cuda::Driver& real
       [&] { return real.cuMemAllocPitch_v2(address, pitch, width, height, element_bytes); });
   if (result == CUDA_SUCCESS && plain) allocator.queries().learn_pitch(width, *pitch);
   return result;
-}
-
-// cupool's block that contains `address`, or another process's memory that is open there. To the
-// program, a freed block and the bytes of a block beyond the request belong to nobody.
-struct Found {
-  const Block* live = nullptr;
-  bool nobodys = false;
-  std::optional<IpcImports::Seen> imported;
-};
-Found block_at(Allocator& allocator, CUdeviceptr base, CUdeviceptr address) {
-  const Block* live = allocator.queries().live_block(base);
-  if (live == nullptr) {
-    return {nullptr, allocator.queries().is_freed_block(base),
-            allocator.sharing().imports().find(base)};
-  }
-  if (address - base >= live->requested) return {nullptr, true, std::nullopt};
-  return {live, false, std::nullopt};
-}
-
-// The same if only the driver knows the base.
-Found find_block(Allocator& allocator, CUdeviceptr address) {
-  return block_at(allocator, allocator.queries().base_of(address), address);
-}
-
-// The driver's answers for legacy memory where those for pool memory differ (contract 6).
-void answer_as_legacy(const Found& found, CUpointer_attribute attribute, void* value) {
-  const Block* block = found.live;
-  if (block == nullptr && !found.imported) return;
-  switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT:
-      *static_cast<CUcontext*>(value) =
-          block != nullptr ? block->context->handle() : found.imported->context;
-      break;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      *static_cast<size_t*>(value) = block != nullptr ? static_cast<std::uint64_t>(block->requested)
-                                                      : found.imported->requested;
-      break;
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      *static_cast<CUmemoryPool*>(value) = nullptr;
-      break;
-    // The driver has written the whole value, of any width; only the low byte differs.
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      if (block != nullptr && block->context->device().can_share(*block)) {
-        *static_cast<unsigned char*>(value) = 1;
-      }
-      break;
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      *static_cast<unsigned char*>(value) = 0;
-      break;
-    default:
-      break;
-  }
 }
 
 // The engine if a call may take the hot path; else null.
@@ -205,10 +152,9 @@ CUresult cupool_hook_cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes,
   const CUresult result = real.cuMemGetAddressRange_v2(&found_base, &found_bytes, address);
   if (result != CUDA_SUCCESS) return result;
   if (Allocator* allocator = engine()) {
-    const Found found = block_at(*allocator, found_base, address);
+    const FoundMemory found = allocator->queries().find(found_base, address);
     if (found.nobodys) return CUDA_ERROR_NOT_FOUND;
-    if (found.live != nullptr) found_bytes = found.live->requested;
-    if (found.imported) found_bytes = found.imported->requested;
+    if (found.served()) found_bytes = found.requested();
   }
   if (base != nullptr) *base = found_base;
   if (bytes != nullptr) *bytes = found_bytes;
@@ -220,10 +166,10 @@ CUresult cupool_hook_cuPointerGetAttribute(void* value, CUpointer_attribute attr
   CUPOOL_REAL_OR_RETURN(cuPointerGetAttribute);
   Allocator* allocator = engine();
   if (allocator == nullptr) return real.cuPointerGetAttribute(value, attribute, address);
-  const Found found = find_block(*allocator, address);
+  const FoundMemory found = allocator->queries().find(address);
   if (found.nobodys) return CUDA_ERROR_INVALID_VALUE;  // `value` stays unchanged
   const CUresult result = real.cuPointerGetAttribute(value, attribute, address);
-  if (result == CUDA_SUCCESS) answer_as_legacy(found, attribute, value);
+  if (result == CUDA_SUCCESS) found.answer_as_legacy(attribute, value);
   return result;
 }
 
@@ -233,7 +179,7 @@ CUresult cupool_hook_cuPointerGetAttributes(unsigned int count, CUpointer_attrib
   const CUresult result = real.cuPointerGetAttributes(count, attributes, values, address);
   Allocator* allocator = engine();
   if (allocator == nullptr || result != CUDA_SUCCESS) return result;
-  const Found found = find_block(*allocator, address);
+  const FoundMemory found = allocator->queries().find(address);
   if (found.nobodys) {
     // The driver returns no error here: it answers as for an address that is not CUDA's.
     const int no_device_memory = 0;
@@ -245,7 +191,7 @@ CUresult cupool_hook_cuPointerGetAttributes(unsigned int count, CUpointer_attrib
     return answer == CUDA_SUCCESS ? answer : ask();  // a second attempt: this query is cupool's own
   }
   for (unsigned int index = 0; index < count; ++index) {
-    answer_as_legacy(found, attributes[index], values[index]);
+    found.answer_as_legacy(attributes[index], values[index]);
   }
   return result;
 }

@@ -50,11 +50,34 @@ CUdeviceptr PointerQueries::base_of(CUdeviceptr address) const {
   return base;
 }
 
-const Block* PointerQueries::live_block(CUdeviceptr base) {
+const Block* PointerQueries::live_block(CUdeviceptr base) const {
   const Block* block = blocks_.find(base);
   const bool live = block != nullptr && block->source != BlockSource::passed_through &&
                     block->state.load(std::memory_order_acquire) == BlockState::live;
   return live ? block : nullptr;
+}
+
+FoundMemory PointerQueries::find(CUdeviceptr base, CUdeviceptr address) {
+  FoundMemory found;
+  const Block* const live = live_block(base);
+  if (live == nullptr) {
+    found.imported = imports_.find(base);
+    found.nobodys = is_freed_block(base);
+  } else if (address - base >= live->requested) {
+    found.nobodys = true;
+  } else {
+    found.live = live;
+  }
+  return found;
+}
+
+CUcontext PointerQueries::context_of_pool_memory(CUdeviceptr address) {
+  const CUdeviceptr base = base_of(address);
+  if (const Block* const block = live_block(base)) {
+    return block->source == BlockSource::pool ? block->context->handle() : nullptr;
+  }
+  const auto imported = imports_.find(base);
+  return imported ? imported->context : nullptr;
 }
 
 std::optional<trace::Memory> PointerQueries::memory_at(CUdeviceptr address) const {
@@ -65,7 +88,7 @@ std::optional<trace::Memory> PointerQueries::memory_at(CUdeviceptr address) cons
   return trace::Memory{address, block->requested, block->context->device().ordinal()};
 }
 
-bool PointerQueries::is_freed_block(CUdeviceptr base) {
+bool PointerQueries::is_freed_block(CUdeviceptr base) const {
   const Block* block = blocks_.find(base);
   return block != nullptr && block->state.load(std::memory_order_acquire) != BlockState::live;
 }

@@ -8,6 +8,8 @@
 
 #include "engine/block/pointer_map.h"
 #include "engine/context/context_registry.h"
+#include "engine/ipc/imports.h"
+#include "engine/serve/found_memory.h"
 #include "stats/device_stats.h"
 #include "trace/watch.h"
 
@@ -16,29 +18,26 @@ namespace cupool::engine {
 /// Thread-safe.
 class PointerQueries {
  public:
-  PointerQueries(const cuda::Driver& driver, ContextRegistry& registry, PointerMap& blocks)
-      : driver_(driver), registry_(registry), blocks_(blocks) {}
+  PointerQueries(const cuda::Driver& driver, ContextRegistry& registry, PointerMap& blocks,
+                 IpcImports& imports)
+      : driver_(driver), registry_(registry), blocks_(blocks), imports_(imports) {}
 
   /// Whether a block of cupool begins at `address`, in any state.
   bool holds(CUdeviceptr address) const;
   /// Whether a block of cupool or a passed-through allocation begins at `address`.
   bool knows(CUdeviceptr address) const { return blocks_.find(address) != nullptr; }
 
-  /// Start of the block of cupool that contains `address`. If there is none, the driver's answer,
-  /// or `address` itself.
-  CUdeviceptr base_of(CUdeviceptr address) const;
+  /// The memory that contains `address`, as the program sees it.
+  FoundMemory find(CUdeviceptr address) { return find(base_of(address), address); }
+  /// As find(), if the driver has given the memory's start as `base`.
+  FoundMemory find(CUdeviceptr base, CUdeviceptr address);
 
-  /// The live block of cupool that begins at `base`, or null.
-  const Block* live_block(CUdeviceptr base);
-  /// Whether a block that the program has freed begins at `base`.
-  bool is_freed_block(CUdeviceptr base);
+  /// The context that the driver would find for the memory at `address` if it was of cuMemAlloc:
+  /// of a live pool block, or of one of another process. Null: the driver finds it itself.
+  CUcontext context_of_pool_memory(CUdeviceptr address);
+
   /// The program's memory that begins at `address`, served by cupool or by the driver.
   std::optional<trace::Memory> memory_at(CUdeviceptr address) const;
-
-  /// Whether the page-locked memory at `host` belongs to cupool.
-  bool is_internal(const void* host) {
-    return registry_.is_internal(reinterpret_cast<CUdeviceptr>(host));
-  }
 
   /// Marks the block that contains `address` as known outside CUDA's ordering (RDMA, SYNC_MEMOPS).
   /// Such a block is released when freed, and the driver's pool clears the attribute. With a
@@ -51,9 +50,18 @@ class PointerQueries {
   void learn_pitch(std::uint64_t width, std::uint64_t pitch);
 
  private:
+  /// Start of the block of cupool that contains `address`. If there is none, the driver's answer,
+  /// or `address` itself.
+  CUdeviceptr base_of(CUdeviceptr address) const;
+  /// The live block of cupool that begins at `base`, or null.
+  const Block* live_block(CUdeviceptr base) const;
+  /// Whether a block that the program has freed begins at `base`.
+  bool is_freed_block(CUdeviceptr base) const;
+
   const cuda::Driver& driver_;
   ContextRegistry& registry_;
   PointerMap& blocks_;
+  IpcImports& imports_;
   std::array<std::atomic<std::uint64_t>, stats::kMaxDevices> pitch_units_{};
 };
 
