@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "report/derived.h"
+#include "stats/labels.h"
 
 namespace cupool::report {
 
@@ -93,15 +94,9 @@ void add_device(Table& table, const stats::DeviceSnapshot& device) {
 
 void add_sample(Table& table, const stats::DeviceSample& sample,
                 const stats::DeviceSample* before) {
-  const auto gauge = [&](const char* name, stats::Gauge which) {
-    table.row("sample", name, sample.gauges[static_cast<std::size_t>(which)]);
-  };
-  gauge("application_bytes", stats::Gauge::application_bytes);
-  gauge("rounding_bytes", stats::Gauge::rounding_bytes);
-  gauge("retired_bytes", stats::Gauge::retired_bytes);
-  gauge("cached_bytes", stats::Gauge::cached_bytes);
-  gauge("held_bytes", stats::Gauge::held_bytes);
-  gauge("passthrough_bytes", stats::Gauge::passthrough_bytes);
+  for (const stats::Gauge gauge : kSampledGauges) {
+    table.row("sample", stats::key_of(gauge), sample.gauges[static_cast<std::size_t>(gauge)]);
+  }
   if (sample.pool.valid) {
     table.row("sample", "pool_reserved_bytes", sample.pool.reserved_current);
     table.row("sample", "pool_used_bytes", sample.pool.used_current);

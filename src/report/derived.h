@@ -9,6 +9,11 @@
 
 namespace cupool::report {
 
+/// The gauges that a sample of the time series shows, in this order.
+inline constexpr stats::Gauge kSampledGauges[] = {
+    stats::Gauge::application_bytes, stats::Gauge::rounding_bytes, stats::Gauge::retired_bytes,
+    stats::Gauge::cached_bytes,      stats::Gauge::held_bytes,     stats::Gauge::passthrough_bytes};
+
 /// Held bytes minus their parts (application, rounding, retired, cached). 0, unless threads were
 /// allocating during the snapshot; any other difference is a fault of cupool.
 std::int64_t unaccounted_bytes(const stats::DeviceSnapshot& device) noexcept;

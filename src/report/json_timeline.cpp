@@ -4,6 +4,7 @@
 #include "report/json_timeline.h"
 
 #include "report/derived.h"
+#include "stats/labels.h"
 
 namespace cupool::report {
 
@@ -29,17 +30,11 @@ Json all_growth_of(const stats::DeviceSample& now, const stats::DeviceSample* be
 }
 
 Json device_sample_of(const stats::DeviceSample& now, const stats::DeviceSample* before) {
-  const auto gauge = [&now](stats::Gauge which) {
-    return now.gauges[static_cast<std::size_t>(which)];
-  };
   Json json;
   json["ordinal"] = now.ordinal;
-  json["application_bytes"] = gauge(stats::Gauge::application_bytes);
-  json["rounding_bytes"] = gauge(stats::Gauge::rounding_bytes);
-  json["retired_bytes"] = gauge(stats::Gauge::retired_bytes);
-  json["cached_bytes"] = gauge(stats::Gauge::cached_bytes);
-  json["held_bytes"] = gauge(stats::Gauge::held_bytes);
-  json["passthrough_bytes"] = gauge(stats::Gauge::passthrough_bytes);
+  for (const stats::Gauge gauge : kSampledGauges) {
+    json[stats::key_of(gauge)] = now.gauges[static_cast<std::size_t>(gauge)];
+  }
   json["pool_reserved_bytes"] = now.pool.valid ? Json(now.pool.reserved_current) : Json(nullptr);
   json["pool_used_bytes"] = now.pool.valid ? Json(now.pool.used_current) : Json(nullptr);
   json["device_free_bytes"] = now.has_device_memory ? Json(now.device_free_bytes) : Json(nullptr);
