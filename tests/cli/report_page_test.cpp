@@ -10,6 +10,7 @@
 #include "cli/page/svg.h"
 #include "command.h"
 #include "example_report.h"
+#include "stats/labels.h"
 
 namespace cli {
 namespace {
@@ -75,6 +76,27 @@ TEST(Page, HoldsWithoutDevicesAndWithExtremeFigures) {
   const std::string page = html_page({parsed(report)});
   EXPECT_FALSE(contains(page, "nan"));
   EXPECT_FALSE(contains(page, "inf\""));
+}
+
+TEST(Page, ListsEveryEventThatWasCounted) {
+  using cupool::stats::Counter;
+  for (const Counter counter :
+       {Counter::growth_total, Counter::returned_blocks_total, Counter::trims_total,
+        Counter::oom_rescues_total, Counter::fences_total, Counter::context_lost_bytes_total,
+        Counter::ipc_exports_total, Counter::ipc_imports_total,
+        Counter::own_async_malloc_calls_total, Counter::own_async_free_calls_total,
+        Counter::managed_malloc_calls_total, Counter::host_malloc_calls_total,
+        Counter::synchronize_calls_total}) {
+    const std::string row =
+        "<th scope=\"row\">" +
+        cupool::cli::escape_html(std::string(cupool::stats::label_of(counter))) + "</th>";
+    json report = example_report();
+    json& count = report["devices"][0]["counters"][cupool::stats::key_of(counter)];
+    count = 0;
+    EXPECT_FALSE(contains(html_page({parsed(report)}), row)) << row;
+    count = 7;
+    EXPECT_TRUE(contains(html_page({parsed(report)}), row)) << row;
+  }
 }
 
 // A report with a time series of one device, each figure the same all the time.
