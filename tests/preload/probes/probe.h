@@ -44,6 +44,12 @@ inline void print_counts(uint64_t mallocs, uint64_t frees) {
   std::printf("counts mallocs=%" PRIu64 " frees=%" PRIu64 "\n", mallocs, frees);
 }
 
+// Flushed at once: a child that is forked later prints no line again.
+inline void say(const char* what, long value) {
+  std::printf("%s %ld\n", what, value);
+  std::fflush(stdout);
+}
+
 // "name=value" on the command line, or the default.
 inline const char* argument(int argc, char** argv, const char* name, const char* otherwise) {
   const size_t length = std::strlen(name);

@@ -9,6 +9,9 @@
 #include <vector>
 
 #include "probe.h"
+#include "probe_memory.h"
+
+using probe::free_memory;
 
 namespace {
 
@@ -33,13 +36,6 @@ void check_block(void* p, size_t size) {
   MUST(cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, address));
   MUST(cuCtxGetCurrent(&current));
   CHECK(context != nullptr && context == current);
-}
-
-size_t free_memory() {
-  size_t available = 0;
-  size_t total = 0;
-  MUST(cudaMemGetInfo(&available, &total));
-  return available;
 }
 
 }  // namespace

@@ -17,18 +17,13 @@
 
 #include "owner.h"
 #include "probe.h"
+#include "probe_memory.h"
+
+using probe::free_memory;
 
 namespace {
 
 constexpr size_t kMiB = 1 << 20;
-
-size_t free_memory() {
-  size_t available = 0;
-  size_t total = 0;
-  MUST(cudaMemGetInfo(&available, &total));
-  CHECK(available <= total);
-  return available;
-}
 
 void print_code(const char* what, int code) {
   std::printf("%s: %d, last error %d\n", what, code, static_cast<int>(cudaGetLastError()));

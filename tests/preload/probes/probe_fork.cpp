@@ -5,7 +5,6 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -13,8 +12,12 @@
 #include <thread>
 
 #include "probe.h"
+#include "probe_child.h"
 
 extern char** environ;
+
+using probe::say;
+using probe::wait_for;
 
 namespace {
 
@@ -24,19 +27,6 @@ void use_cuda(int times) {
     MUST(cudaMalloc(&p, 4096 << (i % 4)));
     MUST(cudaFree(p));
   }
-}
-
-// Flushed before each fork, so that no line is printed twice.
-void say(const char* what, int value) {
-  std::printf("%s %d\n", what, value);
-  std::fflush(stdout);
-}
-
-int wait_for(pid_t child) {
-  int status = 0;
-  if (waitpid(child, &status, 0) != child) return -1;
-  if (WIFSIGNALED(status)) return 1000 + WTERMSIG(status);
-  return WEXITSTATUS(status);
 }
 
 // CUDA in a child of an initialised process does not work; what counts is an answer, not a hang.

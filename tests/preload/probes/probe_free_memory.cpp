@@ -9,18 +9,13 @@
 #include <vector>
 
 #include "probe.h"
+#include "probe_memory.h"
+
+using probe::free_memory;
 
 namespace {
 
 constexpr size_t kMiB = 1 << 20;
-
-size_t free_memory() {
-  size_t available = 0;
-  size_t total = 0;
-  MUST(cudaMemGetInfo(&available, &total));
-  CHECK(available <= total);
-  return available;
-}
 
 // Plain memory is given back in chunks of 2 MiB, and a small idle block keeps its chunk.
 size_t tolerance = 0;

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "probe.h"
+#include "probe_child.h"
 #include "probe_ipc.h"
 
 namespace ipc_probe {
@@ -119,11 +120,10 @@ class Peer {
            read(channel_, answer, sizeof *answer) == static_cast<ssize_t>(sizeof *answer);
   }
   int wait() {
-    int status = 0;
-    waitpid(process_, &status, 0);
+    const int ended = probe::wait_for(process_);
     process_ = -1;
     close(channel_);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+    return ended;
   }
 
   pid_t process_ = -1;

@@ -13,7 +13,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -23,6 +22,7 @@
 #include <vector>
 
 #include "probe.h"
+#include "probe_child.h"
 
 extern char** environ;
 
@@ -33,6 +33,9 @@ extern "C" __attribute__((visibility("default"))) const char* __asan_default_opt
   return "detect_leaks=0";
 }
 #endif
+
+using probe::say;
+using probe::wait_for;
 
 namespace {
 
@@ -45,17 +48,6 @@ void use_cuda(int times) {
     MUST(cudaMemset(p, i, 4096));
     MUST(cudaFree(p));
   }
-}
-
-void say(const char* what, int value) {
-  std::printf("%s %d\n", what, value);
-  std::fflush(stdout);
-}
-
-int wait_for(pid_t child) {
-  int status = 0;
-  if (waitpid(child, &status, 0) != child) return -1;
-  return WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
 // What CUDA answers in a child: the same number for every call if all is well. The driver is asked

@@ -16,6 +16,9 @@
 #include <vector>
 
 #include "probe.h"
+#include "probe_memory.h"
+
+using probe::free_memory;
 
 namespace {
 
@@ -51,13 +54,6 @@ std::vector<void*> allocate(int count) {
 
 void free_all(const std::vector<void*>& blocks) {
   for (void* block : blocks) MUST(cudaFree(block));
-}
-
-size_t free_memory() {
-  size_t free_bytes = 0;
-  size_t total_bytes = 0;
-  MUST(cudaMemGetInfo(&free_bytes, &total_bytes));
-  return free_bytes;
 }
 
 void later(int device) {
