@@ -61,12 +61,9 @@ class NamedDescriptor : public testing::TestWithParam<const char*> {
  protected:
   static std::string file_after(const ScratchFolder& folder, const char* mode, const char* name) {
     const std::string file = folder.path() + "/file";
-    Command command;
-    command.argv = {probe_path("probe_files"), std::string("mode=") + mode, "file=" + file};
-    command.environment =
-        with(base_environment(), {{GetParam(), name}, {"CUPOOL_NO_SUCH_OPTION", "1"}});
-    add_preload(&command.environment);
-    const ProcessResult result = run(command);
+    const ProcessResult result =
+        run_with_library(std::string("probe_files mode=") + mode + " file=" + file,
+                         {{GetParam(), name}, {"CUPOOL_NO_SUCH_OPTION", "1"}});
     EXPECT_EQ(result.exit_code, 0) << result.describe();
     return read_file(file);
   }

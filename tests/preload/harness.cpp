@@ -175,14 +175,18 @@ ProcessResult run_plain(const std::string& probe, const Environment& extra) {
   return run(probe_command(probe, with(base_environment(), extra)));
 }
 
+ProcessResult run_with_library(const std::string& probe, const Environment& extra) {
+  Environment environment = base_environment();
+  add_preload(&environment);
+  return run(probe_command(probe, with(environment, extra)));
+}
+
 PreloadedRun run_preloaded(const std::string& probe, const Environment& extra) {
   const ScratchFolder folder;
-  Environment environment = base_environment();
-  environment["CUPOOL_STATS"] = "json";
-  environment["CUPOOL_STATS_FILE"] = folder.path() + "/report-%p.json";
-  add_preload(&environment);
+  const Environment reporting = {{"CUPOOL_STATS", "json"},
+                                 {"CUPOOL_STATS_FILE", folder.path() + "/report-%p.json"}};
   PreloadedRun result;
-  result.process = run(probe_command(probe, with(environment, extra)));
+  result.process = run_with_library(probe, with(reporting, extra));
   for (const std::string& file : folder.files()) {
     const std::string text = read_file(file);
     nlohmann::json report = nlohmann::json::parse(text, nullptr, false);
@@ -220,6 +224,15 @@ PreloadedRun expect_same(const std::string& probe, int expected_exit_code, size_
   EXPECT_EQ(preloaded.process.err, plain.err) << "cupool must be quiet here";
   EXPECT_EQ(preloaded.reports.size(), expected_reports) << preloaded.describe();
   return preloaded;
+}
+
+void expect_thread_only_with(const Environment& asked) {
+  const std::string probe = "probe_life_signal mode=tasks";
+  const std::string plain = run_plain(probe).out;
+  EXPECT_EQ(run_preloaded(probe).process.out, plain);
+  EXPECT_NE(run_preloaded(probe, asked).process.out, plain);
+  EXPECT_EQ(run_preloaded(probe, with(asked, {{"CUPOOL_STATS", "off"}})).process.out, plain)
+      << "nothing to write";
 }
 
 void expect_counts(const PreloadedRun& result) {

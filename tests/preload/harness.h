@@ -110,6 +110,9 @@ std::string probe_path(const std::string& name);
 /// Runs probe (name and arguments separated by blanks) without the preload.
 ProcessResult run_plain(const std::string& probe, const Environment& extra = {});
 
+/// Runs it with the preload and nothing set: its report goes to standard error.
+ProcessResult run_with_library(const std::string& probe, const Environment& extra = {});
+
 /// Runs it with the preload; reports go to JSON files which are read back.
 PreloadedRun run_preloaded(const std::string& probe, const Environment& extra = {});
 
@@ -124,6 +127,10 @@ Counts counts_of(const std::string& out);
 /// on standard error, and `expected_reports` reports. Returns the preloaded run.
 PreloadedRun expect_same(const std::string& probe, int expected_exit_code = 0,
                          size_t expected_reports = 1, const Environment& extra = {});
+
+/// Expects a thread of cupool's in a program with the options `asked` that write a report, and none
+/// without them or without a report.
+void expect_thread_only_with(const Environment& asked);
 
 /// Expects that the report counts what the probe says it did, and that its bytes add up.
 void expect_counts(const PreloadedRun& result);

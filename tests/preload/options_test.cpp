@@ -66,15 +66,10 @@ TEST(Options, UnwritableReportFileWarnsAndReportsOnStandardError) {
 // README.md, Options: %p pid, %h host, %r rank, %t time.
 TEST(Options, ReportFileNameIsExpanded) {
   const ScratchFolder folder;
-  Environment environment = base_environment();
-  add_preload(&environment);
-  environment["CUPOOL_STATS"] = "json";
-  environment["CUPOOL_STATS_FILE"] = folder.path() + "/p%p-h%h-r%r-t%t-%%.json";
-  environment["OMPI_COMM_WORLD_RANK"] = "3";
-  Command command;
-  command.argv = {probe_path("probe_runtime_shared")};
-  command.environment = environment;
-  const ProcessResult result = run(command);
+  const ProcessResult result = run_with_library(
+      "probe_runtime_shared", {{"CUPOOL_STATS", "json"},
+                               {"CUPOOL_STATS_FILE", folder.path() + "/p%p-h%h-r%r-t%t-%%.json"},
+                               {"OMPI_COMM_WORLD_RANK", "3"}});
   EXPECT_EQ(result.exit_code, 0) << result.describe();
   char host[256] = {};
   ASSERT_EQ(gethostname(host, sizeof(host) - 1), 0);

@@ -35,13 +35,8 @@ TEST(ReportOnSignal, IsASnapshotOfThatMoment) {
 }
 
 TEST(ReportOnSignal, GoesToStandardErrorWithoutAFile) {
-  Environment environment = base_environment();
-  add_preload(&environment);
-  environment["CUPOOL_STATS_SIGNAL"] = "SIGUSR1";
-  Command command;
-  command.argv = {probe_path("probe_life_signal"), "mode=leaving"};
-  command.environment = environment;
-  const ProcessResult result = run(command);
+  const ProcessResult result =
+      run_with_library("probe_life_signal mode=leaving", {{"CUPOOL_STATS_SIGNAL", "SIGUSR1"}});
   EXPECT_EQ(result.exit_code, 0) << result.describe();
   EXPECT_NE(result.err.find("of the running process"), std::string::npos) << result.describe();
   EXPECT_NE(result.err.find("leaked: live at exit"), std::string::npos) << result.describe();
@@ -105,13 +100,7 @@ TEST(ReportOnSignal, LeavesASignalThatIsTakenAndWarnsOnce) {
 }
 
 TEST(ReportOnSignal, CostsAThreadOnlyWhereItIsAskedFor) {
-  const std::string probe = "probe_life_signal mode=tasks";
-  const std::string plain = run_plain(probe).out;
-  EXPECT_EQ(run_preloaded(probe).process.out, plain);
-  EXPECT_NE(run_preloaded(probe, kOnUsr1).process.out, plain);
-  Environment silent = kOnUsr1;
-  silent["CUPOOL_STATS"] = "off";
-  EXPECT_EQ(run_preloaded(probe, silent).process.out, plain) << "nothing to write";
+  expect_thread_only_with(kOnUsr1);
 }
 
 }  // namespace

@@ -12,12 +12,7 @@ namespace {
 
 // Style 9: the report goes to standard error by default, as text, after the program's own output.
 TEST(Report, IsTextOnStandardErrorByDefault) {
-  Environment environment = base_environment();
-  add_preload(&environment);
-  Command command;
-  command.argv = {probe_path("probe_runtime_shared")};
-  command.environment = environment;
-  const ProcessResult result = run(command);
+  const ProcessResult result = run_with_library("probe_runtime_shared");
   EXPECT_EQ(result.exit_code, 0) << result.describe();
   EXPECT_NE(result.err.find("cupool"), std::string::npos) << result.describe();
   EXPECT_EQ(result.out, run_plain("probe_runtime_shared").out);
@@ -33,14 +28,9 @@ TEST(Report, OffMeansNone) {
 // Issue 2: text and JSON come from the same snapshot; the JSON file gets .json appended.
 TEST(Report, TextAndJsonTogether) {
   const ScratchFolder folder;
-  Environment environment = base_environment();
-  add_preload(&environment);
-  environment["CUPOOL_STATS"] = "text,json";
-  environment["CUPOOL_STATS_FILE"] = folder.path() + "/report";
-  Command command;
-  command.argv = {probe_path("probe_runtime_shared")};
-  command.environment = environment;
-  const ProcessResult result = run(command);
+  const ProcessResult result = run_with_library(
+      "probe_runtime_shared",
+      {{"CUPOOL_STATS", "text,json"}, {"CUPOOL_STATS_FILE", folder.path() + "/report"}});
   EXPECT_EQ(result.err, "") << result.describe();
   const std::string text = read_file(folder.path() + "/report");
   EXPECT_NE(text.find("cupool"), std::string::npos) << text;
@@ -55,14 +45,9 @@ TEST(Report, TextAndJsonTogether) {
 // Every format comes from one snapshot, and none takes another's file.
 TEST(Report, AllFormatsTogether) {
   const ScratchFolder folder;
-  Environment environment = base_environment();
-  add_preload(&environment);
-  environment["CUPOOL_STATS"] = "text,json,csv,prometheus";
-  environment["CUPOOL_STATS_FILE"] = folder.path() + "/report.log";
-  Command command;
-  command.argv = {probe_path("probe_runtime_shared")};
-  command.environment = environment;
-  const ProcessResult result = run(command);
+  const ProcessResult result = run_with_library(
+      "probe_runtime_shared", {{"CUPOOL_STATS", "text,json,csv,prometheus"},
+                               {"CUPOOL_STATS_FILE", folder.path() + "/report.log"}});
   EXPECT_EQ(result.err, "") << result.describe();
   EXPECT_EQ(folder.files().size(), 4u) << "and no half-written file";
   const std::string mallocs = std::to_string(counts_of(result.out).mallocs);
@@ -261,13 +246,7 @@ TEST(Series, PrometheusFileHasOneNameForTheLifeOfTheProcess) {
 }
 
 TEST(Series, CostsAThreadOnlyWhereItIsAskedFor) {
-  const std::string probe = "probe_life_signal mode=tasks";
-  const std::string plain = run_plain(probe).out;
-  EXPECT_EQ(run_preloaded(probe).process.out, plain);
-  EXPECT_NE(run_preloaded(probe, kOften).process.out, plain);
-  Environment silent = kOften;
-  silent["CUPOOL_STATS"] = "off";
-  EXPECT_EQ(run_preloaded(probe, silent).process.out, plain) << "nothing to write";
+  expect_thread_only_with(kOften);
 }
 
 }  // namespace
