@@ -24,12 +24,10 @@ Function of_version(const char* name, int version, bool per_thread) {
 
 }  // namespace
 
-class Batches : public Sim {
+class Batches : public JudgedSim {
  protected:
   void SetUp() override {
-    Sim::SetUp();
-    ASSERT_EQ(cupoolSimSet("judge", "report"), 0);
-    before = cupoolSimComplaints();
+    JudgedSim::SetUp();
     s = stream();
     source = alloc(4096);
     target = alloc(4096);
@@ -38,7 +36,6 @@ class Batches : public Sim {
     pinned = static_cast<uint32_t*>(host);
     std::memset(pinned, 0, 4096);
   }
-  unsigned long long complaints() const { return cupoolSimComplaints() - before; }
 
   /// Copies of 4 bytes.
   CUresult copy(const std::vector<CUdeviceptr>& to, const std::vector<CUdeviceptr>& from,
@@ -71,7 +68,6 @@ class Batches : public Sim {
   CUdeviceptr source = 0;
   CUdeviceptr target = 0;
   uint32_t* pinned = nullptr;
-  unsigned long long before = 0;
 };
 
 TEST_F(Batches, RunInTheOrderOfTheirStream) {

@@ -100,4 +100,20 @@ class Sim : public ::testing::Test {
   CUmodule module = nullptr;
 };
 
+/// A test that counts the judge's complaints.
+class JudgedSim : public Sim {
+ protected:
+  void SetUp() override {
+    Sim::SetUp();
+    ASSERT_EQ(cupoolSimSet("judge", "report"), 0);
+    before = cupoolSimComplaints();
+  }
+  /// Since the test began.
+  unsigned long long complaints() const { return cupoolSimComplaints() - before; }
+  static void* pointer(CUdeviceptr p) { return reinterpret_cast<void*>(p); }
+
+ private:
+  unsigned long long before = 0;
+};
+
 }  // namespace cupool::sim::test

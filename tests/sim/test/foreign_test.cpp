@@ -11,11 +11,10 @@ namespace cupool::sim::test {
 
 const Variables variables{{"CUPOOL_SIM_DEVICES", "2"}, {"CUPOOL_SIM_MEMORY", "256M"}};
 
-class ForeignDevice : public Sim {
+class ForeignDevice : public JudgedSim {
  protected:
   void SetUp() override {
-    Sim::SetUp();
-    ASSERT_EQ(cupoolSimSet("judge", "report"), 0);
+    JudgedSim::SetUp();
     mine = stream();
     my_event = event();
     ASSERT_EQ(cuDevicePrimaryCtxRetain(&second, 1), CUDA_SUCCESS);
@@ -29,7 +28,6 @@ class ForeignDevice : public Sim {
     anchor = alloc(512);  // keeps the chunk, so that what is freed can be handed out again
     p = alloc(4096);
     own(1);
-    before = cupoolSimComplaints();
   }
   void TearDown() override {
     cupoolSimSet("judge", "0");
@@ -45,8 +43,7 @@ class ForeignDevice : public Sim {
     std::swap(module, peers_module);
     ASSERT_EQ(cuCtxPopCurrent(nullptr), CUDA_SUCCESS);
   }
-  void own(unsigned long long owner) { cupoolSimOwner(reinterpret_cast<void*>(p), 4096, owner); }
-  unsigned long long complaints() const { return cupoolSimComplaints() - before; }
+  void own(unsigned long long owner) { cupoolSimOwner(pointer(p), 4096, owner); }
 
   void peer_kernel() {
     on_peer([&] { ASSERT_EQ(stamp(theirs, p, 16, 1), CUDA_SUCCESS); });
@@ -75,7 +72,6 @@ class ForeignDevice : public Sim {
   CUdeviceptr their_memory = 0;
   CUdeviceptr anchor = 0;
   CUdeviceptr p = 0;
-  unsigned long long before = 0;
 };
 
 // "A kernel of device 1 writing legacy memory of device 0 while that is freed: legacy cudaFree does

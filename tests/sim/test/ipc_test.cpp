@@ -154,19 +154,14 @@ TEST_F(Ipc, OnlyPoolsMadeForItAreExported) {
 }
 
 // An importer is an agent that no event of the exporter covers (contract 8).
-class ForeignProcess : public Sim {
+class ForeignProcess : public JudgedSim {
  protected:
   void SetUp() override {
-    Sim::SetUp();
-    ASSERT_EQ(cupoolSimSet("judge", "report"), 0);
-    before = cupoolSimComplaints();
+    JudgedSim::SetUp();
     s = stream();
     anchor = alloc(512);  // keeps the chunk, so that what is freed can be handed out again
   }
-  unsigned long long complaints() const { return cupoolSimComplaints() - before; }
-  void own(CUdeviceptr p, unsigned long long owner) {
-    cupoolSimOwner(reinterpret_cast<void*>(p), 4096, owner);
-  }
+  void own(CUdeviceptr p, unsigned long long owner) { cupoolSimOwner(pointer(p), 4096, owner); }
   std::string exported_block(CUdeviceptr* p) {
     CUipcMemHandle handle;
     *p = alloc(4096);
@@ -184,7 +179,6 @@ class ForeignProcess : public Sim {
   }
   CUstream s = nullptr;
   CUdeviceptr anchor = 0;
-  unsigned long long before = 0;
 };
 
 TEST_F(ForeignProcess, PendingWorkOfAnImporterIsFound) {

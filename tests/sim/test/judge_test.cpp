@@ -8,26 +8,21 @@
 
 namespace cupool::sim::test {
 
-class Judged : public Sim {
+class Judged : public JudgedSim {
  protected:
   void SetUp() override {
-    Sim::SetUp();
-    ASSERT_EQ(cupoolSimSet("judge", "report"), 0);
+    JudgedSim::SetUp();
     a = stream();
     b = stream();
-    before = cupoolSimComplaints();
     ::testing::internal::CaptureStderr();
   }
   void TearDown() override {
     ::testing::internal::GetCapturedStderr();
     Sim::TearDown();
   }
-  unsigned long long complaints() const { return cupoolSimComplaints() - before; }
-  static void* pointer(CUdeviceptr p) { return reinterpret_cast<void*>(p); }
 
   CUstream a = nullptr;
   CUstream b = nullptr;
-  unsigned long long before = 0;
 };
 
 TEST_F(Judged, AnUnorderedForeignAccessIsFound) {

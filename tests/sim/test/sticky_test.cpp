@@ -11,16 +11,12 @@
 
 namespace cupool::sim::test {
 
-class Sticky : public Sim {
+class Sticky : public JudgedSim {
  protected:
   void SetUp() override {
-    Sim::SetUp();
-    ASSERT_EQ(cupoolSimSet("judge", "report"), 0);
-    before = cupoolSimComplaints();
+    JudgedSim::SetUp();
     s = stream();
   }
-  unsigned long long complaints() const { return cupoolSimComplaints() - before; }
-  static void* pointer(CUdeviceptr p) { return reinterpret_cast<void*>(p); }
 
   /// Memory that outlives contexts.
   CUdeviceptr pool_block() {
@@ -46,7 +42,6 @@ class Sticky : public Sim {
   }
 
   CUstream s = nullptr;
-  unsigned long long before = 0;
 };
 
 TEST_F(Sticky, EveryLaterCallAnswersTheError) {
