@@ -214,24 +214,38 @@ CUresult slow_record(CUevent event, CUstream stream) {
   return fake_record(event, stream);
 }
 
+// Another thread's work on kSecond, in the midst of its record until end().
+class SlowSubmission {
+ public:
+  explicit SlowSubmission(HostWork& work) {
+    record_begins = &begins_;
+    record_may_end = may_end_.get_future().share();
+    thread_ = std::thread([&work] { work.submitted(kSecond); });
+    begins_.get_future().wait();
+  }
+  void end() {
+    may_end_.set_value();
+    thread_.join();
+  }
+
+ private:
+  std::promise<void> begins_;
+  std::promise<void> may_end_;
+  std::thread thread_;
+};
+
 // I4: where the driver's queue is full, a record waits for the GPU.
 TEST_F(HostWorkTest, ARecordThatTakesLongHoldsUpNoOtherThread) {
   driver_.cuEventRecord = slow_record;
   HostWork work(driver_, kWorkContext);
-  std::promise<void> begins;
-  std::promise<void> may_end;
-  record_begins = &begins;
-  record_may_end = may_end.get_future().share();
-  std::thread slow([&] { work.submitted(kSecond); });
-  begins.get_future().wait();
+  SlowSubmission slow(work);
   std::future<bool> other = std::async(std::launch::async, [&] {
     work.submitted(kFirst);
     work.stream_destroyed(kFirst);
     return waits(work);
   });
   const bool held_up = other.wait_for(std::chrono::seconds(5)) != std::future_status::ready;
-  may_end.set_value();
-  slow.join();
+  slow.end();
   EXPECT_FALSE(held_up);
   EXPECT_TRUE(other.get());
   EXPECT_TRUE(waits(work)) << "for the slow one";
@@ -240,15 +254,9 @@ TEST_F(HostWorkTest, ARecordThatTakesLongHoldsUpNoOtherThread) {
 TEST_F(HostWorkTest, AContextThatGoesDuringARecordTakesTheEventAlong) {
   driver_.cuEventRecord = slow_record;
   HostWork work(driver_, kWorkContext);
-  std::promise<void> begins;
-  std::promise<void> may_end;
-  record_begins = &begins;
-  record_may_end = may_end.get_future().share();
-  std::thread slow([&] { work.submitted(kSecond); });
-  begins.get_future().wait();
+  SlowSubmission slow(work);
   work.abandon();
-  may_end.set_value();
-  slow.join();
+  slow.end();
   EXPECT_FALSE(work.maybe_pending());
   work.submitted(kFirst);
   EXPECT_EQ(streams.next_event, 3u) << "an event of the next incarnation";

@@ -9,13 +9,12 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
-#include <functional>
 
+#include "child_process.h"
 #include "fixed_snapshot.h"
 #include "report/csv.h"
 #include "report/json.h"
@@ -27,6 +26,7 @@ namespace cupool::report {
 namespace {
 
 using test::content_of;
+using test::exit_code_of;  // a warning is given once in a process
 using test::fixed_snapshot;
 using testing::HasSubstr;
 using testing::internal::CaptureStderr;
@@ -38,19 +38,6 @@ class WriteReports : public testing::Test {
     CaptureStderr();
     write_reports(snapshot_, destinations);
     return GetCapturedStderr();
-  }
-
-  // In a child, because a warning is given once in a process.
-  static int exit_code_of(const std::function<void()>& body) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      ::alarm(20);
-      body();
-      ::_exit(0);
-    }
-    int status = 0;
-    EXPECT_EQ(::waitpid(child, &status, 0), child);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
 
   // Of before the process began.

@@ -7,7 +7,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -16,12 +15,14 @@
 #include <thread>
 #include <vector>
 
+#include "child_process.h"
 #include "temporary_folder.h"
 
 namespace cupool::log {
 namespace {
 
 using test::content_of;
+using test::exit_code_of;
 using test::TemporaryFolder;
 using testing::HasSubstr;
 using testing::internal::CaptureStderr;
@@ -29,12 +30,6 @@ using testing::internal::GetCapturedStderr;
 
 std::string prefix(const char* level) {
   return "cupool[" + std::to_string(::getpid()) + "] " + level + ": ";
-}
-
-int exit_code_of(pid_t child) {
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 class Log : public testing::Test {
@@ -148,16 +143,14 @@ TEST_F(Log, AFileThatCannotBeWrittenIsReportedOnceAndMessagesGoOn) {
 }
 
 TEST_F(Log, AClosedPipeOnStandardErrorDoesNotEndTheProgram) {
-  const pid_t child = ::fork();
-  if (child == 0) {
+  const auto write = [] {
     int ends[2];
     if (::pipe(ends) != 0) ::_exit(2);
     ::close(ends[0]);
     ::dup2(ends[1], STDERR_FILENO);
     CUPOOL_LOG(warn, "into a closed pipe");
-    ::_exit(0);
-  }
-  EXPECT_EQ(exit_code_of(child), 0) << "ended by SIGPIPE";
+  };
+  EXPECT_EQ(exit_code_of(write), 0) << "ended by SIGPIPE";
 }
 
 // --- destinations that take nothing ---
@@ -249,26 +242,22 @@ TEST_F(Log, SeveralThreadsWaitForAFullFifoTogether) {
 
 TEST_F(Log, AFullStandardErrorIsWaitedForOnce) {
   const FullPipe pipe(folder_.file("fifo"));
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(30);
+  const auto write = [&] {
     ::dup2(pipe.end(), STDERR_FILENO);
     const double seconds = seconds_of([] {
       for (int i = 0; i < 10; ++i) CUPOOL_LOG(warn, "line %d", i);
     });
-    ::_exit(seconds < 3.0 ? 0 : 1);
-  }
-  EXPECT_EQ(exit_code_of(child), 0) << "waited for each line";
+    if (seconds >= 3.0) ::_exit(1);
+  };
+  EXPECT_EQ(exit_code_of(write), 0) << "waited for each line";
 }
 
 TEST_F(Log, NoStandardErrorIsNoTrouble) {
-  const pid_t child = ::fork();
-  if (child == 0) {
+  const auto write = [] {
     ::close(STDERR_FILENO);
     CUPOOL_LOG(warn, "nowhere");
-    ::_exit(0);
-  }
-  EXPECT_EQ(exit_code_of(child), 0);
+  };
+  EXPECT_EQ(exit_code_of(write), 0);
 }
 
 TEST_F(Log, LinesOfSeveralThreadsDoNotMix) {

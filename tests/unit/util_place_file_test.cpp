@@ -21,12 +21,14 @@
 #include <fstream>
 #include <functional>
 
+#include "child_process.h"
 #include "temporary_folder.h"
 
 namespace cupool::util {
 namespace {
 
 using test::content_of;
+using test::exit_code_of;
 
 class PlaceFile : public testing::Test {
  protected:
@@ -42,18 +44,17 @@ class PlaceFile : public testing::Test {
     EXPECT_EQ(::stat(path.c_str(), &status), 0) << path;
     return status;
   }
-  static int status_of_child(const std::function<void()>& body) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      ::alarm(20);
-      body();
-      ::_exit(0);
-    }
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    return status;
+  static void in_child(const std::function<void()>& body) { EXPECT_EQ(exit_code_of(body), 0); }
+
+  // Placing a larger file fails as on a full disk.
+  static void fail_for_lack_of_room(const std::string& path) {
+    in_child([&] {
+      const rlimit limit{100, 100};
+      ::setrlimit(RLIMIT_FSIZE, &limit);
+      if (place_file(path, std::string(5000, 'x'), kAnyTime) != Placed::failed) ::_exit(1);
+      if (errno != EFBIG) ::_exit(2);
+    });
   }
-  static void in_child(const std::function<void()>& body) { EXPECT_EQ(status_of_child(body), 0); }
 
   static void in_child_as(uid_t user, const std::function<void()>& body) {
     in_child([&] {
@@ -230,12 +231,7 @@ TEST_F(PlaceFile, InASharedFolderAStrangersLinkIsNotFollowed) {
 TEST_F(PlaceFile, AFullDiskDoesNotCostTheOldOneWithSeveralNames) {
   const std::string path = folder_.write("a", "old");
   ASSERT_EQ(::link(path.c_str(), folder_.file("b").c_str()), 0);
-  in_child([&] {
-    const rlimit limit{100, 100};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-    if (place_file(path, std::string(5000, 'x'), kAnyTime) != Placed::failed) ::_exit(1);
-    if (errno != EFBIG) ::_exit(2);
-  });
+  fail_for_lack_of_room(path);
   EXPECT_EQ(content_of(path), "old");
   EXPECT_EQ(content_of(folder_.file("b")), "old");
 }
@@ -243,7 +239,7 @@ TEST_F(PlaceFile, AFullDiskDoesNotCostTheOldOneWithSeveralNames) {
 // The disk itself: a small one, which only this process sees.
 TEST_F(PlaceFile, ADiskThatIsReallyFullCostsNothingOld) {
   constexpr int kNoDisk = 77;
-  const int status = status_of_child([&] {
+  const int code = exit_code_of([&] {
     const std::string disk = folder_.file("");
     if (!has_mounts_of_its_own()) ::_exit(kNoDisk);
     ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
@@ -260,18 +256,13 @@ TEST_F(PlaceFile, ADiskThatIsReallyFullCostsNothingOld) {
     if (content_of(folder_.file("again")) != std::string(100'000, 'n')) ::_exit(7);
     if (files() != 3) ::_exit(8);
   });
-  if (WIFEXITED(status) && WEXITSTATUS(status) == kNoDisk) GTEST_SKIP() << "no mounts here";
-  EXPECT_EQ(status, 0);
+  if (code == kNoDisk) GTEST_SKIP() << "no mounts here";
+  EXPECT_EQ(code, 0);
 }
 
 TEST_F(PlaceFile, AFullDiskDoesNotCostTheOldOne) {
   const std::string path = folder_.write("a", "old");
-  in_child([&] {
-    const rlimit limit{100, 100};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-    if (place_file(path, std::string(5000, 'x'), kAnyTime) != Placed::failed) ::_exit(1);
-    if (errno != EFBIG) ::_exit(2);
-  });
+  fail_for_lack_of_room(path);
   EXPECT_EQ(content_of(path), "old");
   EXPECT_EQ(files(), 1u);
 }
