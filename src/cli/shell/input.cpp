@@ -84,28 +84,28 @@ int open_regular_file(const std::string& path, int* error, std::uint64_t* size) 
   return -1;
 }
 
+static int open_regular_file_or_say_why(const std::string& path, std::uint64_t* size,
+                                        std::string* reason) {
+  int error = 0;
+  const int descriptor = open_regular_file(path, &error, size);
+  if (descriptor < 0) *reason = error == EINVAL ? "not a regular file" : std::strerror(error);
+  return descriptor;
+}
+
 bool read_regular_file(const std::string& path, std::uint64_t limit, std::string* content,
                        std::string* reason) {
-  int error = 0;
   std::uint64_t size = 0;
-  const Descriptor file{open_regular_file(path, &error, &size)};
-  if (file.number < 0) {
-    *reason = error == EINVAL ? "not a regular file" : std::strerror(error);
-    return false;
-  }
+  const Descriptor file{open_regular_file_or_say_why(path, &size, reason)};
+  if (file.number < 0) return false;
   if (size > limit) return too_large(limit, reason);
   return read_all(file.number, limit, content, reason);
 }
 
 bool read_start_of_file(const std::string& path, std::uint64_t length, std::string* content,
                         std::string* reason) {
-  int error = 0;
   std::uint64_t size = 0;
-  const Descriptor file{open_regular_file(path, &error, &size)};
-  if (file.number < 0) {
-    *reason = error == EINVAL ? "not a regular file" : std::strerror(error);
-    return false;
-  }
+  const Descriptor file{open_regular_file_or_say_why(path, &size, reason)};
+  if (file.number < 0) return false;
   // A longer file is no error here.
   if (!read_all(file.number, length, content, reason) && content->size() <= length) return false;
   content->resize(std::min<std::uint64_t>(content->size(), length));
