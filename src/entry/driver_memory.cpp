@@ -29,13 +29,12 @@ CUresult allocate_pitched(Allocator& allocator, const cupool::cuda::Driver& real
                           size_t height, unsigned int element_bytes) {
   const bool plain = address != nullptr && pitch != nullptr && height != 0 &&
                      (element_bytes == 4 || element_bytes == 8 || element_bytes == 16);
-  const std::uint64_t known = plain ? allocator.queries().known_pitch(width) : 0;
-  std::uint64_t bytes = 0;
   Patience patience;
-  if (known != 0 && !__builtin_mul_overflow(known, height, &bytes) &&
-      !cupool::entry::is_bypassed(caller)) {
-    if (const auto served = allocator.allocations().try_allocate(bytes, address, patience)) {
-      if (*served == CUDA_SUCCESS) *pitch = known;
+  const auto layout = plain ? allocator.queries().known_layout(width, height) : std::nullopt;
+  if (layout && !cupool::entry::is_bypassed(caller)) {
+    if (const auto served =
+            allocator.allocations().try_allocate(layout->bytes, address, patience)) {
+      if (*served == CUDA_SUCCESS) *pitch = layout->pitch;
       return *served;
     }
   }

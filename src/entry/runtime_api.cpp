@@ -71,15 +71,11 @@ constexpr char kFree[] = "cudaFree";
 
 bool serve_pitched(const ShortCut& cut, std::size_t width, std::uint64_t rows, void** address,
                    std::size_t* pitch) {
-  const std::uint64_t known = cut.allocator->queries().known_pitch(width);
-  std::uint64_t bytes = 0;
+  const auto layout = cut.allocator->queries().known_layout(width, rows);
   CUdeviceptr served = 0;
-  if (known == 0 || rows == 0 || __builtin_mul_overflow(known, rows, &bytes) ||
-      !serve(cut, bytes, &served)) {
-    return false;
-  }
+  if (!layout || !serve(cut, layout->bytes, &served)) return false;
   *address = reinterpret_cast<void*>(served);
-  *pitch = known;
+  *pitch = layout->pitch;
   return true;
 }
 

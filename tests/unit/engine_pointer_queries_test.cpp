@@ -99,5 +99,23 @@ TEST_F(PointerQueriesTest, TheDriversAnswerForOtherMemoryStays) {
   }
 }
 
+TEST_F(PointerQueriesTest, RowsArePaddedAsTheDriverHasPaddedOne) {
+  PointerQueries& queries = allocator_->queries();
+  EXPECT_FALSE(queries.known_layout(700, 3)) << "the driver has not answered yet";
+  queries.learn_pitch(100, kAlignment);
+  const auto layout = queries.known_layout(700, 3);
+  ASSERT_TRUE(layout);
+  EXPECT_EQ(layout->pitch, 2 * kAlignment);
+  EXPECT_EQ(layout->bytes, 6 * kAlignment);
+  EXPECT_FALSE(queries.known_layout(0, 3));
+  EXPECT_FALSE(queries.known_layout(700, 0));
+  EXPECT_FALSE(queries.known_layout(700, ~std::uint64_t{0})) << "more bytes than there are numbers";
+  EXPECT_FALSE(queries.known_layout(~std::uint64_t{0}, 1));
+  queries.learn_pitch(100, 128);
+  EXPECT_FALSE(queries.known_layout(700, 3)) << "this driver pads in another way";
+  queries.learn_pitch(100, kAlignment);
+  EXPECT_FALSE(queries.known_layout(700, 3)) << "for good";
+}
+
 }  // namespace
 }  // namespace cupool::engine

@@ -6,12 +6,17 @@
 
 namespace cupool::engine {
 
-std::uint64_t PointerQueries::known_pitch(std::uint64_t width) {
+std::optional<PointerQueries::Pitched> PointerQueries::known_layout(std::uint64_t width,
+                                                                    std::uint64_t rows) {
   Context* context = registry_.current();
-  if (context == nullptr || width == 0) return 0;
+  if (context == nullptr || width == 0 || rows == 0) return std::nullopt;
   const auto index = static_cast<std::size_t>(context->device().ordinal());
   const std::uint64_t unit = pitch_units_[index].load(std::memory_order_relaxed);
-  return unit <= 1 ? 0 : (width + unit - 1) / unit * unit;
+  if (unit <= 1) return std::nullopt;
+  Pitched layout{(width + unit - 1) / unit * unit, 0};
+  if (layout.pitch == 0 || __builtin_mul_overflow(layout.pitch, rows, &layout.bytes))
+    return std::nullopt;
+  return layout;
 }
 
 // The driver does not document its padding of rows. Its answers so far were multiples of

@@ -44,9 +44,14 @@ class PointerQueries {
   /// `descriptor` its memory stays reachable, so a block of a pool is set aside.
   void mark_shared_outside(CUdeviceptr address, bool descriptor);
 
-  /// The driver's pitch for rows of `width` bytes; 0: not known yet. The first real answer on a
-  /// device determines it.
-  std::uint64_t known_pitch(std::uint64_t width);
+  /// The size of a pitched allocation.
+  struct Pitched {
+    std::uint64_t pitch;
+    std::uint64_t bytes;
+  };
+  /// `rows` rows of `width` bytes, padded as the driver pads them. `std::nullopt`: the driver has
+  /// to answer; not known before its first answer on a device, none without rows, or too large.
+  std::optional<Pitched> known_layout(std::uint64_t width, std::uint64_t rows);
   void learn_pitch(std::uint64_t width, std::uint64_t pitch);
 
  private:
