@@ -47,6 +47,12 @@ CUresult allocate_pitched(Allocator& allocator, const cupool::cuda::Driver& real
   return result;
 }
 
+// An address that is not CUDA's, for which the driver answers as it would for nobody's memory.
+CUdeviceptr no_memory() {
+  alignas(4096) static const char page[4096] = {};
+  return reinterpret_cast<CUdeviceptr>(page);
+}
+
 // The engine if a call may take the hot path; else null.
 [[gnu::always_inline]] inline Allocator* hot_engine() {
   return cupool::trace::watching() ? nullptr : engine();
@@ -181,10 +187,8 @@ CUresult cupool_hook_cuPointerGetAttributes(unsigned int count, CUpointer_attrib
   const FoundMemory found = allocator->queries().find(address);
   if (found.nobodys) {
     // The driver returns no error here: it answers as for an address that is not CUDA's.
-    const int no_device_memory = 0;
     const auto ask = [&] {
-      return real.cuPointerGetAttributes(count, attributes, values,
-                                         reinterpret_cast<CUdeviceptr>(&no_device_memory));
+      return real.cuPointerGetAttributes(count, attributes, values, no_memory());
     };
     const CUresult answer = ask();
     return answer == CUDA_SUCCESS ? answer : ask();  // a second attempt: this query is cupool's own
@@ -198,8 +202,11 @@ CUresult cupool_hook_cuPointerGetAttributes(unsigned int count, CUpointer_attrib
 CUresult cupool_hook_cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
                                            CUdeviceptr address) {
   CUPOOL_REAL_OR_RETURN(cuPointerSetAttribute);
-  const CUresult result = real.cuPointerSetAttribute(value, attribute, address);
   Allocator* allocator = engine();
+  if (allocator != nullptr && allocator->queries().find(address).nobodys) {
+    return real.cuPointerSetAttribute(value, attribute, no_memory());
+  }
+  const CUresult result = real.cuPointerSetAttribute(value, attribute, address);
   if (allocator != nullptr && result == CUDA_SUCCESS &&
       attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
     allocator->queries().mark_shared_outside(address, false);
@@ -210,9 +217,12 @@ CUresult cupool_hook_cuPointerSetAttribute(const void* value, CUpointer_attribut
 CUresult cupool_hook_cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t bytes,
                                                    int handle_type, unsigned long long flags) {
   CUPOOL_REAL_OR_RETURN(cuMemGetHandleForAddressRange);
+  Allocator* allocator = engine();
+  if (allocator != nullptr && allocator->queries().find(address).nobodys) {
+    return real.cuMemGetHandleForAddressRange(handle, no_memory(), bytes, handle_type, flags);
+  }
   const CUresult result =
       real.cuMemGetHandleForAddressRange(handle, address, bytes, handle_type, flags);
-  Allocator* allocator = engine();
   if (allocator != nullptr && result == CUDA_SUCCESS)
     allocator->queries().mark_shared_outside(address, true);
   return result;

@@ -26,6 +26,12 @@ CUresult DriverFrees::refused_by_driver(Context& context, CUresult answer) {
   return answer;
 }
 
+std::optional<CUresult> DriverFrees::refuse(CUdeviceptr address, CUresult answer) {
+  const Block* block = block_of_ours(address);
+  if (block == nullptr) return std::nullopt;
+  return refused_by_driver(*block->context, answer);
+}
+
 std::optional<CUresult> DriverFrees::free_as_driver(CUdeviceptr address) {
   Block* block = block_of_ours(address);
   if (block == nullptr) return std::nullopt;

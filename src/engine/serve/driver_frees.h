@@ -21,6 +21,9 @@ class DriverFrees {
   /// all work submitted before, so the claimed block can be reclaimed at once.
   std::optional<CUresult> free_as_driver(CUdeviceptr address);
 
+  /// Refuses a free of `address` with the driver's `answer`, if it is a block of cupool.
+  std::optional<CUresult> refuse(CUdeviceptr address, CUresult answer);
+
   /// The driver's refusal of a stream-ordered free (Frees::refuse_in_stream()).
   std::optional<CUresult> refuse_in_stream(CUdeviceptr address,
                                            CUresult (*free)(CUdeviceptr, CUstream),

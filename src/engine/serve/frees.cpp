@@ -159,9 +159,28 @@ CUresult Frees::end_batch(Context& context, ThreadCache& cache) {
   return wait_.answer_of_free(context, result);
 }
 
+// The driver's answer to a stream that it does not have: a destroyed one, or a default stream
+// without a current context.
+CUresult Frees::refusal_of(CUstream stream) const {
+  const bool named =
+      stream != nullptr && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+  CUcontext context = nullptr;
+  const auto ask = [&] {
+    return named ? driver_.cuStreamGetCtx(stream, &context) : driver_.cuCtxGetCurrent(&context);
+  };
+  CUresult result = ask();
+  if (result != CUDA_SUCCESS) result = ask();  // a refusal may pass
+  if (result == CUDA_SUCCESS) return context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : result;
+  const bool no_stream = result == CUDA_ERROR_INVALID_HANDLE ||
+                         result == CUDA_ERROR_INVALID_CONTEXT ||
+                         result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  return no_stream ? result : CUDA_SUCCESS;
+}
+
 // The block is in no epoch until the stream's work is ordered before the context's fences.
 std::optional<CUresult> Frees::try_free_in_stream(CUdeviceptr address, CUstream stream) {
   if (const CUresult refusal = refusal_here()) return refusal;
+  if (const CUresult refusal = refusal_of(stream)) return driver_frees_.refuse(address, refusal);
   const std::uint64_t start = util::now_ns();
   Block* block = nullptr;
   const PointerMap::Claim claim = claim_block(blocks_, address, &block);

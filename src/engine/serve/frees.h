@@ -48,6 +48,7 @@ class Frees {
 
  private:
   CUresult refusal_here() const;
+  CUresult refusal_of(CUstream stream) const;
   std::optional<CUresult> free_closed(CUdeviceptr address);
   CUresult free_claimed(Block& block);
   static bool add_to_batch(Context& context, ThreadCache& cache, Block& block);

@@ -20,8 +20,10 @@ std::optional<CUresult> Sharing::try_export(CUdeviceptr address, CUipcMemHandle*
       !block->context->usable()) {
     return std::nullopt;
   }
-  // The driver would share a block of plain memory although the program has freed it.
-  if (block->state.load(std::memory_order_acquire) != BlockState::live) {
+  // The driver would share a block of plain memory although the program has freed it, and for an
+  // address behind the request.
+  if (block->state.load(std::memory_order_acquire) != BlockState::live ||
+      address - base >= block->requested) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (block->source != BlockSource::pool) return std::nullopt;

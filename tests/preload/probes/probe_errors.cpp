@@ -185,8 +185,29 @@ void driver_lines() {
   line("attribute of freed memory",
        cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, freed));
   std::printf("  type %u\n", type);
+  // What others are to know of memory has to be the program's (contract 6).
+  const int on = 1;
+  const auto sync_memops = [&](CUdeviceptr address) {
+    return cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address);
+  };
+  line("SYNC_MEMOPS of freed memory", sync_memops(freed));
+  line("SYNC_MEMOPS behind the end", sync_memops(p + 1000));
+  line("IPC handle behind the end", cuIpcGetMemHandle(&handle, p + 1000));
+  MUST(cuMemAlloc(&freed, 4 << 20));
+  MUST(cuMemFree(freed));
+  int descriptor = -1;
+  line("descriptor of freed memory",
+       cuMemGetHandleForAddressRange(&descriptor, freed, 4096, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
+                                     0));
+  CUdeviceptr kept = 0;
+  MUST(cuMemAlloc(&kept, 4096));
   // A free works whichever context is current, or none (contract 10).
   MUST(cuCtxSetCurrent(nullptr));
+  // Not on a default stream, which is one of the current context.
+  for (CUstream stream : {CUstream{nullptr}, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD}) {
+    line("cuMemFreeAsync without current context", cuMemFreeAsync(kept, stream));
+  }
+  line("cuMemFree after it", cuMemFree(kept));
   line("cuMemFree without current context", cuMemFree(p));
   line("cuMemAlloc without current context", cuMemAlloc(&p, 16));
   MUST(cuDevicePrimaryCtxRelease(device));
