@@ -2,6 +2,8 @@
 // The table of devices.
 #include "engine/context/devices.h"
 
+#include <algorithm>
+
 #include "engine/reclaim/device_use.h"
 
 namespace cupool::engine {
@@ -24,6 +26,13 @@ std::vector<Device*> Devices::all() {
     if (device != nullptr) result.push_back(device);
   }
   return result;
+}
+
+bool Devices::any_orphan_at(CUdeviceptr address) {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(devices_.begin(), devices_.end(), [&](Device* device) {
+    return device != nullptr && device->orphans().contains(address);
+  });
 }
 
 void Devices::use_plain_memory() {

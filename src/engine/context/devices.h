@@ -27,6 +27,9 @@ class Devices {
   /// Every device so far. The pointers stay valid.
   std::vector<Device*> all();
 
+  /// Whether memory that has outlived its context begins at `address`. Allocates nothing.
+  bool any_orphan_at(CUdeviceptr address);
+
   /// From now on new memory of every device is plain, including devices used for the first time
   /// later.
   void use_plain_memory();

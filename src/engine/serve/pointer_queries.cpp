@@ -95,7 +95,8 @@ std::optional<trace::Memory> PointerQueries::memory_at(CUdeviceptr address) cons
 
 bool PointerQueries::is_freed_block(CUdeviceptr base) const {
   const Block* block = blocks_.find(base);
-  return block != nullptr && block->state.load(std::memory_order_acquire) != BlockState::live;
+  if (block != nullptr) return block->state.load(std::memory_order_acquire) != BlockState::live;
+  return registry_.devices().any_orphan_at(base);
 }
 
 void PointerQueries::mark_shared_outside(CUdeviceptr address, bool descriptor) {

@@ -60,7 +60,8 @@ class PointerQueries {
   CUdeviceptr base_of(CUdeviceptr address) const;
   /// The live block of cupool that begins at `base`, or null.
   const Block* live_block(CUdeviceptr base) const;
-  /// Whether a block that the program has freed begins at `base`.
+  /// Whether a block that the program has freed, or that has outlived its context, begins at
+  /// `base`.
   bool is_freed_block(CUdeviceptr base) const;
 
   const cuda::Driver& driver_;

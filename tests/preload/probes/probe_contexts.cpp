@@ -100,6 +100,10 @@ WorkCounts two_contexts() {
     MUST(cuMemAlloc(&a.kept, 1 << 20));  // lost with its context
     ++counts.mallocs;
     MUST(cuCtxDestroy(a.context));
+    MUST(cuCtxSetCurrent(b.context));
+    unsigned type = 0;
+    const CUresult lost = cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, a.kept);
+    std::printf("attribute of a lost pointer: %d\n", static_cast<int>(lost));
     use_context(b, 0x33, &counts);
     MUST(cuCtxDestroy(b.context));
     std::printf("round %d done\n", round);
