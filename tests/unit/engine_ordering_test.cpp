@@ -172,6 +172,19 @@ TEST_F(OrderingTest, AWaitThatIsBoundedGivesUp) {
   EXPECT_EQ(block.state.load(), BlockState::freed);
 }
 
+// Its fence covers work that is no freed block's.
+TEST_F(OrderingTest, AnEmptyEpochThatIsNotCompleteHasNothingPending) {
+  Ordering ordering(driver_, kContext, stats_);
+  EXPECT_EQ(ordering.wait(ordering.epochs().open(), nullptr, 1'000'000), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(ordering.newest(), kNoEpoch);
+  Block block;
+  const EpochNumber freed = retire(ordering, block);
+  EXPECT_EQ(ordering.newest(), freed);
+  EXPECT_EQ(ordering.wait(freed, nullptr, 1'000'000), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(ordering.wait(ordering.epochs().open(), nullptr, 1'000'000), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(ordering.newest(), freed) << "a wait is for what was freed, not for what came later";
+}
+
 TEST_F(OrderingTest, APollThatFindsAStickyErrorSaysSo) {  // I7
   Ordering ordering(driver_, kContext, stats_);
   Block block;

@@ -79,6 +79,13 @@ BlockList ClosedEpochs::take_quiet() {
   return taken;
 }
 
+EpochNumber ClosedEpochs::newest_with_frees() const {
+  const auto newest = std::find_if(closed_.rbegin(), closed_.rend(), [](const Epoch& epoch) {
+    return epoch.bytes != 0 || !epoch.blocks.empty();
+  });
+  return newest == closed_.rend() ? kNoEpoch : newest->number;
+}
+
 EpochNumber ClosedEpochs::close_unfenced() {
   close(false, kAnything);
   return previous(epochs_.open());

@@ -56,7 +56,9 @@ class ClosedEpochs {
 
   /// The oldest epoch that is not complete; the open one if no epoch is closed.
   EpochNumber oldest() const { return closed_.empty() ? epochs_.open() : closed_.front().number; }
-  bool empty() const { return closed_.empty(); }
+  /// The newest epoch with pending blocks; kNoEpoch: none. The fence of an epoch without any may
+  /// cover work that is no freed block's.
+  EpochNumber newest_with_frees() const;
 
   /// Waits for the first fence that covers `epoch`, and records it if needed. Releases the lock
   /// meanwhile. `std::nullopt`: no fence can be recorded for it. `waited`, `limit_ns`: see

@@ -42,7 +42,10 @@ CUresult Ordering::wait(EpochNumber epoch, bool* waited, std::uint64_t limit_ns)
 
 EpochNumber Ordering::newest() const {
   const OrderingGuard lock(mutex_);
-  return epochs_.is_open_empty() && closed_.empty() ? kNoEpoch : epochs_.open();
+  if (!epochs_.is_open_empty()) return epochs_.open();
+  const EpochNumber closed = closed_.newest_with_frees();
+  // After the engine has stepped aside the driver is asked instead of a fence.
+  return closed != kNoEpoch && Serving::stepped_aside() ? epochs_.open() : closed;
 }
 
 bool Ordering::can_fence() const {
