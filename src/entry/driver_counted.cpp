@@ -10,6 +10,7 @@
 
 using cupool::engine::Allocator;
 using cupool::engine::HostTargets;
+using cupool::engine::Patience;
 using cupool::process::engine;
 using cupool::process::started_engine;
 using cupool::stats::Counter;
@@ -27,11 +28,13 @@ void count(Counter counter, CUresult result) {
 
 // The program's own allocator may run out of memory because of cupool's idle memory.
 template <typename Call>
-CUresult allocate_own(Counter counter, const Call& call) {
+CUresult allocate_own(Counter counter, std::size_t bytes, const Call& call) {
   Allocator* allocator = engine();
   CUresult result = call();
   if (result == CUDA_ERROR_OUT_OF_MEMORY && allocator != nullptr) {
-    result = allocator->out_of_memory().retry_anywhere(call);
+    Patience patience;
+    patience.wants(bytes);
+    result = allocator->out_of_memory().retry_anywhere(call, patience);
   }
   count(counter, result);
   return result;
@@ -65,20 +68,20 @@ extern "C" {
 
 CUresult cupool_hook_cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocAsync);
-  return allocate_own(Counter::own_async_malloc_calls_total,
+  return allocate_own(Counter::own_async_malloc_calls_total, bytes,
                       [&] { return real.cuMemAllocAsync(address, bytes, stream); });
 }
 
 CUresult cupool_hook_cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocAsync_ptsz);
-  return allocate_own(Counter::own_async_malloc_calls_total,
+  return allocate_own(Counter::own_async_malloc_calls_total, bytes,
                       [&] { return real.cuMemAllocAsync_ptsz(address, bytes, stream); });
 }
 
 CUresult cupool_hook_cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
                                              CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocFromPoolAsync);
-  const CUresult result = allocate_own(Counter::own_async_malloc_calls_total, [&] {
+  const CUresult result = allocate_own(Counter::own_async_malloc_calls_total, bytes, [&] {
     return real.cuMemAllocFromPoolAsync(address, bytes, pool, stream);
   });
   if (result == CUDA_SUCCESS) HostTargets::note_pool_block(real, pool, *address);
@@ -88,7 +91,7 @@ CUresult cupool_hook_cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes,
 CUresult cupool_hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t bytes,
                                                   CUmemoryPool pool, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocFromPoolAsync_ptsz);
-  const CUresult result = allocate_own(Counter::own_async_malloc_calls_total, [&] {
+  const CUresult result = allocate_own(Counter::own_async_malloc_calls_total, bytes, [&] {
     return real.cuMemAllocFromPoolAsync_ptsz(address, bytes, pool, stream);
   });
   if (result == CUDA_SUCCESS) HostTargets::note_pool_block(real, pool, *address);
@@ -108,7 +111,7 @@ CUresult cupool_hook_cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
 
 CUresult cupool_hook_cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flags) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocManaged);
-  const CUresult result = allocate_own(Counter::managed_malloc_calls_total, [&] {
+  const CUresult result = allocate_own(Counter::managed_malloc_calls_total, bytes, [&] {
     return real.cuMemAllocManaged(address, bytes, flags);
   });
   Allocator* allocator = engine();

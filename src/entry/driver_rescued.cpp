@@ -80,9 +80,11 @@ CUresult cupool_hook_cuMemCreate(CUmemGenericAllocationHandle* handle, size_t by
   }
   cupool::engine::Allocator* allocator = cupool::process::engine();
   if (result != CUDA_ERROR_OUT_OF_MEMORY || allocator == nullptr) return result;
+  cupool::engine::Patience patience;
+  patience.wants(bytes);
   return properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE
-             ? allocator->out_of_memory().retry_on(properties->location.id, create)
-             : allocator->out_of_memory().retry(create);
+             ? allocator->out_of_memory().retry_on(properties->location.id, create, patience)
+             : allocator->out_of_memory().retry(create, patience);
 }
 
 }  // extern "C"

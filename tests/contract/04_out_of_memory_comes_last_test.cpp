@@ -49,6 +49,13 @@ TEST(DeviceLimit, AllOfItIsThereHoweverLongTheGpuTakes) {
   expect_same("probe_full_device", 0, 1, with(kSmallDevice, {{"CUPOOL_SIM_POLLS", "2000"}}));
 }
 
+// Work that is no freed memory's is waited for only if the chunk is all that the call lacks.
+TEST(DeviceLimit, ARefusalDoesNotWaitForOtherWork) {
+  expect_same(
+      "probe_oom mode=busy", 0, 1,
+      with(kSmallDevice, {{"CUPOOL_POOL_START", "first"}, {"CUPOOL_SIM_POLLS", "1000000000"}}));
+}
+
 // Live blocks keep the rest of their step of 32 MiB in each of the two pools.
 TEST(DeviceLimit, WalkDownEndsNearByWithLiveBlocks) {
   for (const char* reclaim : {"0", "1"}) {

@@ -44,6 +44,18 @@ class SmallChunk {
     return scope.ok() && driver_.cuMemFree_v2(block) == CUDA_SUCCESS;
   }
 
+  /// Whether a call that ran out of memory may succeed once the chunk is closed. `wanted_bytes`: of
+  /// that call; 0: not known, which is not enough. Call in a visit.
+  bool may_decide(std::uint64_t wanted_bytes) const {
+    const cuda::RelaxedCaptureScope relaxed(driver_);
+    const cuda::ContextScope scope(driver_, context_);
+    size_t free_bytes = 0;
+    size_t total_bytes = 0;
+    return wanted_bytes != 0 && scope.ok() &&
+           driver_.cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS &&
+           free_bytes + kBytes >= wanted_bytes;
+  }
+
   bool is_open() const { return block() != 0; }
   /// Whether `address` is this block, which does not belong to the program.
   bool holds(CUdeviceptr address) const { return address != 0 && block() == address; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The time limit of a call of the program that ran out of memory.
+// The time limit of a call of the program that ran out of memory, and what that call wants.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,15 @@ class Patience {
   }
   bool over() { return left_ns() == 0; }
 
+  /// The bytes that the call asks for.
+  void wants(std::uint64_t bytes) { wanted_bytes_ = bytes; }
+  /// 0: not known.
+  std::uint64_t wanted_bytes() const { return wanted_bytes_; }
+
  private:
   const std::uint64_t longest_ns_;
   std::uint64_t end_ns_ = 0;
+  std::uint64_t wanted_bytes_ = 0;
 };
 
 }  // namespace cupool::engine

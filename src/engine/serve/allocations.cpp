@@ -80,6 +80,7 @@ inline bool Allocations::can_serve(Context& context, std::uint64_t bytes) {
 std::optional<CUresult> Allocations::try_allocate(std::uint64_t bytes, CUdeviceptr* address,
                                                   Patience& patience) {
   if (bytes == 0 || address == nullptr || !Serving::open()) return std::nullopt;
+  patience.wants(bytes);
   Context* context = registry_.current();
   if (context == nullptr) return std::nullopt;
   if (can_serve(*context, bytes)) {

@@ -78,7 +78,7 @@ bool OutOfMemory::give_back_idle_of(Context& context, Patience& patience) {
 
 // Closes the chunk only when nothing is live: the driver alone would have none open then either.
 // Its free waits for the GPU, so the GPU has to be idle first, which the driver's own last free
-// would have waited for. In short visits, as above.
+// would have waited for. In short visits, as above; only the first one if the chunk would not do.
 bool OutOfMemory::close_small_chunk(Context& context, Patience& patience) {
   Ordering& ordering = context.ordering();
   EpochNumber everything = kNoEpoch;
@@ -92,7 +92,8 @@ bool OutOfMemory::close_small_chunk(Context& context, Patience& patience) {
     if (everything == kNoEpoch) everything = ordering.epochs().open();
     bool waited = false;
     const CUresult result = ordering.wait(everything, &waited, std::min(left_ns, kOneVisitNs));
-    if (result == CUDA_ERROR_NOT_READY && waited && !patience.over()) continue;
+    const bool goes_on = result == CUDA_ERROR_NOT_READY && waited && !patience.over();
+    if (goes_on && context.small_chunk().may_decide(patience.wanted_bytes())) continue;
     return result == CUDA_SUCCESS && context.small_chunk().close();
   }
 }

@@ -55,10 +55,9 @@ class OutOfMemory {
   /// As retry(), for a call whose device is unknown (memory of a pool or a stream). The current
   /// device is tried first.
   template <typename Call>
-  CUresult retry_anywhere(const Call& real) {
+  CUresult retry_anywhere(const Call& real, Patience& patience) {
     Context* context = registry_.current();
     const Device* first = context == nullptr ? nullptr : &context->device();
-    Patience patience;
     CUresult result = retry(real, patience);
     for (const Device* device : registry_.devices().all()) {
       if (result != CUDA_ERROR_OUT_OF_MEMORY) break;

@@ -34,6 +34,7 @@ class PassThrough {
   CUresult allocate(std::uint64_t wanted, const Bytes& bytes, const CUdeviceptr* address,
                     Patience& patience, const Call& real) {
     const std::uint64_t start = util::now_ns();
+    patience.wants(wanted);
     CUresult result = real();
     if (result == CUDA_ERROR_OUT_OF_MEMORY && out_of_memory_.may_fit(wanted)) {
       result = out_of_memory_.retry(real, patience);

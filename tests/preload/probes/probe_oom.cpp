@@ -2,9 +2,10 @@
 // Fills the device until it is out of memory, frees all, fills again with other sizes (contract 4):
 // out of memory comes only where the program would have had it without us. The test compares the
 // totals within a chunk, all else exactly. mode= legacy, others (other allocators after a free),
-// hopeless (requests that the device has no room for).
+// hopeless (requests that the device has no room for), busy (while the GPU works on other memory).
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <vector>
 
 #include "probe.h"
@@ -29,6 +30,31 @@ void fill_and_free(size_t block) {
   std::printf("code %d last error %d\n", code, static_cast<int>(cudaGetLastError()));
   std::printf("total block_mib=%zu total_mib=%zu\n", block / kMiB, blocks.size() * block / kMiB);
   for (void* p : blocks) MUST(cudaFree(p));
+}
+
+// The GPU works on the program's own pool, which leaves too little. No freed memory is in use, so
+// there is nothing to wait for.
+void refused_while_busy() {
+  using Clock = std::chrono::steady_clock;
+  constexpr size_t kOwn = 64 * kMiB;
+  void* small = nullptr;
+  void* own = nullptr;
+  size_t available = 0;
+  size_t total = 0;
+  MUST(cudaMalloc(&small, 1000));
+  MUST(cudaFree(small));
+  MUST(cudaMallocAsync(&own, kOwn, nullptr));
+  MUST(cudaDeviceSynchronize());
+  MUST(cudaMemGetInfo(&available, &total));
+  MUST(cudaMemsetAsync(own, 1, kOwn, nullptr));
+  const Clock::time_point start = Clock::now();
+  for (size_t less : {0, 16, 32}) {
+    void* p = nullptr;
+    std::printf("refused %d\n", static_cast<int>(cudaMalloc(&p, total - less * kMiB)));
+  }
+  std::printf("at once %d\n", Clock::now() - start < std::chrono::seconds(5));
+  cudaGetLastError();
+  MUST(cudaFreeAsync(own, nullptr));
 }
 
 // What legacy code freed must be there for every other allocator of the process.
@@ -79,6 +105,10 @@ void ask_for_too_much() {
 int main(int argc, char** argv) {
   if (probe::argument_is(argc, argv, "mode", "hopeless")) {
     ask_for_too_much();
+    return 0;
+  }
+  if (probe::argument_is(argc, argv, "mode", "busy")) {
+    refused_while_busy();
     return 0;
   }
   if (probe::argument_is(argc, argv, "mode", "others")) {
