@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "util/text.h"
+#include "util/uncancelled.h"
 
 namespace cupool::config {
 
@@ -21,6 +22,7 @@ constexpr std::size_t kMaxBytes = std::size_t{1} << 20;
 
 // The content, or false with `reason` set.
 bool read_file(const std::string& path, std::string* content, std::string* reason) {
+  const util::Uncancelled throughout;
   // Non-blocking: opening a FIFO must not wait for a writer.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) {

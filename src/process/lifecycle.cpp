@@ -34,6 +34,7 @@
 #include "util/lock_order.h"
 #include "util/log.h"
 #include "util/path_pattern.h"
+#include "util/uncancelled.h"
 
 namespace cupool::process {
 namespace {
@@ -341,6 +342,7 @@ void report_once(bool driver_is_up) {
 int dump(const char* path) noexcept {
   if (engine() == nullptr) return CUPOOL_NOT_RUNNING;
   if (path == nullptr && config::settings().stats.off()) return CUPOOL_INVALID_ARGUMENT;
+  const util::Uncancelled throughout;
   const std::lock_guard<std::mutex> lock(report_mutex);
   trace::flush_trace();
   try {

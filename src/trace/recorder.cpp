@@ -25,6 +25,7 @@
 #include "util/log.h"
 #include "util/path_pattern.h"
 #include "util/standard_error.h"
+#include "util/uncancelled.h"
 #include "util/write_all.h"
 
 namespace cupool::trace {
@@ -148,6 +149,7 @@ void take_back(int fd, std::size_t bytes) {
 // Opened for each write: the program could close a descriptor kept open, and its number could
 // become one of the program's files. After a partial write, only complete events remain.
 bool append(File& to, const Batch& batch) {
+  const util::Uncancelled throughout;
   const int flags =
       O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (to.bytes == 0 ? O_TRUNC : O_APPEND);
   const int named = util::descriptor_named(to.path);

@@ -25,6 +25,7 @@
 #include "util/path_pattern.h"
 #include "util/standard_error.h"
 #include "util/text.h"
+#include "util/uncancelled.h"
 #include "util/write_all.h"
 
 namespace cupool::log {
@@ -227,6 +228,7 @@ void configure(Level level, const char* file_pattern) noexcept {
 }
 
 void write(Level level, const char* format, ...) noexcept {
+  const util::Uncancelled throughout;
   const int saved_errno = errno;
   char text[2001];
   std::va_list arguments;
@@ -248,6 +250,7 @@ void write(Level level, const char* format, ...) noexcept {
 
 void write_at_once(Level level, const char* text) noexcept {
   if (!enabled(level)) return;
+  const util::Uncancelled throughout;
   const int saved_errno = errno;
   const Destination* destination = g_destination.load(std::memory_order_acquire);
   const spdlog::string_view_t name = spdlog::level::to_string_view(spdlog_level(level));

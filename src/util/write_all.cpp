@@ -10,6 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "util/uncancelled.h"
+
 namespace cupool::util {
 
 namespace {
@@ -63,6 +65,7 @@ bool write_all(int fd, const char* data, std::size_t size, std::size_t* taken,
   std::size_t nobody_asks = 0;
   if (taken == nullptr) taken = &nobody_asks;
   *taken = 0;
+  const Uncancelled throughout;
   const SignalsHeldBack held_back;
   while (size > 0) {
     const ssize_t written = ::write(fd, data, size);

@@ -17,6 +17,20 @@ TEST(Threads, TenThousandGrowNothing) {
   EXPECT_EQ(result.counter("malloc_calls_total"), 2 * threads);
 }
 
+// No file, message or wait of ours is a cancellation point, nor is the driver below us: threads
+// that are cancelled end between their calls and lose nothing. Alone, the simulated driver is one.
+TEST(Threads, CancelledOnesEndBetweenTheirCalls) {
+  const ScratchFolder folder;
+  const Environment small = {{"CUPOOL_SIM_MEMORY", "256M"}, {"CUPOOL_POOL_START", "first"}};
+  for (const Environment& extra :
+       {Environment{}, Environment{{"CUPOOL_TRACE", folder.path() + "/trace.csv"}},
+        Environment{{"CUPOOL_LOG_LEVEL", "trace"}, {"CUPOOL_LOG_FILE", folder.path() + "/log"}}}) {
+    const PreloadedRun run = run_preloaded("probe_life_threads mode=cancelled", with(small, extra));
+    EXPECT_EQ(run.process.exit_code, 0) << run.describe();
+    EXPECT_EQ(run.process.out, "cancelled\n") << run.describe();
+  }
+}
+
 class Unloading : public testing::TestWithParam<const char*> {};
 
 TEST_P(Unloading, OfTheLibraryThatAllocatedLosesNothing) {

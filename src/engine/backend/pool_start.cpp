@@ -7,6 +7,7 @@
 
 #include "engine/backend/pool_backend.h"
 #include "util/clock.h"
+#include "util/uncancelled.h"
 
 namespace cupool::engine {
 
@@ -27,6 +28,7 @@ bool PoolStart::wait() const {
   const std::uint64_t now = util::now_ns();
   if (since == 0 || now < since + kFirstNs) return is_done();
   const std::uint64_t end = now - (now - since - kFirstNs) % kEachNs + kLongestNs;
+  const util::Uncancelled throughout;
   while (!is_done() && util::now_ns() < end) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }

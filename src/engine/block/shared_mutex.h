@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "util/lock_order.h"
+#include "util/uncancelled.h"
 
 namespace cupool::engine {
 
@@ -49,6 +50,7 @@ class SpinLock {
         sched_yield();
       } else {
         constexpr timespec kMoment{0, 50'000};
+        const util::Uncancelled meanwhile;
         nanosleep(&kMoment, nullptr);
       }
     }

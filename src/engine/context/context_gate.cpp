@@ -9,6 +9,7 @@
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/mutation.h"
+#include "util/uncancelled.h"
 
 namespace cupool::engine {
 namespace {
@@ -23,6 +24,7 @@ template <typename Done>
 bool wait_until(std::uint64_t until_ns, const Done& done) {
   constexpr unsigned kYields = 100;
   constexpr timespec kMoment{0, 50'000};
+  const util::Uncancelled throughout;
   for (unsigned looks = 0; !done(); ++looks) {
     if (until_ns != 0 && util::now_ns() >= until_ns) return false;
     if (looks < kYields) {

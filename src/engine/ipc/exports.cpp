@@ -6,6 +6,7 @@
 
 #include "engine/context/context.h"
 #include "engine/ipc/server.h"
+#include "util/uncancelled.h"
 
 namespace cupool::engine {
 
@@ -137,6 +138,7 @@ void IpcExports::end_leases(std::uint64_t block, std::uint64_t count) {
 
 bool IpcExports::start_locked() {
   if (name_ != 0 && listener_.is_there()) return true;
+  const util::Uncancelled throughout;
   // The program has closed the socket. A connection attempt wakes the server's waiting thread, so
   // that it notices.
   if (name_ != 0) ipc::connect_to(name_, 0);

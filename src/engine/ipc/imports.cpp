@@ -11,6 +11,7 @@
 #include "engine/context/context.h"
 #include "util/clock.h"
 #include "util/log.h"
+#include "util/uncancelled.h"
 
 namespace cupool::engine {
 
@@ -60,6 +61,7 @@ void add_context(std::vector<Context*>& contexts, Context& context) {
 }  // namespace
 
 CUresult IpcImports::open(const ipc::Handle& handle, Context& context, CUdeviceptr* address) {
+  const util::Uncancelled throughout;
   release_closed();
   const std::lock_guard lock(exchange_mutex_);
   forget_dead_exporters();
@@ -268,6 +270,7 @@ void IpcImports::admit_peers(Pool& pool, CUdeviceptr address) {
 
 std::optional<CUresult> IpcImports::close(CUdeviceptr address) {
   if (count_.load(std::memory_order_acquire) == 0) return std::nullopt;
+  const util::Uncancelled throughout;
   {
     const std::lock_guard lock(table_mutex_);
     const auto found = imports_.find(address);

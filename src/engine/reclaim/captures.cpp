@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "util/mutation.h"
+#include "util/uncancelled.h"
 
 namespace cupool::engine {
 
@@ -31,6 +32,7 @@ void Captures::let_fences_in() {
 void Captures::let_synchronisations_in(OrderingLock& lock) {
   constexpr auto kLongestWayIn = std::chrono::milliseconds(100);
   if (synchronising_ == 0 || CUPOOL_MUTATED("synchronises-into-capture")) return;
+  const util::Uncancelled throughout;
   ++beginning_;
   synchronised_.wait_for(lock, kLongestWayIn, [this] { return synchronising_ == 0; });
   --beginning_;

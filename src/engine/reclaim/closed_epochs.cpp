@@ -13,6 +13,7 @@
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/mutation.h"
+#include "util/uncancelled.h"
 
 namespace cupool::engine {
 
@@ -266,6 +267,7 @@ CUresult ClosedEpochs::wait_for_event(CUevent fence) const {
 }
 
 CUresult ClosedEpochs::wait_at_most(CUevent fence, std::uint64_t limit_ns) const {
+  const util::Uncancelled throughout;
   const std::uint64_t deadline = util::now_ns() + limit_ns;
   CUresult result = CUDA_ERROR_NOT_READY;
   while (result == CUDA_ERROR_NOT_READY && util::now_ns() < deadline) {

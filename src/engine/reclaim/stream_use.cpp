@@ -9,6 +9,7 @@
 #include <new>
 
 #include "util/clock.h"
+#include "util/uncancelled.h"
 
 namespace cupool::engine {
 namespace {
@@ -83,6 +84,7 @@ void StreamUse::wait_for_others(CUstream stream) {
   constexpr std::uint64_t kLongestNs = 1'000'000'000;
   constexpr timespec kMoment{0, 50'000};
   if (is_default(stream) || !any_other(stream)) return;
+  const util::Uncancelled throughout;
   const std::uint64_t begin = util::now_ns();
   for (unsigned looks = 0; any_other(stream) && util::now_ns() - begin < kLongestNs; ++looks) {
     if (looks < kYields) {

@@ -12,6 +12,7 @@
 #include "stats/pool_growth.h"
 #include "stats/timeline.h"
 #include "util/clock.h"
+#include "util/uncancelled.h"
 
 namespace cupool::engine {
 
@@ -118,6 +119,7 @@ bool OutOfMemory::give_back_cached(Context& context) {
 }
 
 bool OutOfMemory::more_given_back(Context& context, std::uint64_t* tried_ns, Patience& patience) {
+  const util::Uncancelled throughout;
   const auto look = [&] {
     const bool any = give_back_idle(context, patience);
     const std::uint64_t longest = std::min(patience.left_ns(), kLongestWaitForOthersNs);

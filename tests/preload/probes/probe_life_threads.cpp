@@ -32,6 +32,42 @@ void run_threads(int number) {
   }
 }
 
+// Short of memory at times, since two threads want most of a small device.
+void* work_until_cancelled(void* began) {
+  constexpr size_t kBlock = 24 << 20;
+  for (;;) {
+    void* blocks[8] = {};
+    for (void*& block : blocks) {
+      if (cudaMalloc(&block, kBlock) != cudaSuccess) block = nullptr;
+    }
+    for (void* block : blocks) MUST(cudaFree(block));
+    *static_cast<volatile bool*>(began) = true;
+    pthread_testcancel();
+  }
+}
+
+void cancel_threads(int rounds) {
+  for (int round = 0; round < rounds; ++round) {
+    pthread_t threads[2];
+    volatile bool began[2] = {};
+    for (int i = 0; i < 2; ++i) {
+      MUST(
+          pthread_create(&threads[i], nullptr, work_until_cancelled, const_cast<bool*>(&began[i])));
+    }
+    while (!began[0] || !began[1]) usleep(100);
+    for (pthread_t thread : threads) MUST(pthread_cancel(thread));
+    for (pthread_t thread : threads) {
+      void* result = nullptr;
+      MUST(pthread_join(thread, &result));
+      CHECK(result == PTHREAD_CANCELED);
+    }
+  }
+  void* most = nullptr;  // nothing was lost with them
+  MUST(cudaMalloc(&most, 200 << 20));
+  MUST(cudaFree(most));
+  std::printf("cancelled\n");
+}
+
 long resident_kib() {
   long pages = 0;
   std::FILE* file = std::fopen("/proc/self/statm", "r");
@@ -49,6 +85,10 @@ unsigned long long streams_created() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (probe::argument_is(argc, argv, "mode", "cancelled")) {
+    cancel_threads(100);
+    return 0;
+  }
   const int threads = static_cast<int>(probe::number(argc, argv, "threads", 10000));
   const long allowed_kib = probe::number(argc, argv, "allowed_kib", 4096);
   run_threads(threads / 5);
