@@ -180,7 +180,9 @@ CUresult Frees::refusal_of(CUstream stream) const {
 // The block is in no epoch until the stream's work is ordered before the context's fences.
 std::optional<CUresult> Frees::try_free_in_stream(CUdeviceptr address, CUstream stream) {
   if (const CUresult refusal = refusal_here()) return refusal;
-  if (const CUresult refusal = refusal_of(stream)) return driver_frees_.refuse(address, refusal);
+  if (blocks_.find(address) != nullptr) {  // asks nothing for the program's own pools
+    if (const CUresult refusal = refusal_of(stream)) return driver_frees_.refuse(address, refusal);
+  }
   const std::uint64_t start = util::now_ns();
   Block* block = nullptr;
   const PointerMap::Claim claim = claim_block(blocks_, address, &block);
