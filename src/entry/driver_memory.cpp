@@ -105,7 +105,7 @@ CUresult cupool_hook_cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   if (context == nullptr || address == nullptr || cupool::entry::is_bypassed(caller)) {
     return allocate_slowly(address, bytes, caller);
   }
-  const Block* const block = take_hot(*context, bytes);
+  const Block* const block = pop_hot(*context, bytes);
   if (block == nullptr) return allocate_slowly(address, bytes, caller);
   *address = block->address;
   return CUDA_SUCCESS;

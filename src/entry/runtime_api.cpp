@@ -139,7 +139,7 @@ cudaError_t cupool_hook_cudaMalloc(void** address, std::size_t bytes) {
   const void* const caller = __builtin_return_address(0);
   Allocator* const allocator = address == nullptr ? nullptr : hot_engine(kMalloc, caller);
   Context* const context = allocator == nullptr ? nullptr : allocator->registry().known_current();
-  Block* const block = context == nullptr ? nullptr : take_hot(*context, bytes);
+  Block* const block = context == nullptr ? nullptr : pop_hot(*context, bytes);
   if (block == nullptr) return allocate_slowly(address, bytes, caller);
   *address = reinterpret_cast<void*>(static_cast<CUdeviceptr>(block->address));
   return cudaSuccess;

@@ -38,7 +38,7 @@ Allocator& engine() {
 CUdeviceptr allocate(Allocator& allocator, std::uint64_t bytes) {
   CUdeviceptr address = 0;
   Context* context = allocator.registry().current();
-  if (const Block* block = take_hot(*context, bytes)) return block->address;
+  if (const Block* block = pop_hot(*context, bytes)) return block->address;
   if (!allocator.allocations().try_allocate_cached(*context, bytes, &address)) {
     cupool::engine::Patience patience;
     allocator.allocations().try_allocate(bytes, &address, patience);

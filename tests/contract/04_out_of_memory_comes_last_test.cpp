@@ -141,7 +141,7 @@ TEST(OtherAllocators, GetWhatWasFreed) {
 }
 
 // One failed attempt is no failure while there was idle memory to give back. With a small cache
-// that is what threads have freed last: it goes back as soon as it is quiet.
+// that is what threads have freed last: it goes back as soon as it is reclaimed.
 TEST(OtherAllocators, AreMadeOnceMoreWhenMemoryWasIdle) {
   for (const Environment& settings :
        {Environment{{"CUPOOL_BACKEND", "pool"}}, Environment{{"CUPOOL_BACKEND", "malloc"}},

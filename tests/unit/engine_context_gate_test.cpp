@@ -205,7 +205,7 @@ TEST_F(ContextGateTest, OnlyCachesWithSomethingNewAreVisited) {
     int visits = 0;
     context_->threads().caches().for_each_active([&](ThreadCache& cache) {
       cache.tally.fold(context_->stats());
-      cache.join(context_->ordering().epochs());
+      cache.flush(context_->ordering().epochs());
       ++visits;
     });
     return visits;
@@ -218,10 +218,10 @@ TEST_F(ContextGateTest, OnlyCachesWithSomethingNewAreVisited) {
   EXPECT_EQ(visited(), kThreads);
   EXPECT_EQ(visited(), 0);
   context_->threads().drain(Drain::all);  // reaches the others all the same
-  BlockList quiet;
-  context_->ordering().poll(true, &quiet);
-  EXPECT_GT(context_->cache().bytes() + quiet.bytes, 0u);
-  context_->cache().put(quiet);
+  BlockList reclaimed;
+  context_->ordering().poll(true, &reclaimed);
+  EXPECT_GT(context_->cache().bytes() + reclaimed.bytes, 0u);
+  context_->cache().cache(reclaimed);
   rounds = 2;
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(context_->threads().caches().in_use(), 0u);

@@ -147,15 +147,15 @@ TEST_F(DeviceTest, ABlockGoesBackToWhereItCameFrom) {
 
 TEST_F(DeviceTest, WhatStaysWithUsIsWhatWouldBeServed) {
   Device& device = make();
-  EXPECT_TRUE(keeps(device, BlockSource::pool, kAlignment));
-  EXPECT_TRUE(keeps(device, BlockSource::pool, kLargeUnit));
-  EXPECT_FALSE(keeps(device, BlockSource::malloc, kAlignment)) << "it would pin its chunk";
-  EXPECT_TRUE(keeps(device, BlockSource::malloc, kLargeUnit));
+  EXPECT_TRUE(may_cache(device, BlockSource::pool, kAlignment));
+  EXPECT_TRUE(may_cache(device, BlockSource::pool, kLargeUnit));
+  EXPECT_FALSE(may_cache(device, BlockSource::malloc, kAlignment)) << "it would pin its chunk";
+  EXPECT_TRUE(may_cache(device, BlockSource::malloc, kLargeUnit));
   device.use_plain_memory();
-  EXPECT_FALSE(keeps(device, BlockSource::pool, kAlignment));
-  EXPECT_FALSE(keeps(device, BlockSource::pool, kLargeUnit));
-  EXPECT_TRUE(keeps(device, BlockSource::malloc, kAlignment));
-  EXPECT_TRUE(keeps(device, BlockSource::malloc, kLargeUnit));
+  EXPECT_FALSE(may_cache(device, BlockSource::pool, kAlignment));
+  EXPECT_FALSE(may_cache(device, BlockSource::pool, kLargeUnit));
+  EXPECT_TRUE(may_cache(device, BlockSource::malloc, kAlignment));
+  EXPECT_TRUE(may_cache(device, BlockSource::malloc, kLargeUnit));
 }
 
 TEST_F(DeviceTest, OnlyBlocksOfPoolsAreShared) {  // contract 8

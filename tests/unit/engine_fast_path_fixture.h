@@ -60,7 +60,7 @@ class FastPathTest : public testing::Test {
 
   // As the hooks do it.
   CUdeviceptr allocate(std::uint64_t bytes) {
-    if (const Block* block = take_hot(*context_, bytes)) return block->address;
+    if (const Block* block = pop_hot(*context_, bytes)) return block->address;
     CUdeviceptr address = 0;
     if (!allocator_->allocations().try_allocate_cached(*context_, bytes, &address)) {
       Patience patience;

@@ -19,7 +19,7 @@ namespace {
 constexpr std::uint64_t kSmall = 64 << 10;
 constexpr std::uint64_t kLarge = 4 << 20;
 
-TEST_F(FastPathTest, ABatchIsQuietOnlyAfterAFenceThatWasRecordedAfterIt) {  // I1
+TEST_F(FastPathTest, ABatchIsCompleteOnlyAfterAFenceThatWasRecordedAfterIt) {  // I1
   gpu.work.store(Work::held);
   std::map<CUdeviceptr, std::uint64_t> recorded_before;
   for (int round = 0; round < 20; ++round) {
@@ -265,7 +265,7 @@ TEST_F(FastPathTest, OutOfMemoryReachesWhatOtherThreadsHaveInFlight) {  // contr
   expect_identity();
 }
 
-TEST_F(FastPathTest, ASynchronisationOfTheProgramMakesBatchesOfAllThreadsQuiet) {
+TEST_F(FastPathTest, ASynchronisationOfTheProgramCompletesBatchesOfAllThreads) {
   gpu.work.store(Work::held);
   std::atomic<int> stage{0};
   std::thread other([&] {
@@ -290,7 +290,7 @@ TEST_F(FastPathTest, ASynchronisationOfTheProgramMakesBatchesOfAllThreadsQuiet) 
 }
 
 // And nothing where the driver says that another context is current, or where the wait has failed.
-TEST_F(FastPathTest, AWaitForTheLegacyStreamMakesWhatWasFreedQuiet) {
+TEST_F(FastPathTest, AWaitForTheLegacyStreamReclaimsWhatWasFreed) {
   gpu.work.store(Work::held);
   const auto free_some_and_wait = [&](CUresult waited) {
     free_all(allocate_several(100, kLarge));
@@ -311,7 +311,7 @@ TEST_F(FastPathTest, AWaitForTheLegacyStreamMakesWhatWasFreedQuiet) {
 }
 
 // The thread's own batch needs no epoch for that, however small it is.
-TEST_F(FastPathTest, AWaitForTheLegacyStreamMakesTheThreadsOwnBatchQuiet) {
+TEST_F(FastPathTest, AWaitForTheLegacyStreamReclaimsTheThreadsOwnBatch) {
   const auto wait = [&](CUresult result) {
     EXPECT_EQ(allocator_->synchronization().of_legacy_stream(*context_, [&] { return result; }),
               result);
@@ -344,7 +344,7 @@ TEST_F(FastPathTest, AWaitForTheLegacyStreamLeavesABatchThatIsNotTheThreadsAnyMo
   allocator_->synchronization().of_legacy_stream(*context_, [] { return CUDA_SUCCESS; });
   gpu.work.store(Work::held);
   free_all(allocate_several(20, kSmall));
-  for (const Drain what : {Drain::join, Drain::retired}) {
+  for (const Drain what : {Drain::flush, Drain::retired}) {
     EXPECT_EQ(allocator_->synchronization().of_legacy_stream(*context_,
                                                              [&] {
                                                                in_thread([&] {
@@ -387,18 +387,18 @@ TEST_F(FastPathTest, LargeBlocksTakeTheHotPathToo) {
   EXPECT_EQ(allocator_->synchronization().of_legacy_stream(*context_, [] { return CUDA_SUCCESS; }),
             CUDA_SUCCESS);
   untimed_calls = kTimedShare;
-  const Block* const block = take_hot(*context_, kLarge - 1);
+  const Block* const block = pop_hot(*context_, kLarge - 1);
   ASSERT_NE(block, nullptr);
   EXPECT_EQ(block->requested, kLarge - 1);
   EXPECT_EQ(block->capacity, kLarge);
-  EXPECT_EQ(take_hot(*context_, kLarge), nullptr) << "there was one";
+  EXPECT_EQ(pop_hot(*context_, kLarge), nullptr) << "there was one";
   free(block->address);
   EXPECT_EQ(allocator_->synchronization().of_legacy_stream(*context_, [] { return CUDA_SUCCESS; }),
             CUDA_SUCCESS);
   untimed_calls = kTimedShare;
   // Neither is served, nor wraps round to a size that could be.
   for (const std::uint64_t bytes : {std::uint64_t{0}, ~std::uint64_t{0}, std::uint64_t{1} << 63}) {
-    EXPECT_EQ(take_hot(*context_, bytes), nullptr) << bytes;
+    EXPECT_EQ(pop_hot(*context_, bytes), nullptr) << bytes;
   }
   expect_identity();
 }

@@ -44,7 +44,7 @@ TEST_F(FreedBlocksTest, OneBlockIsAChainOfItsOwn) {
   batch.push(only);
   EXPECT_EQ(batch.count(), 1u);
   EXPECT_EQ(batch.bytes(), 1024u);
-  FreedBlocks taken = batch.take();
+  FreedBlocks taken = batch.pop_all();
   EXPECT_TRUE(batch.empty());
   EXPECT_EQ(batch.bytes(), 0u);
   EXPECT_EQ(taken.bytes, 1024u);
@@ -60,7 +60,7 @@ TEST_F(FreedBlocksTest, EachKindIsAChainWithTheBlockFreedLastInFront) {
     batch.push(small.emplace_back(block(512)));
     batch.push(other.emplace_back(block(1ull << 20)));
   }
-  FreedBlocks taken = batch.take();
+  FreedBlocks taken = batch.pop_all();
   EXPECT_TRUE(taken.others.empty());
   std::set<std::vector<Block*>> chains;
   while (!taken.chains.empty()) chains.insert(all_of(taken.chains.pop()));
@@ -77,7 +77,7 @@ TEST_F(FreedBlocksTest, WhatIsOfAnotherSourceOrOfNoKindNeedsALook) {
   Block* const shared = block(4096);
   shared->set_shared_outside();
   for (Block* each : {of_pool, plain, large, shared}) batch.push(each);
-  FreedBlocks taken = batch.take();
+  FreedBlocks taken = batch.pop_all();
   EXPECT_EQ(taken.count(), 4u);
   EXPECT_EQ(taken.bytes, 3 * 4096 + 2 * kLargeUnit);
   EXPECT_EQ(all_of(taken.chains.pop()), std::vector<Block*>{of_pool});
@@ -89,7 +89,7 @@ TEST_F(FreedBlocksTest, PlainBlocksAloneAreAChainAsWell) {
   FreedBatch batch;
   batch.push(block(4096, false));
   batch.push(block(4096, false));
-  const FreedBlocks taken = batch.take();
+  const FreedBlocks taken = batch.pop_all();
   EXPECT_EQ(taken.chains.count(), 2u);
   EXPECT_TRUE(taken.others.empty());
 }
@@ -111,14 +111,14 @@ TEST_F(FreedBlocksTest, EveryBlockComesOutOnce) {
         bytes += each->capacity;
         batch.push(each);
       }
-      FreedBlocks joining = batch.take();
+      FreedBlocks joining = batch.pop_all();
       waiting.splice(joining);
       EXPECT_TRUE(joining.empty());
       EXPECT_EQ(joining.bytes, 0u);
     }
     EXPECT_EQ(waiting.count(), put_in.size());
     EXPECT_EQ(waiting.bytes, bytes);
-    const std::vector<Block*> taken = all_of(waiting.take_all());
+    const std::vector<Block*> taken = all_of(waiting.pop_all());
     EXPECT_EQ(std::set<Block*>(taken.begin(), taken.end()), put_in);
     EXPECT_EQ(taken.size(), put_in.size());
     EXPECT_TRUE(waiting.empty());

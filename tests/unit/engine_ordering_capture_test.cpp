@@ -74,8 +74,8 @@ TEST_F(OrderingCaptureTest, NoFenceIsRecordedDuringACapture) {  // I3
   Block block;
   retire(ordering, block);
   EXPECT_EQ(ordering.close_if_full({1, 1}), CUDA_SUCCESS);
-  BlockList quiet;
-  EXPECT_EQ(ordering.poll(true, &quiet), CUDA_SUCCESS);
+  BlockList reclaimed;
+  EXPECT_EQ(ordering.poll(true, &reclaimed), CUDA_SUCCESS);
   EXPECT_TRUE(gpu.calls.empty());
   EXPECT_EQ(block.state.load(), BlockState::freed);
   // The end of the capture that the driver refuses does not end it.
@@ -86,7 +86,7 @@ TEST_F(OrderingCaptureTest, NoFenceIsRecordedDuringACapture) {  // I3
       stream, [] { return CUDA_SUCCESS; }, [] { return false; });
   EXPECT_EQ(ordering.wait(ordering.newest()), CUDA_SUCCESS);
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "wait"}));
-  EXPECT_EQ(quiet_count(ordering), 1u);
+  EXPECT_EQ(reclaimed_count(ordering), 1u);
 }
 
 TEST_F(OrderingCaptureTest, AWaitDuringACaptureUsesTheDriversFreeAsABarrier) {  // I3
@@ -102,7 +102,7 @@ TEST_F(OrderingCaptureTest, AWaitDuringACaptureUsesTheDriversFreeAsABarrier) {  
   Block second;
   EXPECT_EQ(ordering.wait(retire(ordering, second)), CUDA_SUCCESS);
   EXPECT_EQ(second.state.load(), BlockState::cached);
-  // Without memory for the next one nothing is quiet, and that is no error.
+  // Without memory for the next one nothing is reclaimed, and that is no error.
   Block other;
   EXPECT_EQ(ordering.wait(retire(ordering, other)), CUDA_ERROR_NOT_READY);
   EXPECT_EQ(other.state.load(), BlockState::freed);
@@ -126,7 +126,7 @@ TEST_F(OrderingCaptureTest, OnAFullDeviceHostMemoryIsTheBarrierOfACapture) {  //
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"free host", "alloc"}));
 }
 
-TEST_F(OrderingCaptureTest, WithoutMemoryForABarrierNothingIsQuietUntilThereIsSome) {  // I1
+TEST_F(OrderingCaptureTest, WithoutMemoryForABarrierNothingIsReclaimedUntilThereIsSome) {  // I1
   fill_device();
   gpu.alloc_host_result = CUDA_ERROR_OUT_OF_MEMORY;
   Ordering ordering(driver_, kContext, stats_);
@@ -165,7 +165,7 @@ TEST_F(OrderingCaptureTest, NoCaptureBeginsBetweenTheDecisionToSynchroniseAndThe
   Block block;
   ASSERT_NO_FATAL_FAILURE(begin_capture_during_a_wait(ordering, block));
   EXPECT_FALSE(race.invalidated);
-  EXPECT_EQ(quiet_count(ordering), 1u);
+  EXPECT_EQ(reclaimed_count(ordering), 1u);
 }
 
 TEST_F(OrderingCaptureTest, ASynchronisationThatLastsDoesNotHoldACaptureUp) {
@@ -230,7 +230,7 @@ TEST_F(OrderingCaptureTest, OnAFullDeviceTheQuestionIsAFreeOfNothing) {  // cont
   EXPECT_EQ(ordering.barriers().free_spare(), CUDA_SUCCESS);
   EXPECT_EQ(block.state.load(), BlockState::cached);
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"free", "free", "free host", "alloc host"}));
-  // With no memory at all it is answered, and nothing is quiet.
+  // With no memory at all it is answered, and nothing is reclaimed.
   gpu.alloc_host_result = CUDA_ERROR_OUT_OF_MEMORY;
   EXPECT_EQ(ordering.barriers().free_spare(), CUDA_SUCCESS);
   Block second;

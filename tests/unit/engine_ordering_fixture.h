@@ -104,9 +104,9 @@ class OrderingTest : public testing::Test {
     block.state.store(BlockState::freed);
     return ordering.epochs().retire(&block);
   }
-  std::size_t quiet_count(Ordering& ordering) {
-    BlockList quiet = ordering.take_quiet();
-    return quiet.count;
+  std::size_t reclaimed_count(Ordering& ordering) {
+    BlockList reclaimed = ordering.pop_reclaimed();
+    return reclaimed.count;
   }
   cuda::Driver driver_;
   stats::DeviceStats stats_;

@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ordering: when epochs are closed, waited for and quiet. Captures are in
+// Ordering: when epochs are closed, waited for and complete. Captures are in
 // engine_ordering_capture_test.cpp.
 #include "engine_ordering_fixture.h"
 
 namespace cupool::engine {
 namespace {
 
-TEST_F(OrderingTest, ABlockIsQuietOnlyAfterItsFenceWasSeenComplete) {  // I1
+TEST_F(OrderingTest, ABlockIsReclaimedOnlyAfterItsFenceWasSeenComplete) {  // I1
   Ordering ordering(driver_, kContext, stats_);
   Block block;
   const EpochNumber epoch = retire(ordering, block);
-  EXPECT_EQ(quiet_count(ordering), 0u);
+  EXPECT_EQ(reclaimed_count(ordering), 0u);
   EXPECT_EQ(ordering.wait(epoch), CUDA_SUCCESS);
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "wait"}));
   EXPECT_EQ(block.state.load(), BlockState::cached);
-  EXPECT_EQ(quiet_count(ordering), 1u);
-  EXPECT_EQ(quiet_count(ordering), 0u) << "handed over once";
+  EXPECT_EQ(reclaimed_count(ordering), 1u);
+  EXPECT_EQ(reclaimed_count(ordering), 0u) << "handed over once";
 }
 
-TEST_F(OrderingTest, PollingDoesNotMakeAnUnfinishedEpochQuiet) {  // I1
+TEST_F(OrderingTest, PollingDoesNotCompleteAnUnfinishedEpoch) {  // I1
   Ordering ordering(driver_, kContext, stats_);
   Block block;
   gpu.wait_result = CUDA_ERROR_LAUNCH_FAILED;
   EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_ERROR_LAUNCH_FAILED);
-  BlockList quiet;
-  ordering.poll(false, &quiet);
-  EXPECT_TRUE(quiet.empty());
+  BlockList reclaimed;
+  ordering.poll(false, &reclaimed);
+  EXPECT_TRUE(reclaimed.empty());
   EXPECT_EQ(block.state.load(), BlockState::freed);
   for (auto& event : gpu.complete) event.second = true;
-  ordering.poll(false, &quiet);
-  EXPECT_EQ(quiet.count, 1u);
+  ordering.poll(false, &reclaimed);
+  EXPECT_EQ(reclaimed.count, 1u);
 }
 
 TEST_F(OrderingTest, AFenceThatCannotBeWaitedForIsReplacedByABarrier) {  // contract 2
@@ -39,7 +39,7 @@ TEST_F(OrderingTest, AFenceThatCannotBeWaitedForIsReplacedByABarrier) {  // cont
   EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_SUCCESS);
   // The second block is the next barrier, kept for a capture.
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "wait", "alloc", "free", "alloc"}));
-  EXPECT_EQ(quiet_count(ordering), 1u);
+  EXPECT_EQ(reclaimed_count(ordering), 1u);
 }
 
 TEST_F(OrderingTest, AFenceCoversEveryOlderEpoch) {
@@ -50,7 +50,7 @@ TEST_F(OrderingTest, AFenceCoversEveryOlderEpoch) {
   ordering.wait(retire(ordering, first));
   gpu.wait_result = CUDA_SUCCESS;
   EXPECT_EQ(ordering.wait(retire(ordering, second)), CUDA_SUCCESS);
-  EXPECT_EQ(quiet_count(ordering), 2u);
+  EXPECT_EQ(reclaimed_count(ordering), 2u);
 }
 
 TEST_F(OrderingTest, TheProgramsSynchronisationCoversOnlyEarlierFrees) {
@@ -63,7 +63,7 @@ TEST_F(OrderingTest, TheProgramsSynchronisationCoversOnlyEarlierFrees) {
   ordering.end_synchronize(mark);
   EXPECT_EQ(before.state.load(), BlockState::cached);
   EXPECT_EQ(during.state.load(), BlockState::freed);
-  EXPECT_EQ(quiet_count(ordering), 1u);
+  EXPECT_EQ(reclaimed_count(ordering), 1u);
 }
 
 TEST_F(OrderingTest, AnEpochClosedWithoutFenceIsCoveredByALaterOne) {
@@ -71,9 +71,9 @@ TEST_F(OrderingTest, AnEpochClosedWithoutFenceIsCoveredByALaterOne) {
   Block block;
   const EpochNumber epoch = retire(ordering, block);
   ordering.begin_synchronize();  // closes the epoch; the synchronisation then fails
-  EXPECT_EQ(quiet_count(ordering), 0u);
+  EXPECT_EQ(reclaimed_count(ordering), 0u);
   EXPECT_EQ(ordering.wait(epoch), CUDA_SUCCESS);
-  EXPECT_EQ(quiet_count(ordering), 1u);
+  EXPECT_EQ(reclaimed_count(ordering), 1u);
 }
 
 TEST_F(OrderingTest, WithoutContextEventsTheContextIsSynchronised) {
@@ -82,7 +82,7 @@ TEST_F(OrderingTest, WithoutContextEventsTheContextIsSynchronised) {
   Block block;
   EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_SUCCESS);
   EXPECT_EQ(gpu.calls, std::vector<std::string>{"synchronize"});
-  EXPECT_EQ(quiet_count(ordering), 1u);
+  EXPECT_EQ(reclaimed_count(ordering), 1u);
 }
 
 TEST_F(OrderingTest, AnEventThatTheDriverRefusesIsReplacedByASynchronisation) {
@@ -91,7 +91,7 @@ TEST_F(OrderingTest, AnEventThatTheDriverRefusesIsReplacedByASynchronisation) {
   Block block;
   EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_SUCCESS);
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "synchronize"}));
-  EXPECT_EQ(quiet_count(ordering), 1u);
+  EXPECT_EQ(reclaimed_count(ordering), 1u);
 }
 
 // I3: the context may only be synchronised while nothing captures, and whether anything does is
@@ -108,7 +108,7 @@ TEST_F(OrderingTest, AFenceRefusedInACallbackIsRecordedLater) {
   gpu.calls.clear();
   EXPECT_EQ(ordering.wait(ordering.newest()), CUDA_SUCCESS);
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "wait"})) << "not synchronised";
-  EXPECT_EQ(quiet_count(ordering), 1u);
+  EXPECT_EQ(reclaimed_count(ordering), 1u);
 }
 
 TEST_F(OrderingTest, AnEpochIsClosedWhenItHoldsABatch) {
@@ -137,15 +137,15 @@ TEST_F(OrderingTest, PollingMayCloseTheOpenEpochAndNeverWaits) {
   Ordering ordering(driver_, kContext, stats_);
   Block block;
   retire(ordering, block);
-  BlockList quiet;
-  EXPECT_EQ(ordering.poll(false, &quiet), CUDA_SUCCESS);
+  BlockList reclaimed;
+  EXPECT_EQ(ordering.poll(false, &reclaimed), CUDA_SUCCESS);
   EXPECT_TRUE(gpu.calls.empty());
-  EXPECT_EQ(ordering.poll(true, &quiet), CUDA_SUCCESS);
+  EXPECT_EQ(ordering.poll(true, &reclaimed), CUDA_SUCCESS);
   EXPECT_EQ(gpu.calls, std::vector<std::string>{"record"});
-  EXPECT_TRUE(quiet.empty()) << "the GPU is not done yet";
+  EXPECT_TRUE(reclaimed.empty()) << "the GPU is not done yet";
   gpu.complete.begin()->second = true;
-  EXPECT_EQ(ordering.poll(true, &quiet), CUDA_SUCCESS);
-  EXPECT_EQ(quiet.count, 1u);
+  EXPECT_EQ(ordering.poll(true, &reclaimed), CUDA_SUCCESS);
+  EXPECT_EQ(reclaimed.count, 1u);
   EXPECT_EQ(ordering.pending_bytes(), 0u);
 }
 
@@ -190,17 +190,17 @@ TEST_F(OrderingTest, APollThatFindsAStickyErrorSaysSo) {  // I7
   Block block;
   retire(ordering, block);
   gpu.query_result = CUDA_ERROR_ILLEGAL_ADDRESS;
-  BlockList quiet;
-  EXPECT_EQ(ordering.poll(true, &quiet), CUDA_ERROR_ILLEGAL_ADDRESS);
-  EXPECT_TRUE(quiet.empty());
+  BlockList reclaimed;
+  EXPECT_EQ(ordering.poll(true, &reclaimed), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_TRUE(reclaimed.empty());
 }
 
-TEST_F(OrderingTest, AStickyErrorIsReportedAndNothingBecomesQuiet) {  // I7
+TEST_F(OrderingTest, AStickyErrorIsReportedAndNothingIsReclaimed) {  // I7
   Ordering ordering(driver_, kContext, stats_);
   gpu.record_result = CUDA_ERROR_ILLEGAL_ADDRESS;
   Block block;
   EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_ERROR_ILLEGAL_ADDRESS);
-  EXPECT_EQ(quiet_count(ordering), 0u);
+  EXPECT_EQ(reclaimed_count(ordering), 0u);
   EXPECT_EQ(block.state.load(), BlockState::freed);
 }
 
@@ -218,7 +218,7 @@ TEST_F(OrderingTest, AnAbandonedContextKeepsNothing) {
   retire(ordering, block);
   ordering.abandon();
   EXPECT_EQ(ordering.wait(ordering.newest()), CUDA_SUCCESS);
-  EXPECT_EQ(quiet_count(ordering), 0u);
+  EXPECT_EQ(reclaimed_count(ordering), 0u);
   EXPECT_TRUE(gpu.calls.empty()) << "events of a destroyed context are not touched";
 }
 

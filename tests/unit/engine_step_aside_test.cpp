@@ -15,7 +15,7 @@ class StepAsideTest : public FastPathTest {
   static constexpr std::uint64_t kBlock = 64 << 10;
 };
 
-// What is done with the memory is not known any more: the driver is asked when it is quiet, and
+// What is done with the memory is not known any more: the driver is asked when it is unused, and
 // that only where somebody needs it.
 TEST_F(StepAsideTest, WhatIsFreedAfterTheEngineStoppedServingWaitsForTheDriver) {
   start({{"CUPOOL_MAX_CACHED", "0"}});

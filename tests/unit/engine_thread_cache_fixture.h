@@ -38,12 +38,12 @@ class ThreadCacheTest : public testing::Test {
     test::gpu.work.store(test::FakeGpu::Work::held);
     limit(512, kMuch, kMuch, kMuch);
   }
-  void limit(std::size_t blocks, std::uint64_t batch, std::uint64_t few, std::uint64_t quiet) {
+  void limit(std::size_t blocks, std::uint64_t batch, std::uint64_t few, std::uint64_t cached) {
     ThreadCache::Limits limits;
     limits.blocks = blocks;
     limits.batch = batch;
     limits.few = few;
-    limits.quiet = quiet;
+    limits.cached = cached;
     limits.tally = static_cast<std::int64_t>(kMuch);
     cache_.limits = limits;
     cache_.batch.renew(limits.batch, limits.few);
@@ -63,10 +63,10 @@ class ThreadCacheTest : public testing::Test {
     return list;
   }
   // Returns those that it has no room for.
-  BlockList keep(std::size_t count, std::uint64_t capacity) {
-    BlockList quiet = several(count, capacity);
-    cache_.idle.keep(quiet, cache_.limits.quiet);
-    return quiet;
+  BlockList cache(std::size_t count, std::uint64_t capacity) {
+    BlockList blocks = several(count, capacity);
+    cache_.idle.cache(blocks, cache_.limits.cached);
+    return blocks;
   }
   static Blocks all_of(const BlockList& list) {
     Blocks found;
@@ -83,9 +83,9 @@ class ThreadCacheTest : public testing::Test {
     const Blocks all = all_of(list);
     return {all.begin(), all.end()};
   }
-  Blocks take_all(std::uint64_t capacity) {
+  Blocks pop_all(std::uint64_t capacity) {
     Blocks taken;
-    while (Block* each = cache_.idle.take(capacity)) taken.push_back(each);
+    while (Block* each = cache_.idle.pop(capacity)) taken.push_back(each);
     return taken;
   }
   // Frees blocks until the batch is due; how many.
@@ -97,7 +97,7 @@ class ThreadCacheTest : public testing::Test {
   // Frees these, and has them join an epoch, which is then closed.
   EpochNumber join_epoch(const Blocks& blocks) {
     for (Block* each : blocks) cache_.retire(each);
-    cache_.join(ordering_.epochs());
+    cache_.flush(ordering_.epochs());
     const EpochNumber epoch = ordering_.newest();
     close_epoch();
     return epoch;
@@ -105,16 +105,16 @@ class ThreadCacheTest : public testing::Test {
   void close_epoch() { EXPECT_EQ(ordering_.close_if_full({1, 1}), CUDA_SUCCESS); }
   static bool none(const Block&) { return false; }
   static bool all(const Block&) { return true; }
-  BlockList collect(EpochNumber quiet_up_to, bool (*unfit)(const Block&) = none) {
+  BlockList reclaim(EpochNumber complete_up_to, bool (*unfit)(const Block&) = none) {
     BlockList surplus;
-    cache_.collect(quiet_up_to, false, &surplus, unfit);
+    cache_.reclaim(complete_up_to, false, &surplus, unfit);
     return surplus;
   }
-  // As many batches as make a period, none of which is quiet yet; the surplus at its end.
+  // As many batches as make a period, none of which is complete yet; the surplus at its end.
   BlockList end_period() {
     for (int i = 0; i < 8; ++i) join_epoch({block(4 * kMiB)});
-    BlockList surplus = collect(kNoEpoch);
-    cache_.in_flight.take_all();
+    BlockList surplus = reclaim(kNoEpoch);
+    cache_.in_flight.pop_all();
     return surplus;
   }
 

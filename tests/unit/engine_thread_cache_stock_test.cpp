@@ -36,7 +36,7 @@ TEST_F(ThreadCacheTallyTest, EveryByteMovesFromOneFigureToAnother) {
   EXPECT_EQ(current(Gauge::application_bytes), 3000);
   EXPECT_EQ(current(Gauge::rounding_bytes), 72);
   EXPECT_EQ(current(Gauge::retired_bytes), 1024);
-  tally().collected += 1024;
+  tally().reclaimed += 1024;
   fold();
   EXPECT_EQ(current(Gauge::retired_bytes), 0);
   EXPECT_EQ(current(Gauge::cached_bytes), -3072);
@@ -172,7 +172,7 @@ TEST_F(ThreadCacheStockTest, AParkedCacheIsLockedUntilItsThreadWantsIt) {
   cache.unlock();
 }
 
-TEST_F(ThreadCacheStockTest, ABatchOrACollectedBlockIsNewToo) {
+TEST_F(ThreadCacheStockTest, ABatchOrAReclaimedBlockIsNewToo) {
   ThreadCache& first = take();
   ThreadCache& second = take();
   {
@@ -181,11 +181,11 @@ TEST_F(ThreadCacheStockTest, ABatchOrACollectedBlockIsNewToo) {
   }
   {
     const Guard guard(second);
-    second.tally.collected += kSmall;
+    second.tally.reclaimed += kSmall;
   }
   EXPECT_EQ(visit_active(), (std::multiset<ThreadCache*>{&first, &second}));
   EXPECT_EQ(visit_active(), std::multiset<ThreadCache*>{&first}) << "its batch has not joined";
-  first.join(ordering_.epochs());
+  first.flush(ordering_.epochs());
   EXPECT_TRUE(visit_active().empty());
 }
 

@@ -7,20 +7,20 @@ namespace cupool::engine {
 namespace {
 
 TEST_F(ThreadCacheTest, ASmallRequestGetsABlockOfItsClassTheLastOneFirst) {
-  EXPECT_EQ(cache_.idle.take(kSmall), nullptr);
+  EXPECT_EQ(cache_.idle.pop(kSmall), nullptr);
   const BlockList first = several(3, kSmall);
   const BlockList second = several(2, kSmall);
   const Blocks older = all_of(first);
   const Blocks newer = all_of(second);
   BlockList kept = first;
-  cache_.idle.keep(kept, cache_.limits.quiet);
+  cache_.idle.cache(kept, cache_.limits.cached);
   EXPECT_TRUE(kept.empty());
   kept = second;
-  cache_.idle.keep(kept, cache_.limits.quiet);
-  EXPECT_EQ(cache_.idle.take(kSmall - kAlignment), nullptr) << "a smaller class";
-  EXPECT_EQ(cache_.idle.take(kSmall + 1), nullptr) << "a larger one";
-  EXPECT_EQ(cache_.idle.take(kSmall - kAlignment + 1), newer[0]) << "the class, not the number";
-  EXPECT_EQ(take_all(kSmall), (Blocks{newer[1], older[0], older[1], older[2]}));
+  cache_.idle.cache(kept, cache_.limits.cached);
+  EXPECT_EQ(cache_.idle.pop(kSmall - kAlignment), nullptr) << "a smaller class";
+  EXPECT_EQ(cache_.idle.pop(kSmall + 1), nullptr) << "a larger one";
+  EXPECT_EQ(cache_.idle.pop(kSmall - kAlignment + 1), newer[0]) << "the class, not the number";
+  EXPECT_EQ(pop_all(kSmall), (Blocks{newer[1], older[0], older[1], older[2]}));
 }
 
 TEST_F(ThreadCacheTest, EveryClassHasItsOwnChain) {
@@ -29,9 +29,9 @@ TEST_F(ThreadCacheTest, EveryClassHasItsOwnChain) {
     capacities.push_back(capacity_for(bytes));
     if (capacities.back() >= kLargeUnit) break;
   }
-  for (const std::uint64_t capacity : capacities) EXPECT_TRUE(keep(2, capacity).empty());
+  for (const std::uint64_t capacity : capacities) EXPECT_TRUE(cache(2, capacity).empty());
   for (const std::uint64_t capacity : capacities) {
-    const Blocks taken = take_all(capacity);
+    const Blocks taken = pop_all(capacity);
     ASSERT_EQ(taken.size(), 2u) << capacity;
     for (const Block* each : taken) EXPECT_EQ(each->capacity, capacity);
   }
@@ -39,10 +39,10 @@ TEST_F(ThreadCacheTest, EveryClassHasItsOwnChain) {
 
 TEST_F(ThreadCacheTest, ALargeRequestGetsTheBestFit) {
   for (const std::uint64_t capacity : {36 * kMiB, 34 * kMiB, 36 * kMiB, 64 * kMiB}) {
-    keep(1, capacity);
+    cache(1, capacity);
   }
   const auto taken = [&](std::uint64_t bytes) {
-    const Block* const found = cache_.idle.take(bytes);
+    const Block* const found = cache_.idle.pop(bytes);
     return found == nullptr ? 0 : found->capacity / kMiB;
   };
   EXPECT_EQ(taken(32 * kMiB), 34u);
@@ -50,74 +50,74 @@ TEST_F(ThreadCacheTest, ALargeRequestGetsTheBestFit) {
   EXPECT_EQ(taken(32 * kMiB), 36u);
   EXPECT_EQ(taken(32 * kMiB), 0u) << "64 MiB for 32 would waste half";
   EXPECT_EQ(taken(66 * kMiB), 0u);
-  keep(1, 62 * kMiB);
+  cache(1, 62 * kMiB);
   EXPECT_EQ(taken(62 * kMiB - 1), 62u);
   EXPECT_EQ(taken(64 * kMiB), 64u);
   EXPECT_EQ(taken(2 * kMiB), 0u);
-  keep(1, 2 * kMiB);
+  cache(1, 2 * kMiB);
   EXPECT_EQ(taken(2 * kMiB), 2u);
 }
 
 TEST_F(ThreadCacheTest, LargeBlocksHaveSoManyPlaces) {
   constexpr std::size_t kPlaces = 48;
-  BlockList rest = keep(kPlaces + 2, 2 * kMiB);
+  BlockList rest = cache(kPlaces + 2, 2 * kMiB);
   EXPECT_EQ(rest.count, 2u);
-  ASSERT_NE(cache_.idle.take(2 * kMiB), nullptr);
-  cache_.idle.keep(rest, cache_.limits.quiet);
+  ASSERT_NE(cache_.idle.pop(2 * kMiB), nullptr);
+  cache_.idle.cache(rest, cache_.limits.cached);
   EXPECT_EQ(all_of(rest).size(), 1u);
-  EXPECT_EQ(take_all(2 * kMiB).size(), kPlaces);
+  EXPECT_EQ(pop_all(2 * kMiB).size(), kPlaces);
 }
 
 TEST_F(ThreadCacheTest, NoMoreIsKeptThanTheLimit) {
   limit(512, kMuch, kMuch, 5 * kSmall + kSmall / 2);
-  BlockList rest = keep(10, kSmall);
+  BlockList rest = cache(10, kSmall);
   EXPECT_EQ(all_of(rest).size(), 5u) << "what is beyond stays with the caller";
-  EXPECT_EQ(keep(1, 2 * kMiB).count, 1u);
-  EXPECT_EQ(keep(1, kAlignment).count, 0u) << "half a block's room is left";
-  ASSERT_NE(cache_.idle.take(kSmall), nullptr);
-  ASSERT_NE(cache_.idle.take(kSmall), nullptr);
-  cache_.idle.keep(rest, cache_.limits.quiet);
+  EXPECT_EQ(cache(1, 2 * kMiB).count, 1u);
+  EXPECT_EQ(cache(1, kAlignment).count, 0u) << "half a block's room is left";
+  ASSERT_NE(cache_.idle.pop(kSmall), nullptr);
+  ASSERT_NE(cache_.idle.pop(kSmall), nullptr);
+  cache_.idle.cache(rest, cache_.limits.cached);
   EXPECT_EQ(all_of(rest).size(), 3u) << "what was taken makes room";
-  EXPECT_EQ(take_all(kSmall).size(), 5u);
+  EXPECT_EQ(pop_all(kSmall).size(), 5u);
 
   limit(512, kMuch, kMuch, 8 * kMiB);
-  EXPECT_EQ(keep(5, 2 * kMiB).count, 2u) << "the small one is still there";
-  ASSERT_NE(cache_.idle.take(2 * kMiB), nullptr);
-  EXPECT_EQ(keep(2, 2 * kMiB).count, 1u);
+  EXPECT_EQ(cache(5, 2 * kMiB).count, 2u) << "the small one is still there";
+  ASSERT_NE(cache_.idle.pop(2 * kMiB), nullptr);
+  EXPECT_EQ(cache(2, 2 * kMiB).count, 1u);
 }
 
 TEST_F(ThreadCacheTest, TheHotPathCountsWhatItHandsOut) {
-  EXPECT_EQ(cache_.take_hot(kSmall), nullptr);
+  EXPECT_EQ(cache_.pop_hot(kSmall), nullptr);
   EXPECT_TRUE(cache_.has_nothing_new());
-  keep(1, kSmall);
-  keep(1, 4 * kMiB);
-  EXPECT_NE(cache_.take_hot(kSmall - 1), nullptr);
-  EXPECT_NE(cache_.take_hot(4 * kMiB - 1), nullptr);
+  cache(1, kSmall);
+  cache(1, 4 * kMiB);
+  EXPECT_NE(cache_.pop_hot(kSmall - 1), nullptr);
+  EXPECT_NE(cache_.pop_hot(4 * kMiB - 1), nullptr);
   EXPECT_EQ(cache_.tally.mallocs, 2u);
   EXPECT_EQ(cache_.tally.malloc_bytes, kSmall + 4 * kMiB - 2);
   EXPECT_EQ(cache_.tally.malloc_capacity, kSmall + 4 * kMiB);
   EXPECT_FALSE(cache_.has_nothing_new());
-  keep(1, 4 * kMiB);
+  cache(1, 4 * kMiB);
   for (const std::uint64_t nothing :
        {std::uint64_t{0}, (std::uint64_t{1} << 62) + 1, ~std::uint64_t{0}}) {
-    EXPECT_EQ(cache_.take_hot(nothing), nullptr) << nothing;
+    EXPECT_EQ(cache_.pop_hot(nothing), nullptr) << nothing;
   }
   EXPECT_EQ(cache_.tally.mallocs, 2u);
 }
 
 // The statistics are to know about so much: the slow path tells them.
 TEST_F(ThreadCacheTest, TheHotPathStopsWhereTheStatisticsAreToBeTold) {
-  keep(4, kSmall);
-  keep(1, 4 * kMiB);
+  cache(4, kSmall);
+  cache(1, 4 * kMiB);
   cache_.limits.tally = 2 * kSmall;
-  EXPECT_EQ(cache_.take_hot(4 * kMiB), nullptr);
-  EXPECT_NE(cache_.take_hot(kSmall), nullptr);
-  EXPECT_NE(cache_.take_hot(kSmall), nullptr);
-  EXPECT_EQ(cache_.take_hot(kSmall), nullptr);
+  EXPECT_EQ(cache_.pop_hot(4 * kMiB), nullptr);
+  EXPECT_NE(cache_.pop_hot(kSmall), nullptr);
+  EXPECT_NE(cache_.pop_hot(kSmall), nullptr);
+  EXPECT_EQ(cache_.pop_hot(kSmall), nullptr);
   cache_.tally.fold(life_.stats);
   for (int i = 0; i < 2; ++i) {
     EXPECT_TRUE(cache_.retire_hot(block(kSmall)));
-    cache_.join(ordering_.epochs());  // so that its batch is not due
+    cache_.flush(ordering_.epochs());  // so that its batch is not due
   }
   EXPECT_FALSE(cache_.retire_hot(block(kSmall)));
   EXPECT_EQ(cache_.tally.frees, 2u) << "with nothing done";
@@ -129,20 +129,20 @@ TEST_F(ThreadCacheTest, BatchesBeginSmallAndDouble) {
   for (const std::size_t size : {2u, 4u, 8u, 16u, 32u, 64u}) {
     EXPECT_EQ(free_until_due(), size);
     EXPECT_EQ(cache_.batch.target(cache_.limits.blocks), size) << "by their number";
-    cache_.join(ordering_.epochs());
+    cache_.flush(ordering_.epochs());
     EXPECT_EQ(cache_.batch.target(cache_.limits.blocks), 512u);
   }
   for (const std::size_t size : {128u, 256u, 512u, 512u}) {
     for (int i = 0; i < 16; ++i) {
       ASSERT_EQ(free_until_due(), size) << i;
-      cache_.join(ordering_.epochs());
+      cache_.flush(ordering_.epochs());
     }
   }
 }
 
 TEST_F(ThreadCacheTest, ABatchThatIsNotFullDoesNotMakeTheNextOneLarger) {
   cache_.retire(block(kSmall));
-  cache_.join(ordering_.epochs());
+  cache_.flush(ordering_.epochs());
   EXPECT_EQ(free_until_due(), 2u);
 }
 
@@ -151,10 +151,10 @@ TEST_F(ThreadCacheTest, ABatchIsDueByItsBytesFewBlocksLater) {
   limit(512, 32 * kSmall, 64 * kSmall, kMuch);
   for (int i = 0; i < 6; ++i) {  // so that numbers do not matter
     free_until_due();
-    cache_.join(ordering_.epochs());
+    cache_.flush(ordering_.epochs());
   }
   EXPECT_EQ(free_until_due(), 32u);
-  cache_.join(ordering_.epochs());
+  cache_.flush(ordering_.epochs());
   for (int i = 0; i < 7; ++i) EXPECT_FALSE(cache_.retire(block(8 * kSmall))) << "few, below `few`";
   EXPECT_TRUE(cache_.retire(block(8 * kSmall)));
   EXPECT_TRUE(cache_.batch.is_due());
@@ -169,7 +169,7 @@ TEST_F(ThreadCacheTest, AnExpectedFreeIsDueAtOnce) {
   Block* const freed = block(kSmall);
   EXPECT_FALSE(cache_.retire_hot(freed));
   EXPECT_TRUE(cache_.retire(freed));
-  cache_.join(ordering_.epochs());
+  cache_.flush(ordering_.epochs());
   limit(512, kMuch, kMuch, kMuch);
   EXPECT_FALSE(cache_.batch.expects_free());
   EXPECT_FALSE(cache_.retire(block(kSmall)));
@@ -187,11 +187,12 @@ TEST_F(ThreadCacheTest, AHotFreeCountsAndLeavesTheDueOneToTheSlowPath) {
 }
 
 TEST_F(ThreadCacheTest, AnEmptyBatchJoinsNothing) {
-  cache_.join(ordering_.epochs());
+  cache_.flush(ordering_.epochs());
   EXPECT_TRUE(cache_.in_flight.empty());
   EXPECT_EQ(ordering_.newest(), kNoEpoch);
-  EXPECT_EQ(cache_.in_flight.oldest(), kNeverQuiet);
-  EXPECT_GT(cache_.in_flight.oldest(), previous(kNeverQuiet)) << "that of no batch is never quiet";
+  EXPECT_EQ(cache_.in_flight.oldest(), kNeverComplete);
+  EXPECT_GT(cache_.in_flight.oldest(), previous(kNeverComplete))
+      << "that of no batch is never complete";
 }
 
 TEST_F(ThreadCacheTest, ABatchThatJoinsIsPendingAndInFlight) {
@@ -199,7 +200,7 @@ TEST_F(ThreadCacheTest, ABatchThatJoinsIsPendingAndInFlight) {
   cache_.retire(block(2 * kMiB));
   EXPECT_EQ(cache_.waiting_bytes(), kSmall + 2 * kMiB);
   EXPECT_EQ(ordering_.pending_bytes(), 0u);
-  cache_.join(ordering_.epochs());
+  cache_.flush(ordering_.epochs());
   EXPECT_EQ(ordering_.pending_bytes(), kSmall + 2 * kMiB);
   EXPECT_EQ(cache_.batch.bytes(), 0u);
   EXPECT_EQ(cache_.waiting_bytes(), kSmall + 2 * kMiB);
@@ -220,47 +221,47 @@ TEST_F(ThreadCacheTest, ABatchHasANumberUntilItJoins) {
     cache_.retire(block(kSmall));
     EXPECT_TRUE(cache_.batch.is_filling(number));
     if (i % 2 == 0) {
-      cache_.join(ordering_.epochs());
+      cache_.flush(ordering_.epochs());
     } else {
       BlockList surplus;
-      cache_.collect(kNoEpoch, true, &surplus, none);
+      cache_.reclaim(kNoEpoch, true, &surplus, none);
     }
     EXPECT_FALSE(cache_.batch.is_filling(number));
     cache_.retire(block(kSmall));
     EXPECT_FALSE(cache_.batch.is_filling(number));
-    cache_.join(ordering_.epochs());
+    cache_.flush(ordering_.epochs());
   }
 }
 
-// The program's own wait has made it quiet: no fence.
-TEST_F(ThreadCacheTest, AQuietBatchIsTakenOverWithoutAnEpoch) {
+// The program's own wait has completed it: no fence.
+TEST_F(ThreadCacheTest, ACompleteBatchIsReclaimedWithoutAnEpoch) {
   Blocks freed{block(kSmall), block(2 * kMiB), block(kSmall, false)};
   for (Block* each : freed) cache_.retire(each);
   BlockList surplus;
-  cache_.collect(kNoEpoch, true, &surplus, [&](const Block& each) { return &each == freed[2]; });
+  cache_.reclaim(kNoEpoch, true, &surplus, [&](const Block& each) { return &each == freed[2]; });
   EXPECT_EQ(all_of(surplus), Blocks{freed[2]});
   EXPECT_EQ(ordering_.newest(), kNoEpoch);
   EXPECT_EQ(cache_.waiting_bytes(), 0u);
-  EXPECT_EQ(cache_.tally.collected, static_cast<std::int64_t>(kSmall + 2 * kMiB));
-  EXPECT_EQ(cache_.idle.take(kSmall), freed[0]);
-  EXPECT_EQ(cache_.idle.take(2 * kMiB), freed[1]);
+  EXPECT_EQ(cache_.tally.reclaimed, static_cast<std::int64_t>(kSmall + 2 * kMiB));
+  EXPECT_EQ(cache_.idle.pop(kSmall), freed[0]);
+  EXPECT_EQ(cache_.idle.pop(2 * kMiB), freed[1]);
 }
 
-TEST_F(ThreadCacheTest, OnlyBatchesOfQuietEpochsAreCollected) {  // I1
+TEST_F(ThreadCacheTest, OnlyBatchesOfCompleteEpochsAreReclaimed) {  // I1
   const Blocks freed{block(kSmall), block(kSmall), block(kSmall)};
   const EpochNumber first = join_epoch({freed[0]});
   const EpochNumber second = join_epoch({freed[1]});
   const EpochNumber third = join_epoch({freed[2]});
   EXPECT_LT(first, second);
   EXPECT_LT(second, third);
-  EXPECT_TRUE(collect(previous(first)).empty());
-  EXPECT_EQ(cache_.idle.take(kSmall), nullptr);
-  EXPECT_TRUE(collect(second).empty());
-  EXPECT_EQ(take_all(kSmall), (Blocks{freed[1], freed[0]}));
+  EXPECT_TRUE(reclaim(previous(first)).empty());
+  EXPECT_EQ(cache_.idle.pop(kSmall), nullptr);
+  EXPECT_TRUE(reclaim(second).empty());
+  EXPECT_EQ(pop_all(kSmall), (Blocks{freed[1], freed[0]}));
   EXPECT_EQ(cache_.waiting_bytes(), kSmall);
   EXPECT_EQ(cache_.in_flight.oldest(), third);
-  EXPECT_TRUE(collect(third).empty());
-  EXPECT_EQ(take_all(kSmall), Blocks{freed[2]});
+  EXPECT_TRUE(reclaim(third).empty());
+  EXPECT_EQ(pop_all(kSmall), Blocks{freed[2]});
   EXPECT_TRUE(cache_.in_flight.empty());
   EXPECT_EQ(cache_.waiting_bytes(), 0u);
 }
@@ -268,9 +269,9 @@ TEST_F(ThreadCacheTest, OnlyBatchesOfQuietEpochsAreCollected) {  // I1
 TEST_F(ThreadCacheTest, BatchesOfOneEpochAreOneInFlight) {
   Block* const first = block(kSmall);
   cache_.retire(first);
-  cache_.join(ordering_.epochs());
+  cache_.flush(ordering_.epochs());
   const EpochNumber epoch = join_epoch({block(kSmall), block(2 * kSmall)});
-  const BatchesInFlight::All in_flight = cache_.in_flight.take_all();
+  const BatchesInFlight::All in_flight = cache_.in_flight.pop_all();
   EXPECT_EQ(in_flight[0].epoch, epoch);
   EXPECT_EQ(in_flight[0].blocks.count(), 3u);
   EXPECT_EQ(in_flight[0].blocks.bytes, 4 * kSmall);
@@ -290,13 +291,13 @@ TEST_F(ThreadCacheTest, WhereTooManyAreInFlightOlderBatchesWaitForALaterFence) {
       freed.push_back(block(kSmall));
       epochs.push_back(join_epoch({freed.back()}));
     }
-    const std::set<Block*> early = set_of(collect(epochs[kMost], all));
+    const std::set<Block*> early = set_of(reclaim(epochs[kMost], all));
     EXPECT_EQ(early, std::set<Block*>(freed.begin(), freed.begin() + kMost - 1));
     EXPECT_EQ(cache_.in_flight.oldest(), epochs.back());
-    const std::set<Block*> late = set_of(collect(epochs.back(), all));
+    const std::set<Block*> late = set_of(reclaim(epochs.back(), all));
     EXPECT_EQ(late, std::set<Block*>(freed.begin() + kMost - 1, freed.end()));
     EXPECT_TRUE(cache_.in_flight.empty());
-    collect(join_epoch({block(kSmall)}), all);
+    reclaim(join_epoch({block(kSmall)}), all);
   }
 }
 
@@ -309,101 +310,101 @@ TEST_F(ThreadCacheTest, WhatIsUnfitAndWhatHasNoRoomIsSurplus) {
   Blocks freed = wanted;
   freed.insert(freed.end(), unwanted.begin(), unwanted.end());
   const auto plain = [](const Block& each) { return each.kind >= 0x80; };
-  const std::set<Block*> surplus = set_of(collect(join_epoch(freed), plain));
+  const std::set<Block*> surplus = set_of(reclaim(join_epoch(freed), plain));
   EXPECT_EQ(surplus.size(), 4u);
   for (Block* each : unwanted) EXPECT_EQ(surplus.count(each), 1u);
-  EXPECT_EQ(cache_.tally.collected, 3 * static_cast<std::int64_t>(kSmall))
+  EXPECT_EQ(cache_.tally.reclaimed, 3 * static_cast<std::int64_t>(kSmall))
       << "surplus counts as retired";
-  EXPECT_EQ(take_all(kSmall).size(), 3u);
-  EXPECT_EQ(cache_.idle.take(kAlignment), nullptr);
+  EXPECT_EQ(pop_all(kSmall).size(), 3u);
+  EXPECT_EQ(cache_.idle.pop(kAlignment), nullptr);
 }
 
 // What a thread only frees, others allocate.
 TEST_F(ThreadCacheTest, AfterAPeriodWithoutATakeAClassIsGivenAwayAndStaysSo) {
-  EXPECT_TRUE(keep(10, kSmall).empty());
-  keep(10, 2 * kSmall);
-  EXPECT_NE(cache_.idle.take(2 * kSmall), nullptr);
-  const std::int64_t before = cache_.tally.collected;
+  EXPECT_TRUE(cache(10, kSmall).empty());
+  cache(10, 2 * kSmall);
+  EXPECT_NE(cache_.idle.pop(2 * kSmall), nullptr);
+  const std::int64_t before = cache_.tally.reclaimed;
   const BlockList surplus = end_period();
   EXPECT_EQ(surplus.count, 10u);
   for (const Block* each : all_of(surplus)) EXPECT_EQ(each->capacity, kSmall);
-  EXPECT_EQ(cache_.tally.collected, before - 10 * static_cast<std::int64_t>(kSmall));
-  EXPECT_EQ(cache_.idle.take(kSmall), nullptr);
+  EXPECT_EQ(cache_.tally.reclaimed, before - 10 * static_cast<std::int64_t>(kSmall));
+  EXPECT_EQ(cache_.idle.pop(kSmall), nullptr);
 
-  EXPECT_EQ(collect(join_epoch({block(kSmall), block(kSmall)})).count, 2u) << "all to come too";
+  EXPECT_EQ(reclaim(join_epoch({block(kSmall), block(kSmall)})).count, 2u) << "all to come too";
   BlockList wanted = several(1, kSmall);
-  cache_.idle.keep(wanted, cache_.limits.quiet);
+  cache_.idle.cache(wanted, cache_.limits.cached);
   EXPECT_TRUE(wanted.empty()) << "a miss has brought it: the thread does allocate these";
-  EXPECT_TRUE(collect(join_epoch({block(kSmall), block(kSmall)})).empty());
-  EXPECT_EQ(take_all(kSmall).size(), 3u);
+  EXPECT_TRUE(reclaim(join_epoch({block(kSmall), block(kSmall)})).empty());
+  EXPECT_EQ(pop_all(kSmall).size(), 3u);
 }
 
 TEST_F(ThreadCacheTest, AfterAPeriodHalfOfWhatAClassDidWithoutIsGivenAway) {
-  keep(20, kSmall);
-  cache_.idle.take(kSmall);
+  cache(20, kSmall);
+  cache_.idle.pop(kSmall);
   EXPECT_TRUE(end_period().empty()) << "so many as it had at its beginning: none";
   BlockList taken;
-  for (int i = 0; i < 7; ++i) taken.push(cache_.idle.take(kSmall));
-  cache_.idle.keep(taken, cache_.limits.quiet);
+  for (int i = 0; i < 7; ++i) taken.push(cache_.idle.pop(kSmall));
+  cache_.idle.cache(taken, cache_.limits.cached);
   EXPECT_EQ(end_period().count, 6u) << "12 of 19 were never touched";
-  EXPECT_EQ(take_all(kSmall).size(), 13u);
+  EXPECT_EQ(pop_all(kSmall).size(), 13u);
 }
 
 TEST_F(ThreadCacheTest, ADrainOfWhatIsInFlightLeavesTheRest) {
   const Blocks freed{block(kSmall), block(kSmall), block(2 * kMiB)};
   const EpochNumber first = join_epoch({freed[0]});
   const EpochNumber second = join_epoch({freed[1], freed[2]});
-  keep(1, kSmall);
+  cache(1, kSmall);
   cache_.retire(block(kSmall));
-  BatchesInFlight::All drained = cache_.in_flight.take_all();
+  BatchesInFlight::All drained = cache_.in_flight.pop_all();
   std::vector<EpochNumber> epochs;
   std::set<Block*> blocks;
   for (BatchesInFlight::Batch& each : drained) {
     if (each.blocks.empty()) continue;
     epochs.push_back(each.epoch);
-    const std::set<Block*> of_epoch = set_of(each.blocks.take_all());
+    const std::set<Block*> of_epoch = set_of(each.blocks.pop_all());
     EXPECT_EQ(of_epoch.count(freed[0]), each.epoch == first ? 1u : 0u) << "each in its own epoch";
     blocks.insert(of_epoch.begin(), of_epoch.end());
   }
   EXPECT_EQ(epochs, (std::vector<EpochNumber>{first, second}));
   EXPECT_EQ(blocks, std::set<Block*>(freed.begin(), freed.end()));
   EXPECT_TRUE(cache_.in_flight.empty());
-  EXPECT_TRUE(collect(second).empty()) << "they are somebody else's";
+  EXPECT_TRUE(reclaim(second).empty()) << "they are somebody else's";
   EXPECT_EQ(cache_.waiting_bytes(), kSmall) << "the batch";
-  EXPECT_EQ(take_all(kSmall).size(), 1u) << "and what is quiet";
+  EXPECT_EQ(pop_all(kSmall).size(), 1u) << "and the cached one";
 }
 
-TEST_F(ThreadCacheTest, ADrainOfWhatIsQuietTakesAllOfIt) {
-  collect(join_epoch({block(kSmall), block(2 * kSmall), block(8 * kMiB)}));
-  keep(2, kSmall);
-  keep(2, 2 * kMiB);
+TEST_F(ThreadCacheTest, ADrainOfCachedBlocksPopsThemAll) {
+  reclaim(join_epoch({block(kSmall), block(2 * kSmall), block(8 * kMiB)}));
+  cache(2, kSmall);
+  cache(2, 2 * kMiB);
   cache_.retire(block(kSmall));
-  const BlockList drained = cache_.idle.take_all();
+  const BlockList drained = cache_.idle.pop_all();
   EXPECT_EQ(all_of(drained).size(), 7u);
   EXPECT_EQ(drained.bytes, 5 * kSmall + 12 * kMiB);
   for (const Block* each : all_of(drained)) EXPECT_EQ(each->state.load(), BlockState::cached);
   for (const std::uint64_t capacity : {kSmall, 2 * kSmall, 2 * kMiB, 8 * kMiB}) {
-    EXPECT_EQ(cache_.idle.take(capacity), nullptr);
+    EXPECT_EQ(cache_.idle.pop(capacity), nullptr);
   }
   EXPECT_EQ(cache_.waiting_bytes(), kSmall);
   limit(512, kMuch, kMuch, 2 * kSmall);
-  EXPECT_EQ(keep(3, kSmall).count, 1u) << "its bytes are room again";
+  EXPECT_EQ(cache(3, kSmall).count, 1u) << "its bytes are room again";
 }
 
 TEST_F(ThreadCacheTest, OfAContextThatIsGoneNothingIsLeft) {
   const EpochNumber epoch = join_epoch({block(kSmall)});
-  keep(1, kSmall);
-  keep(1, 2 * kMiB);
+  cache(1, kSmall);
+  cache(1, 2 * kMiB);
   cache_.retire(block(kSmall));
   const BatchNumber number = cache_.batch.number();
   cache_.abandon();
   EXPECT_EQ(cache_.waiting_bytes(), 0u);
   EXPECT_TRUE(cache_.in_flight.empty());
   EXPECT_FALSE(cache_.batch.is_filling(number));
-  EXPECT_TRUE(collect(epoch).empty());
-  EXPECT_EQ(cache_.idle.take(kSmall), nullptr);
-  EXPECT_EQ(cache_.idle.take(2 * kMiB), nullptr);
-  cache_.join(ordering_.epochs());
+  EXPECT_TRUE(reclaim(epoch).empty());
+  EXPECT_EQ(cache_.idle.pop(kSmall), nullptr);
+  EXPECT_EQ(cache_.idle.pop(2 * kMiB), nullptr);
+  cache_.flush(ordering_.epochs());
   EXPECT_TRUE(cache_.in_flight.empty());
 }
 
@@ -415,7 +416,7 @@ TEST_F(ThreadCacheTest, WhatWaitsIsBoundedInBlocksAndInBytes) {
   for (int i = 0; i < 9; ++i) cache_.retire(block(kSmall));
   EXPECT_FALSE(cache_.waits_for(1, 91 * kSmall));
   EXPECT_TRUE(cache_.waits_for(1, 91 * kSmall + 1));
-  cache_.join(ordering_.epochs());
+  cache_.flush(ordering_.epochs());
   cache_.retire(block(kSmall));
   EXPECT_TRUE(cache_.waits_for(1, 0)) << "nine in flight and one in the batch";
   EXPECT_FALSE(cache_.waits_for(2, 0));
@@ -423,15 +424,15 @@ TEST_F(ThreadCacheTest, WhatWaitsIsBoundedInBlocksAndInBytes) {
 
 TEST_F(ThreadCacheTest, AThreadThatDidNothingSinceTheLastLookLiesIdle) {
   EXPECT_FALSE(cache_.lies_idle()) << "it holds nothing";
-  keep(2, kSmall);
-  EXPECT_NE(cache_.take_hot(kSmall), nullptr);
+  cache(2, kSmall);
+  EXPECT_NE(cache_.pop_hot(kSmall), nullptr);
   EXPECT_FALSE(cache_.lies_idle());
   EXPECT_TRUE(cache_.lies_idle());
   cache_.tally.fold(life_.stats);
   EXPECT_TRUE(cache_.lies_idle()) << "to be told is to do nothing";
   EXPECT_TRUE(cache_.retire_hot(block(kSmall)));
   EXPECT_FALSE(cache_.lies_idle());
-  cache_.idle.take_all();
+  cache_.idle.pop_all();
   EXPECT_TRUE(cache_.lies_idle()) << "its batch";
 }
 

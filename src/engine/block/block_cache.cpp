@@ -17,19 +17,19 @@ constexpr std::uint64_t kSmallIdleAllowance = stats::kPoolGrowthStep;
 
 }  // namespace
 
-Block* BlockCache::take(std::uint64_t capacity, std::size_t most, std::uint64_t most_bytes,
-                        BlockList* more) {
+Block* BlockCache::pop(std::uint64_t capacity, std::size_t most, std::uint64_t most_bytes,
+                       BlockList* more) {
   if (!may_have(capacity)) return nullptr;
   if (!is_large(capacity)) {
     const std::size_t index = small_class(capacity);
     const auto room = static_cast<std::size_t>(most_bytes / capacity);
-    BlockList taken;
+    BlockList popped;
     {
       const std::lock_guard lock(mutex_);
-      take_small(index, std::clamp<std::size_t>(room, 1, most + 1), &taken);
+      pop_small(index, std::clamp<std::size_t>(room, 1, most + 1), &popped);
     }
-    Block* block = taken.pop();
-    more->splice(taken);
+    Block* block = popped.pop();
+    more->splice(popped);
     return block;
   }
   const std::lock_guard lock(mutex_);
@@ -49,18 +49,18 @@ inline void BlockCache::note(std::size_t count, Fewest& fewest) const {
   fewest[decay_step_] = std::min(fewest[decay_step_], static_cast<std::uint32_t>(count));
 }
 
-void BlockCache::take_small(std::size_t index, std::size_t most, BlockList* taken) {
+void BlockCache::pop_small(std::size_t index, std::size_t most, BlockList* popped) {
   if (small_ == nullptr) return;
   ChainList& small = (*small_)[index];
-  small.take(most, taken);
+  small.pop(most, popped);
   if (small_fewest_ != nullptr) note(small.count(), (*small_fewest_)[index]);
-  small_bytes_ = small_bytes_ - taken->bytes;
+  small_bytes_ = small_bytes_ - popped->bytes;
   if (small.empty()) has_small_[index].store(false, std::memory_order_relaxed);
 }
 
 Block* BlockCache::pop_small(std::size_t index) {
   BlockList one;
-  take_small(index, 1, &one);
+  pop_small(index, 1, &one);
   return one.pop();
 }
 
@@ -72,19 +72,19 @@ Block* BlockCache::pop_large(LargeBlocks::iterator which) {
   return block;
 }
 
-void BlockCache::put(BlockList& quiet) {
+void BlockCache::cache(BlockList& blocks) {
   ChainList chains;
   BlockList large;
-  while (!quiet.empty()) {
-    const std::uint64_t capacity = quiet.head->capacity;
+  while (!blocks.empty()) {
+    const std::uint64_t capacity = blocks.head->capacity;
     if (is_large(capacity)) {
-      large.push(quiet.pop());
+      large.push(blocks.pop());
       continue;
     }
     BlockList chain;
     do {
-      chain.push(quiet.pop());
-    } while (!quiet.empty() && quiet.head->capacity == capacity && chain.count < kLongestChain &&
+      chain.push(blocks.pop());
+    } while (!blocks.empty() && blocks.head->capacity == capacity && chain.count < kLongestChain &&
              chain.bytes + capacity <= kMostChainBytes);
     chains.push(chain);
   }
@@ -174,7 +174,7 @@ std::size_t BlockCache::unneeded(const Fewest& fewest) {
   return *std::min_element(fewest.begin(), fewest.end());
 }
 
-// `count` unneeded blocks were taken out: subtracts them from the counts of all steps.
+// `count` unneeded blocks were popped: subtracts them from the counts of all steps.
 void BlockCache::forget(Fewest& fewest, std::size_t count) {
   const auto gone = static_cast<std::uint32_t>(count);
   for (std::uint32_t& each : fewest) each -= std::min(each, gone);

@@ -26,22 +26,22 @@ class BlockCache {
 
   /// Pops a block for a request of `capacity` bytes, or returns null. Small blocks: of exactly this
   /// class. Large blocks: the best fit, at most an eighth larger.
-  Block* take(std::uint64_t capacity) {
+  Block* pop(std::uint64_t capacity) {
     BlockList none;
-    return take(capacity, 0, 0, &none);
+    return pop(capacity, 0, 0, &none);
   }
 
-  /// As take(capacity), with up to `most` further blocks of this capacity, `most_bytes` in all.
-  Block* take(std::uint64_t capacity, std::size_t most, std::uint64_t most_bytes, BlockList* more);
+  /// As pop(capacity), with up to `most` further blocks of this capacity, `most_bytes` in all.
+  Block* pop(std::uint64_t capacity, std::size_t most, std::uint64_t most_bytes, BlockList* more);
 
-  /// Whether take() may find a block. One load.
+  /// Whether pop() may find a block. One load.
   bool may_have(std::uint64_t capacity) const {
     return is_large(capacity) ? large_bytes_ != 0
                               : has_small_[small_class(capacity)].load(std::memory_order_relaxed);
   }
 
   /// Caches blocks. Blocks of one capacity should be adjacent in the list.
-  void put(BlockList& quiet);
+  void cache(BlockList& blocks);
 
   /// Takes out blocks to release before fresh memory of `capacity` is taken: one block large enough
   /// for the request if there is one; else other idle blocks of about that total; else half of the
@@ -73,7 +73,7 @@ class BlockCache {
   };
   using LargeBlocks = std::map<std::uint64_t, Large>;  ///< by capacity; no entry is empty
   void note(std::size_t count, Fewest& fewest) const;
-  void take_small(std::size_t index, std::size_t most, BlockList* taken);
+  void pop_small(std::size_t index, std::size_t most, BlockList* popped);
   Block* pop_small(std::size_t index);
   Block* pop_large(LargeBlocks::iterator which);
   void evict_largest(BlockList* evicted) { evicted->push(pop_large(std::prev(large_.end()))); }

@@ -48,21 +48,21 @@ class ChainList {
     other = ChainList{};
   }
 
-  /// Moves up to `most` blocks to `taken`: whole chains, and the beginning of a longer one.
-  void take(std::size_t most, BlockList* taken) {
+  /// Moves up to `most` blocks to `popped`: whole chains, and the beginning of a longer one.
+  void pop(std::size_t most, BlockList* popped) {
     while (most != 0 && head_ != nullptr) {
       Block* const first = head_;
       if (first->chain_length <= most) {
         BlockList chain = pop();
         most -= chain.count;
-        taken->splice(chain);
+        popped->splice(chain);
         continue;
       }
       Block* rest = first;
       for (std::size_t i = 0; i < most; ++i) {
         Block* const block = rest;
         rest = block->next;
-        taken->push(block);
+        popped->push(block);
       }
       set_first(rest, first->last_of_chain, first->chain_length - most, first->next_chain);
       if (tail_ == first) tail_ = rest;

@@ -31,7 +31,7 @@ struct FreedBlocks {
   }
 
   /// Takes out all blocks as one list, with blocks of one kind adjacent.
-  BlockList take_all() {
+  BlockList pop_all() {
     BlockList all;
     while (!chains.empty()) {
       BlockList chain = chains.pop();
@@ -50,8 +50,8 @@ class FreedBatch {
   bool empty() const { return count_ == 0; }
   std::uint64_t bytes() const { return bytes_; }
   std::size_t count() const { return count_; }
-  /// Number of take() calls.
-  std::uint64_t takes() const { return takes_; }
+  /// Number of pop_all() calls.
+  std::uint64_t pops() const { return pops_; }
 
   [[gnu::always_inline]] void push(Block* block) {
     bytes_ += block->capacity;
@@ -67,8 +67,8 @@ class FreedBatch {
   }
 
   /// Takes out all blocks.
-  FreedBlocks take() {
-    FreedBlocks taken;
+  FreedBlocks pop_all() {
+    FreedBlocks popped;
     for (; runs_begun_ != 0; --runs_begun_) {
       Block*& run = runs_[begun_[runs_begun_ - 1]];
       BlockList chain;
@@ -78,14 +78,14 @@ class FreedBatch {
       chain.bytes = run->chain_length * run->capacity;
       run->next = nullptr;
       run = nullptr;
-      taken.chains.push(chain);
+      popped.chains.push(chain);
     }
-    taken.others.splice(others_);
-    taken.bytes = bytes_;
+    popped.others.splice(others_);
+    popped.bytes = bytes_;
     bytes_ = 0;
     count_ = 0;
-    ++takes_;
-    return taken;
+    ++pops_;
+    return popped;
   }
 
  private:
@@ -100,7 +100,7 @@ class FreedBatch {
 
   std::uint64_t bytes_ = 0;
   std::size_t count_ = 0;
-  std::uint64_t takes_ = 0;
+  std::uint64_t pops_ = 0;
   BlockList others_;
   std::size_t runs_begun_ = 0;
   std::array<std::uint8_t, kSmallClasses> begun_{};  ///< size classes of the runs

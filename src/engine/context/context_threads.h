@@ -13,8 +13,8 @@ namespace cupool::engine {
 
 /// The blocks to drain from thread caches.
 enum class Drain {
-  join,     ///< none; free batches join the open epoch
-  retired,  ///< as join, and retired blocks go to the ordering
+  flush,    ///< none; free batches are flushed into the open epoch
+  retired,  ///< as flush, and retired blocks go to the ordering
   all,      ///< as retired, and cached blocks go to the shared cache
 };
 
@@ -29,7 +29,7 @@ class ContextThreads {
   /// Drains the caches of all threads.
   void drain(Drain what) {
     Drained drained;
-    if (what == Drain::join) {
+    if (what == Drain::flush) {
       caches_.for_each_active([&](ThreadCache& cache) { take_from(cache, what, &drained); });
     } else {
       caches_.for_each([&](ThreadCache& cache) { take_from(cache, what, &drained); });
@@ -78,24 +78,24 @@ class ContextThreads {
   };
   // The caller holds the cache's lock.
   void take_from(ThreadCache& cache, Drain what, Drained* drained) {
-    cache.join(ordering_.epochs());
-    if (what != Drain::join) {
+    cache.flush(ordering_.epochs());
+    if (what != Drain::flush) {
       cache.batch.expect_free();
-      BatchesInFlight::All in_flight = cache.in_flight.take_all();
+      BatchesInFlight::All in_flight = cache.in_flight.pop_all();
       for (BatchesInFlight::Batch& batch : in_flight) {
-        BlockList blocks = batch.blocks.take_all();
+        BlockList blocks = batch.blocks.pop_all();
         if (!blocks.empty()) drained->retired.push_back({batch.epoch, blocks});
       }
     }
     if (what == Drain::all) {
-      BlockList idle = cache.idle.take_all();
+      BlockList idle = cache.idle.pop_all();
       drained->idle.splice(idle);
     }
     cache.tally.fold(stats_);
   }
   void take_over(Drained& drained) {
     for (Drained::Retired& batch : drained.retired) ordering_.adopt(batch.epoch, batch.blocks);
-    if (!drained.idle.empty()) cache_.put(drained.idle);
+    if (!drained.idle.empty()) cache_.cache(drained.idle);
   }
 
   Ordering& ordering_;

@@ -49,7 +49,7 @@ class Device {
   void use_plain_memory();
   /// Whether a reclaimed block may be cached. Not a pool block once plain memory is in use. Nor a
   /// small block that is plain because the device was nearly full: it would pin the driver's chunk.
-  bool keeps(const Block& block) {
+  bool may_cache(const Block& block) {
     const bool plain = &backend() == &plain_;
     return plain == (block.source != BlockSource::pool) || (!plain && is_large(block.capacity));
   }

@@ -39,7 +39,7 @@ CUresult Barriers::release(const Barrier& barrier) const {
                                  : driver_.cuMemFree_v2(barrier.device);
 }
 
-void Barriers::keep_one() {
+void Barriers::ensure_spare() {
   if (!unlent_.empty()) return;
   const cuda::RelaxedCaptureScope relaxed(driver_);
   const cuda::ContextScope scope(driver_, context_);
@@ -74,8 +74,8 @@ Barriers::Loan Barriers::lend(OrderingLock& lock) {
 void Barriers::take_back(const Loan& loan, CUresult result, bool untouched) {
   const OrderingGuard lock(mutex_);
   if (untouched && loan.life == lives_ && !loan.barrier.none()) unlent_.push_back(loan.barrier);
-  keep_one();
-  if (result == CUDA_SUCCESS) epochs_.harvest(loan.before);
+  ensure_spare();
+  if (result == CUDA_SUCCESS) epochs_.reclaim_up_to(loan.before);
 }
 
 CUresult Barriers::free_spare() {

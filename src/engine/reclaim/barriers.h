@@ -42,7 +42,7 @@ class Barriers {
 
   /// Ensures that a barrier is kept. It is allocated before a capture begins, so it remains
   /// available when the device or the host is full later.
-  void keep_one();
+  void ensure_spare();
 
   /// The context is gone, with its memory.
   void abandon();

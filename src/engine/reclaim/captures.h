@@ -26,7 +26,7 @@ class Captures {
   CUresult begin(CUstream stream, const Call& begin) {
     OrderingLock lock(mutex_);
     let_synchronisations_in(lock);
-    barriers_.keep_one();
+    barriers_.ensure_spare();
     const CUresult result = begin();
     if (result == CUDA_SUCCESS) {
       streams_.push_back(key_of(stream));

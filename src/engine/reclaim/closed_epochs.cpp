@@ -29,7 +29,7 @@ ClosedEpochs::ClosedEpochs(const cuda::Driver& driver, CUcontext context, stats:
 
 void ClosedEpochs::adopt(EpochNumber epoch, BlockList& blocks) {
   epochs_.count_held(static_cast<std::ptrdiff_t>(blocks.count));
-  if (epoch <= epochs_.quiet_up_to()) return make_quiet(blocks);
+  if (epoch <= epochs_.complete_up_to()) return make_cached(blocks);
   // If an epoch could not be closed, its blocks are in a later epoch. Any later one is correct.
   for (Epoch& closed : closed_) {
     if (closed.number >= epoch) return closed.blocks.splice(blocks);
@@ -45,7 +45,7 @@ CUresult ClosedEpochs::close_if_full(const Batch& batch) {
   const std::size_t frees = closed_.back().frees;
   const EpochNumber closed = closed_.back().number;
   const CUresult state = look_at_fences();
-  if (state == CUDA_SUCCESS && epochs_.quiet_up_to() < closed) {
+  if (state == CUDA_SUCCESS && epochs_.complete_up_to() < closed) {
     stats_.add(Counter::frees_unwaited_busy_total, frees);
   }
   return state;
@@ -65,17 +65,17 @@ CUresult ClosedEpochs::look_at_fences() {
     }
     complete = epoch.number;
   }
-  harvest(complete);
+  reclaim_up_to(complete);
   return result;
 }
 
-BlockList ClosedEpochs::take_quiet() {
+BlockList ClosedEpochs::pop_reclaimed() {
   if (CUPOOL_MUTATED("obvious-mapping")) {
-    BlockList freed = epochs_.take_back();
-    make_quiet(freed);
+    BlockList freed = epochs_.pop_all();
+    make_cached(freed);
   }
   BlockList taken;
-  taken.splice(quiet_);
+  taken.splice(reclaimed_);
   epochs_.count_held(-static_cast<std::ptrdiff_t>(taken.count));
   return taken;
 }
@@ -96,7 +96,7 @@ EpochNumber ClosedEpochs::close_unfenced() {
 // belongs to the driver and is not used again.
 void ClosedEpochs::abandon() {
   epochs_.abandon();
-  quiet_ = BlockList{};
+  reclaimed_ = BlockList{};
   spare_events_.clear();
   can_record_ = driver_.cuCtxRecordEvent != nullptr;
   for (Epoch& epoch : closed_) {
@@ -155,22 +155,22 @@ ClosedEpochs::Epoch* ClosedEpochs::first_fenced_from(EpochNumber epoch) {
   return nullptr;
 }
 
-void ClosedEpochs::make_quiet(BlockList& blocks) {
+void ClosedEpochs::make_cached(BlockList& blocks) {
   if (blocks.empty()) return;
   for (Block* block = blocks.head; block != nullptr; block = block->next) {
     block->state.store(BlockState::cached, std::memory_order_relaxed);
   }
-  quiet_.splice(blocks);
+  reclaimed_.splice(blocks);
 }
 
 // An epoch stays in the queue while a thread waits for its fence.
-void ClosedEpochs::harvest(EpochNumber up_to) {
-  epochs_.set_quiet(up_to);
+void ClosedEpochs::reclaim_up_to(EpochNumber up_to) {
+  epochs_.set_complete(up_to);
   for (Epoch& epoch : closed_) {
     if (epoch.number > up_to) break;
     epochs_.settle(epoch.bytes);
     epoch.bytes = 0;
-    make_quiet(epoch.blocks);
+    make_cached(epoch.blocks);
   }
   while (!closed_.empty() && closed_.front().number <= up_to && closed_.front().waiters == 0) {
     if (closed_.front().fence != nullptr) spare_events_.push_back(closed_.front().fence);
@@ -249,7 +249,7 @@ CUresult ClosedEpochs::wait_for(Epoch* fenced, OrderingLock& lock, bool* waited,
     if (result == CUDA_SUCCESS) closed.seen_complete = true;
     break;
   }
-  if (result == CUDA_SUCCESS) harvest(number);
+  if (result == CUDA_SUCCESS) reclaim_up_to(number);
   return result;
 }
 

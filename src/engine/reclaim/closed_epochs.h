@@ -46,10 +46,10 @@ class ClosedEpochs {
   CUresult look_at_fences();
 
   /// Marks all epochs up to `up_to` complete and reclaims their blocks.
-  void harvest(EpochNumber up_to);
+  void reclaim_up_to(EpochNumber up_to);
 
   /// Takes out the reclaimed blocks.
-  BlockList take_quiet();
+  BlockList pop_reclaimed();
 
   /// Takes over blocks that were flushed into `epoch`.
   void adopt(EpochNumber epoch, BlockList& blocks);
@@ -83,7 +83,7 @@ class ClosedEpochs {
   CUresult close(bool with_fence, const Batch& least);
   CUresult create_event(CUevent* event);
   Epoch* first_fenced_from(EpochNumber epoch);
-  void make_quiet(BlockList& blocks);
+  void make_cached(BlockList& blocks);
   CUresult query(Epoch& epoch);
   CUresult wait_for(Epoch* fenced, OrderingLock& lock, bool* waited, std::uint64_t limit_ns);
   CUresult wait_for_event(CUevent fence) const;
@@ -94,7 +94,7 @@ class ClosedEpochs {
   stats::DeviceStats& stats_;
   Epochs& epochs_;
   std::deque<Epoch> closed_;  ///< oldest first
-  BlockList quiet_;
+  BlockList reclaimed_;
   std::vector<CUevent> spare_events_;
   bool can_record_;
 };

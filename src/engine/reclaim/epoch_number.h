@@ -12,7 +12,7 @@ enum class EpochNumber : std::uint64_t {};
 /// Before the first epoch: always complete.
 constexpr EpochNumber kNoEpoch{0};
 /// After the last epoch: never complete.
-constexpr EpochNumber kNeverQuiet{~std::uint64_t{0}};
+constexpr EpochNumber kNeverComplete{~std::uint64_t{0}};
 
 constexpr std::uint64_t value_of(EpochNumber number) {
   return static_cast<std::uint64_t>(number);

@@ -49,7 +49,7 @@ void Epochs::put_back(BlockList& blocks) {
   open_blocks_.splice(blocks);
 }
 
-BlockList Epochs::take_back() {
+BlockList Epochs::pop_all() {
   BlockList taken;
   const std::lock_guard lock(open_mutex_);
   taken.splice(open_blocks_);
@@ -60,8 +60,8 @@ void Epochs::count_held(std::ptrdiff_t blocks) {
   held_blocks_.fetch_add(static_cast<std::size_t>(blocks), std::memory_order_relaxed);
 }
 
-void Epochs::set_quiet(EpochNumber up_to) {
-  if (up_to > quiet_up_to()) quiet_up_to_.store(up_to, std::memory_order_release);
+void Epochs::set_complete(EpochNumber up_to) {
+  if (up_to > complete_up_to()) complete_up_to_.store(up_to, std::memory_order_release);
 }
 
 void Epochs::settle(std::uint64_t closed_bytes) {
@@ -74,7 +74,7 @@ void Epochs::abandon() {
     open_blocks_ = BlockList{};
     const EpochNumber last = open_.close().number;
     closed_bytes_.store(0, std::memory_order_relaxed);
-    quiet_up_to_.store(last, std::memory_order_release);
+    complete_up_to_.store(last, std::memory_order_release);
   }
   held_blocks_.store(0, std::memory_order_relaxed);
 }

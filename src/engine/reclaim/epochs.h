@@ -38,7 +38,7 @@ class Epochs {
 
   /// The newest epoch known to be complete; all older ones are complete too. One load, which orders
   /// the caller's next steps after the GPU's last use of these epochs' blocks.
-  EpochNumber quiet_up_to() const { return quiet_up_to_.load(std::memory_order_acquire); }
+  EpochNumber complete_up_to() const { return complete_up_to_.load(std::memory_order_acquire); }
 
   /// Bytes of all retired blocks, including those kept by threads. Two relaxed loads.
   std::uint64_t pending_bytes() const {
@@ -59,9 +59,9 @@ class Epochs {
   bool close(const Batch& least, Closed* closed);
   void reopen(Closed& closed);
   void put_back(BlockList& blocks);
-  BlockList take_back();
+  BlockList pop_all();
   void count_held(std::ptrdiff_t blocks);
-  void set_quiet(EpochNumber up_to);
+  void set_complete(EpochNumber up_to);
   void settle(std::uint64_t closed_bytes);
   void abandon();
 
@@ -71,7 +71,7 @@ class Epochs {
   // Written by all threads when they flush a batch.
   alignas(128) OpenEpoch open_;
   // Read by all threads when they flush a batch.
-  alignas(128) std::atomic<EpochNumber> quiet_up_to_{kNoEpoch};
+  alignas(128) std::atomic<EpochNumber> complete_up_to_{kNoEpoch};
   std::atomic<std::uint64_t> closed_bytes_{0};  ///< pending bytes of closed epochs
   std::atomic<std::size_t> held_blocks_{0};
 };

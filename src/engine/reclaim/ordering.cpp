@@ -30,7 +30,7 @@ CUresult Ordering::close_if_full(const Batch& batch, IfBusy if_busy) {
 
 CUresult Ordering::wait(EpochNumber epoch, bool* waited, std::uint64_t limit_ns) {
   OrderingLock lock(mutex_);
-  if (epoch <= epochs_.quiet_up_to()) return CUDA_SUCCESS;
+  if (epoch <= epochs_.complete_up_to()) return CUDA_SUCCESS;
   const auto fenced = closed_.wait_for_fence(epoch, lock, waited, limit_ns);
   if (fenced.has_value()) return *fenced;
   // A capture, which a synchronisation of the context would invalidate, or an error that may pass.
@@ -63,14 +63,14 @@ CUresult Ordering::wait_for_oldest(bool* waited) {
 }
 
 // False, without the lock: epoch `enough` is complete.
-bool Ordering::lock_unless_quiet(EpochNumber enough, OrderingLock& lock) const {
+bool Ordering::lock_unless_complete(EpochNumber enough, OrderingLock& lock) const {
   // About 20 us, as long as a few fences take. Sleeping in a mutex and waking up takes longer.
   constexpr unsigned kTries = 8;
   constexpr unsigned kLooks = 64;  // between two tries
   if (lock.try_lock()) return true;
   for (unsigned tries = 1; !lock.owns_lock() && tries < kTries; ++tries) {
     for (unsigned looks = 0; looks < kLooks; ++looks, relax()) {
-      if (epochs_.quiet_up_to() >= enough) return false;
+      if (epochs_.complete_up_to() >= enough) return false;
     }
     if (!lock.try_lock() && tries > kTries / 2) sched_yield();
   }
@@ -78,24 +78,24 @@ bool Ordering::lock_unless_quiet(EpochNumber enough, OrderingLock& lock) const {
   return true;
 }
 
-CUresult Ordering::poll(bool close_open, BlockList* quiet, std::optional<EpochNumber> enough) {
+CUresult Ordering::poll(bool close_open, BlockList* reclaimed, std::optional<EpochNumber> enough) {
   OrderingLock lock(mutex_, std::defer_lock);
   if (!enough.has_value()) {
     lock.lock();
-  } else if (!lock_unless_quiet(*enough, lock)) {
+  } else if (!lock_unless_complete(*enough, lock)) {
     return CUDA_SUCCESS;
   }
   CUresult result = CUDA_SUCCESS;
   if (close_open) result = closed_.record(ClosedEpochs::kAnything);
   const CUresult looked = closed_.look_at_fences();
-  BlockList taken = closed_.take_quiet();
-  quiet->splice(taken);
+  BlockList taken = closed_.pop_reclaimed();
+  reclaimed->splice(taken);
   return looked == CUDA_SUCCESS ? result : looked;
 }
 
-BlockList Ordering::take_quiet() {
+BlockList Ordering::pop_reclaimed() {
   const OrderingGuard lock(mutex_);
-  return closed_.take_quiet();
+  return closed_.pop_reclaimed();
 }
 
 EpochNumber Ordering::begin_synchronize() {
@@ -107,7 +107,7 @@ void Ordering::end_synchronize(EpochNumber before) {
   if (Serving::stepped_aside()) return;
   const OrderingGuard lock(mutex_);
   if (CUPOOL_MUTATED("harvest-later-frees")) before = closed_.close_unfenced();
-  closed_.harvest(before);
+  closed_.reclaim_up_to(before);
 }
 
 void Ordering::abandon() {
@@ -133,7 +133,7 @@ CUresult Ordering::synchronize(OrderingLock& lock) {
   }
   lock.lock();
   captures_.synchronisation_ends();
-  if (result == CUDA_SUCCESS) closed_.harvest(before);
+  if (result == CUDA_SUCCESS) closed_.reclaim_up_to(before);
   return cuda::is_capture_refusal(result) ? CUDA_ERROR_NOT_READY : result;
 }
 

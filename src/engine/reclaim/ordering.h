@@ -9,7 +9,7 @@
 // of the context completes it.
 //
 // A thread that frees many blocks keeps them itself. Its batch joins the open epoch only by number
-// and bytes, and is complete once Epochs::quiet_up_to() has reached that number. So one fence
+// and bytes, and is complete once Epochs::complete_up_to() has reached that number. So one fence
 // serves all threads whose batches joined before it, and their blocks never mix.
 #pragma once
 
@@ -74,15 +74,15 @@ class Ordering {
   /// As wait(), for the oldest epoch.
   CUresult wait_for_oldest(bool* waited);
 
-  /// Moves the blocks of all complete epochs to `quiet`. Never waits for the GPU. Returns the
+  /// Moves the blocks of all complete epochs to `reclaimed`. Never waits for the GPU. Returns the
   /// driver's error if it fails. `close_open`: closes the open epoch first, so that the GPU can
   /// complete it next. `enough`: while other threads hold the lock, returns as soon as this epoch
   /// is complete, since their fences complete it too. So threads that share fences do not queue for
   /// the lock. kNoEpoch is always complete. Without `enough`, waits for the lock.
-  CUresult poll(bool close_open, BlockList* quiet, std::optional<EpochNumber> enough = {});
+  CUresult poll(bool close_open, BlockList* reclaimed, std::optional<EpochNumber> enough = {});
 
   /// Takes out the blocks that other calls than poll() have reclaimed since the last call.
-  BlockList take_quiet();
+  BlockList pop_reclaimed();
 
   /// Around the program's own synchronisation of the context. If it succeeds, all blocks retired
   /// before it began can be reclaimed.
@@ -94,7 +94,7 @@ class Ordering {
   void abandon();
 
  private:
-  bool lock_unless_quiet(EpochNumber enough, OrderingLock& lock) const;
+  bool lock_unless_complete(EpochNumber enough, OrderingLock& lock) const;
   CUresult synchronize(OrderingLock& lock);
 
   const cuda::Driver& driver_;

@@ -50,10 +50,10 @@ inline bool Allocations::can_serve(Context& context, std::uint64_t bytes) {
          bytes <= device.total_bytes();
 }
 
-[[gnu::always_inline]] inline Block* Allocations::take_counted(Context& context, ThreadCache& cache,
-                                                               std::uint64_t bytes) {
+[[gnu::always_inline]] inline Block* Allocations::pop_counted(Context& context, ThreadCache& cache,
+                                                              std::uint64_t bytes) {
   const ThreadCache::Guard guard(cache);
-  Block* block = cache.idle.take(bytes);
+  Block* block = cache.idle.pop(bytes);
   if (block == nullptr) return nullptr;
   Tally& tally = cache.tally;
   tally.count_malloc(bytes, block->capacity);
@@ -62,13 +62,13 @@ inline bool Allocations::can_serve(Context& context, std::uint64_t bytes) {
 }
 
 // The hot path: pops from the thread's own cache. One call in 63 is timed and stands for all.
-[[gnu::always_inline]] inline Block* Allocations::take_own(Context& context, std::uint64_t bytes) {
+[[gnu::always_inline]] inline Block* Allocations::pop_own(Context& context, std::uint64_t bytes) {
   ThreadCache* cache = thread_cache(context);
   if (cache == nullptr) return nullptr;
   const bool timed = is_timed();
   const std::uint64_t start = timed ? util::now_ns() : 0;
-  Block* block = take_counted(context, *cache, bytes);
-  if (block == nullptr && (block = collect_and_take(context, *cache, bytes)) == nullptr) {
+  Block* block = pop_counted(context, *cache, bytes);
+  if (block == nullptr && (block = reclaim_and_pop(context, *cache, bytes)) == nullptr) {
     return nullptr;
   }
   block->requested = bytes;
@@ -84,7 +84,7 @@ std::optional<CUresult> Allocations::try_allocate(std::uint64_t bytes, CUdevicep
   Context* context = registry_.current();
   if (context == nullptr) return std::nullopt;
   if (can_serve(*context, bytes)) {
-    if (Block* block = take_own(*context, bytes)) {
+    if (Block* block = pop_own(*context, bytes)) {
       *address = block->address;
       return CUDA_SUCCESS;
     }
@@ -95,7 +95,7 @@ std::optional<CUresult> Allocations::try_allocate(std::uint64_t bytes, CUdevicep
   if (preparation_.pools_are_awaited(context->device())) return std::nullopt;
   const std::uint64_t capacity = capacity_for(bytes);
   Counter served_by = Counter::served_shared_cache_total;
-  Block* block = take_quiet_block(*context, capacity, &served_by);
+  Block* block = pop_or_reclaim(*context, capacity, &served_by);
   if (block == nullptr) {
     served_by = Counter::served_fresh_total;
     block = fresh_block(*context, capacity, patience);
@@ -109,64 +109,64 @@ std::optional<CUresult> Allocations::try_allocate(std::uint64_t bytes, CUdevicep
 
 bool Allocations::try_allocate_cached(Context& context, std::uint64_t bytes, CUdeviceptr* address) {
   if (!can_serve(context, bytes)) return false;
-  Block* block = take_own(context, bytes);
+  Block* block = pop_own(context, bytes);
   if (block == nullptr) return false;
   *address = block->address;
   return true;
 }
 
-[[gnu::noinline]] Block* Allocations::collect_and_take(Context& context, ThreadCache& cache,
-                                                       std::uint64_t bytes) {
-  return idle_.collect(context, cache) ? take_counted(context, cache, bytes) : nullptr;
+[[gnu::noinline]] Block* Allocations::reclaim_and_pop(Context& context, ThreadCache& cache,
+                                                      std::uint64_t bytes) {
+  return idle_.reclaim(context, cache) ? pop_counted(context, cache, bytes) : nullptr;
 }
 
 // Pops from the shared cache, with more blocks of that kind for the thread's next calls.
-Block* Allocations::take_shared(Context& context, ThreadCache* cache, std::uint64_t capacity) {
+Block* Allocations::pop_shared(Context& context, ThreadCache* cache, std::uint64_t capacity) {
   if (!context.cache().may_have(capacity)) return nullptr;
-  if (cache == nullptr) return context.cache().take(capacity);
+  if (cache == nullptr) return context.cache().pop(capacity);
   std::size_t refill = 0;
   {
     const ThreadCache::Guard guard(*cache);
     refill = cache->idle.refill();
   }
   BlockList more;
-  Block* block = context.cache().take(capacity, refill, kRefillBytes, &more);
+  Block* block = context.cache().pop(capacity, refill, kRefillBytes, &more);
   if (more.empty()) return block;
   {
     const ThreadCache::Guard guard(*cache);
     cache->limits = limits_of_thread(context);
-    cache->idle.keep(more, cache->limits.quiet);
+    cache->idle.cache(more, cache->limits.cached);
   }
-  if (!more.empty()) context.cache().put(more);
+  if (!more.empty()) context.cache().cache(more);
   return block;
 }
 
 // A thread with few blocks in flight does nothing while another thread polls. No thread that has a
 // cache queues for the lock.
 CUresult Allocations::poll(Context& context, ThreadCache* cache, bool may_grow, bool close_open,
-                           BlockList* quiet) {
+                           BlockList* reclaimed) {
   Ordering& ordering = context.ordering();
-  if (cache == nullptr) return ordering.poll(close_open, quiet);
-  if (may_grow) return ordering.poll(close_open, quiet, kNoEpoch);
+  if (cache == nullptr) return ordering.poll(close_open, reclaimed);
+  if (may_grow) return ordering.poll(close_open, reclaimed, kNoEpoch);
   EpochNumber oldest = kNoEpoch;
   {
     const ThreadCache::Guard guard(*cache);
     oldest = cache->in_flight.oldest();
   }
-  return ordering.poll(close_open, quiet, oldest);
+  return ordering.poll(close_open, reclaimed, oldest);
 }
 
 // Tries the shared cache, then complete epochs, then this thread's batch and the open epoch, which
 // an idle GPU completes as soon as it is asked. Exception: while few bytes wait in a thread, fresh
 // memory lets it grow, so that one fence serves many frees. The bound is higher while another
 // thread is at a fence, so that no thread queues.
-Block* Allocations::take_quiet_block(Context& context, std::uint64_t capacity, Counter* served_by) {
+Block* Allocations::pop_or_reclaim(Context& context, std::uint64_t capacity, Counter* served_by) {
   idle_.look_for_rdma_libraries();
   const ContextVisit visit(context);
   if (!visit) return nullptr;
   ThreadCache* cache = thread_cache(context);
   Ordering& ordering = context.ordering();
-  Block* block = take_shared(context, cache, capacity);
+  Block* block = pop_shared(context, cache, capacity);
   for (const bool close_open : {false, true}) {
     if (block != nullptr) break;
     std::uint64_t waiting = 0;
@@ -187,24 +187,24 @@ Block* Allocations::take_quiet_block(Context& context, std::uint64_t capacity, C
         context.threads().drain(Drain::retired);
       } else if (waiting != 0) {
         if (waiting + capacity <= enough) break;
-        context.threads().drain(*cache, Drain::join);
+        context.threads().drain(*cache, Drain::flush);
         const ThreadCache::Guard guard(*cache);
         cache->batch.expect_free();
         in_flight = true;
       }
     }
     if (!in_flight && !ordering.epochs().holds_blocks()) continue;
-    BlockList quiet;
+    BlockList reclaimed;
     const CUresult result =
-        poll(context, over_budget ? nullptr : cache, may_grow, close_open, &quiet);
+        poll(context, over_budget ? nullptr : cache, may_grow, close_open, &reclaimed);
     if (result != CUDA_SUCCESS) note_failure(context, result);
-    if (!quiet.empty()) idle_.keep(context, quiet);
-    if (cache != nullptr && idle_.collect(context, *cache)) {
+    if (!reclaimed.empty()) idle_.cache_or_release(context, reclaimed);
+    if (cache != nullptr && idle_.reclaim(context, *cache)) {
       const ThreadCache::Guard guard(*cache);
-      block = cache->idle.take(capacity);  // a request of the thread's own capacity
+      block = cache->idle.pop(capacity);  // a request of the thread's own capacity
       if (block != nullptr) *served_by = Counter::served_thread_cache_total;
     }
-    if (block == nullptr) block = take_shared(context, cache, capacity);
+    if (block == nullptr) block = pop_shared(context, cache, capacity);
   }
   if (block != nullptr) {
     context.stats().gauge_add(Gauge::cached_bytes, -signed_bytes(block->capacity));
@@ -225,8 +225,8 @@ Block* Allocations::fresh_block(Context& context, std::uint64_t capacity, Patien
     if (!visit) return nullptr;
     // Blocks held by other threads count as well.
     context.threads().drain(Drain::all);
-    idle_.keep_quiet(context);
-    Block* block = context.cache().take(capacity);
+    idle_.cache_reclaimed(context);
+    Block* block = context.cache().pop(capacity);
     if (block != nullptr) stats.gauge_add(Gauge::cached_bytes, -signed_bytes(block->capacity));
     // Even if a block was found: otherwise every later miss would come here.
     BlockList others = context.cache().evict_for(capacity);

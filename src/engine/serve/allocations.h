@@ -35,13 +35,13 @@ class Allocations {
 
  private:
   static bool can_serve(Context& context, std::uint64_t bytes);
-  static Block* take_counted(Context& context, ThreadCache& cache, std::uint64_t bytes);
-  Block* take_own(Context& context, std::uint64_t bytes);
-  Block* collect_and_take(Context& context, ThreadCache& cache, std::uint64_t bytes);
-  static Block* take_shared(Context& context, ThreadCache* cache, std::uint64_t capacity);
+  static Block* pop_counted(Context& context, ThreadCache& cache, std::uint64_t bytes);
+  Block* pop_own(Context& context, std::uint64_t bytes);
+  Block* reclaim_and_pop(Context& context, ThreadCache& cache, std::uint64_t bytes);
+  static Block* pop_shared(Context& context, ThreadCache* cache, std::uint64_t capacity);
   static CUresult poll(Context& context, ThreadCache* cache, bool may_grow, bool close_open,
-                       BlockList* quiet);
-  Block* take_quiet_block(Context& context, std::uint64_t capacity, stats::Counter* served_by);
+                       BlockList* reclaimed);
+  Block* pop_or_reclaim(Context& context, std::uint64_t capacity, stats::Counter* served_by);
   Block* fresh_block(Context& context, std::uint64_t capacity, Patience& patience);
   CUresult allocate_fresh(Context& context, std::uint64_t capacity, CUdeviceptr* address,
                           BlockSource* source);

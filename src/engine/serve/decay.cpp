@@ -60,10 +60,10 @@ void Decay::settle_idle(Context& context) {
   const ContextVisit visit(context);
   if (!visit) return;
   context.threads().drain_idle();
-  BlockList quiet;
-  const CUresult result = context.ordering().poll(true, &quiet);
+  BlockList reclaimed;
+  const CUresult result = context.ordering().poll(true, &reclaimed);
   if (result != CUDA_SUCCESS) note_failure(context, result);
-  if (!quiet.empty()) idle_.keep(context, quiet);
+  if (!reclaimed.empty()) idle_.cache_or_release(context, reclaimed);
 }
 
 std::uint64_t Decay::release_unneeded(Context& context, std::uint64_t most_bytes) {
@@ -76,7 +76,7 @@ std::uint64_t Decay::release_unneeded(Context& context, std::uint64_t most_bytes
   while (Block* block = unneeded.pop()) {
     (block->source == BlockSource::pool ? pooled : plain).push(block);
   }
-  if (!plain.empty()) context.cache().put(plain);
+  if (!plain.empty()) context.cache().cache(plain);
   const std::uint64_t bytes = pooled.bytes;
   part.gave_back = bytes != 0;
   idle_.release(context, pooled);

@@ -57,10 +57,10 @@ std::optional<CUresult> DriverFrees::free_as_driver(CUdeviceptr address) {
     count_live(stats, *block, -1);
     stats.gauge_add(Gauge::retired_bytes, signed_bytes(block->capacity));
     const ContextVisit visit(context);
-    BlockList quiet;
-    quiet.push(block);
-    if (visit) idle_.keep(context, quiet);
-    idle_.keep_quiet(context);
+    BlockList reclaimed;
+    reclaimed.push(block);
+    if (visit) idle_.cache_or_release(context, reclaimed);
+    idle_.cache_reclaimed(context);
   } else {
     retire(*block);
   }

@@ -33,7 +33,7 @@ CUresult FreeWait::wait_for_context(Context& context, const HostWork::Mark& befo
   const CUresult result = context.ordering().wait(epoch, &waited);
   if (waited) count_wait(context.stats(), reason, start);
   if (result == CUDA_SUCCESS) context.host_work().end_context_wait(before);
-  idle_.keep_quiet(context);
+  idle_.cache_reclaimed(context);
   return result;
 }
 
@@ -58,7 +58,7 @@ CUresult FreeWait::bound_pending(Context& context, std::uint64_t bytes_freed) {
     if (result != CUDA_SUCCESS || ordering.pending_bytes() >= before) break;
   }
   if (waited) count_wait(context.stats(), Counter::free_waits_pending_limit_total, start);
-  idle_.keep_quiet(context);
+  idle_.cache_reclaimed(context);
   return result;
 }
 

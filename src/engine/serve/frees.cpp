@@ -151,11 +151,11 @@ CUresult Frees::end_batch(Context& context, ThreadCache& cache) {
       return CUDA_SUCCESS;
     }
     full.blocks = std::min(full.blocks, cache.batch.target(cache.limits.blocks));
-    cache.join(ordering.epochs());
+    cache.flush(ordering.epochs());
   }
   CUresult result = ordering.close_if_full(full, Ordering::IfBusy::skip);
   if (result == CUDA_SUCCESS) result = wait_.bound_pending(context, bytes_freed);
-  idle_.collect(context, cache);
+  idle_.reclaim(context, cache);
   return wait_.answer_of_free(context, result);
 }
 
@@ -220,7 +220,7 @@ std::optional<CUresult> Frees::free_closed(CUdeviceptr address) {
 CUresult Frees::finish_free(Context& context, const HostWork::Mark& before, EpochNumber epoch,
                             std::uint64_t bytes_freed) {
   using For = FreePolicy::Wait::For;
-  if (CUPOOL_MUTATED("obvious-mapping")) idle_.keep_quiet(context);
+  if (CUPOOL_MUTATED("obvious-mapping")) idle_.cache_reclaimed(context);
   const FreePolicy::Wait wait = policy_.wait_of(context);
   CUresult result = CUDA_SUCCESS;
   if (wait.what == For::host_work) result = wait_.wait_for_host_work(context);

@@ -12,13 +12,13 @@
 namespace cupool::engine {
 
 /// Pops a small block of the calling thread in `context`, its current one. Null: no side effect.
-[[gnu::always_inline]] inline Block* take_hot(Context& context, std::uint64_t bytes) {
+[[gnu::always_inline]] inline Block* pop_hot(Context& context, std::uint64_t bytes) {
   ThreadCache* const cache = last_thread_cache(context);
   if (cache == nullptr || is_timed_next() || !context.usable() || bytes > context.max_block() ||
       !Serving::open() || !cache->try_lock()) {
     return nullptr;
   }
-  Block* const block = cache->take_hot(bytes);
+  Block* const block = cache->pop_hot(bytes);
   cache->unlock();
   if (block == nullptr) return nullptr;
   count_untimed();

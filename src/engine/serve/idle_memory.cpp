@@ -54,34 +54,34 @@ void IdleMemory::look_for_rdma_libraries() {
   }
 }
 
-void IdleMemory::keep_quiet(Context& context) {
+void IdleMemory::cache_reclaimed(Context& context) {
   if (!context.ordering().epochs().holds_blocks()) return;
   look_for_rdma_libraries();
   const ContextVisit visit(context);
   if (!visit) return;
-  BlockList quiet = context.ordering().take_quiet();
-  if (!quiet.empty()) keep(context, quiet);
+  BlockList reclaimed = context.ordering().pop_reclaimed();
+  if (!reclaimed.empty()) cache_or_release(context, reclaimed);
 }
 
 // The driver's pool would hand the memory out again while the holder of a descriptor can still
 // write to it (measured). The driver's own free takes plain memory away from the address, so the
 // next owner gets other memory.
-bool IdleMemory::stays_exported(Block& quiet) {
-  if (!quiet.exported || quiet.source != BlockSource::pool) return false;
+bool IdleMemory::stays_exported(Block& block) {
+  if (!block.exported || block.source != BlockSource::pool) return false;
   CUPOOL_WARN_ONCE(
       "the program freed memory with an exported descriptor (cuMemGetHandleForAddressRange). The "
       "block is set aside, since the descriptor's holder may still use it. CUPOOL_BYPASS_LIBS has "
       "the driver serve the library that exports it");
-  quiet.state.store(BlockState::freed, std::memory_order_relaxed);
-  set_aside(quiet);
+  block.state.store(BlockState::freed, std::memory_order_relaxed);
+  set_aside(block);
   return true;
 }
 
-void IdleMemory::keep(Context& context, BlockList& quiet) {
+void IdleMemory::cache_or_release(Context& context, BlockList& reclaimed) {
   DeviceStats& stats = context.stats();
   BlockList unwanted;
   BlockList own;
-  while (Block* block = quiet.pop()) {
+  while (Block* block = reclaimed.pop()) {
     if (is_leased(*block)) continue;  // stays retired until release_ended_leases()
     if (stays_exported(*block)) continue;
     block->state.store(BlockState::cached, std::memory_order_relaxed);
@@ -89,7 +89,7 @@ void IdleMemory::keep(Context& context, BlockList& quiet) {
   }
   stats.gauge_add(Gauge::retired_bytes, -signed_bytes(own.bytes + unwanted.bytes));
   stats.gauge_add(Gauge::cached_bytes, signed_bytes(own.bytes + unwanted.bytes));
-  context.cache().put(own);
+  context.cache().cache(own);
   if (!unwanted.empty()) {
     release(context, unwanted);
     if (Serving::stepped_aside()) trim_gathered(context);
@@ -175,22 +175,22 @@ void IdleMemory::leave_room_for_managed(Context& context) {
   stats::note_event(stats::EventKind::trim, device.stats(), 0);
 }
 
-bool IdleMemory::collect(Context& context, ThreadCache& cache, BatchNumber waited_for) {
+bool IdleMemory::reclaim(Context& context, ThreadCache& cache, BatchNumber waited_for) {
   Device& device = context.device();
   BlockList surplus;
   {
     const ThreadCache::Guard guard(cache);
-    const EpochNumber quiet_up_to = context.ordering().epochs().quiet_up_to();
-    const bool batch_is_quiet = cache.batch.is_filling(waited_for);
-    if (!batch_is_quiet && cache.in_flight.oldest() > quiet_up_to) return false;
+    const EpochNumber complete_up_to = context.ordering().epochs().complete_up_to();
+    const bool batch_is_complete = cache.batch.is_filling(waited_for);
+    if (!batch_is_complete && cache.in_flight.oldest() > complete_up_to) return false;
     const auto unfit = [&](const Block& block) { return !is_wanted(device, block); };
-    cache.collect(quiet_up_to, batch_is_quiet, &surplus, unfit);
+    cache.reclaim(complete_up_to, batch_is_complete, &surplus, unfit);
   }
   if (surplus.empty() && !policy_.host_reachable().any(HostReachable::Kind::managed)) return true;
   const ContextVisit visit(context);
   if (!visit) return true;
   if (!surplus.empty()) {
-    keep(context, surplus);
+    cache_or_release(context, surplus);
   } else {
     leave_room_for_managed(context);
   }
@@ -199,11 +199,11 @@ bool IdleMemory::collect(Context& context, ThreadCache& cache, BatchNumber waite
 
 // Whether another process uses a block that is complete here. If so, the exports keep it: it counts
 // as retired, and this thread must not touch it any more.
-bool IdleMemory::is_leased(Block& quiet) {
-  if (!quiet.shared_outside.load(std::memory_order_relaxed)) return false;
-  quiet.state.store(BlockState::freed, std::memory_order_relaxed);
-  if (!exports_.end(quiet, false)) return true;
-  quiet.state.store(BlockState::cached, std::memory_order_relaxed);
+bool IdleMemory::is_leased(Block& block) {
+  if (!block.shared_outside.load(std::memory_order_relaxed)) return false;
+  block.state.store(BlockState::freed, std::memory_order_relaxed);
+  if (!exports_.end(block, IpcExports::Kept::block)) return true;
+  block.state.store(BlockState::cached, std::memory_order_relaxed);
   return false;
 }
 

@@ -33,18 +33,18 @@ class IdleMemory {
   void look_for_rdma_libraries();
 
   /// Caches blocks that were reclaimed by other calls than Ordering::poll().
-  void keep_quiet(Context& context);
+  void cache_reclaimed(Context& context);
 
   /// Caches reclaimed blocks. Blocks that hardware may know, and the excess over CUPOOL_MAX_CACHED,
   /// are released. The caller is in a visit.
-  void keep(Context& context, BlockList& quiet);
+  void cache_or_release(Context& context, BlockList& reclaimed);
 
   /// Releases blocks that the statistics count as cached. The caller is in a visit.
   void release(Context& context, BlockList& idle);
 
   /// Reclaims the calling thread's complete batches, and the batch that it is filling if that is
   /// `waited_for`, which the program has waited for. False: none.
-  bool collect(Context& context, ThreadCache& cache, BatchNumber waited_for = kNoBatch);
+  bool reclaim(Context& context, ThreadCache& cache, BatchNumber waited_for = kNoBatch);
 
   /// Releases idle blocks whose room managed memory may need. The caller is in a visit.
   ///
@@ -59,13 +59,13 @@ class IdleMemory {
   GiveBacks& give_backs() { return give_backs_; }
 
  private:
-  static bool is_wanted(Device& device, const Block& quiet) {
-    const bool shared = quiet.shared_outside.load(std::memory_order_relaxed) &&
+  static bool is_wanted(Device& device, const Block& block) {
+    const bool shared = block.shared_outside.load(std::memory_order_relaxed) &&
                         !CUPOOL_MUTATED("shared-served-again");
-    return !shared && device.keeps(quiet) && !Serving::stepped_aside();
+    return !shared && device.may_cache(block) && !Serving::stepped_aside();
   }
-  bool is_leased(Block& quiet);
-  static bool stays_exported(Block& quiet);
+  bool is_leased(Block& block);
+  static bool stays_exported(Block& block);
   void trim_gathered(Context& context);
 
   const config::Settings& settings_;

@@ -62,17 +62,14 @@ bool OutOfMemory::give_back_idle_of(Context& context, Patience& patience) {
       context.threads().drain(Drain::all);
       newest = ordering.newest();
     }
-    bool waited = false;
-    const auto wait = [&] {
-      return ordering.wait(newest, &waited, std::min(left_ns, kOneVisitNs));
-    };
-    CUresult result = wait();
-    if (cuda::is_refusal(result)) result = wait();  // a refusal may pass
+    const auto wait = [&] { return ordering.wait(newest, std::min(left_ns, kOneVisitNs)); };
+    WaitResult result = wait();
+    if (cuda::is_refusal(result.error)) result = wait();  // a refusal may pass
     // When patience is over, blocks that are complete by then are still released.
-    if (result == CUDA_ERROR_NOT_READY && waited && !patience.over()) continue;
-    if (result != CUDA_SUCCESS) note_failure(context, result);
+    if (result.worth_repeating() && !patience.over()) continue;
+    if (result.error != CUDA_SUCCESS) note_failure(context, result.error);
     if (!context.usable() || cuda::shut_down()) return false;
-    idle_.keep_quiet(context);
+    idle_.cache_reclaimed(context);
     return give_back_cached(context);
   }
 }
@@ -91,11 +88,10 @@ bool OutOfMemory::close_small_chunk(Context& context, Patience& patience) {
                       context.stats().value(Gauge::passthrough_bytes).current > 0;
     if (live || !context.small_chunk().is_open() || !ordering.can_fence()) return false;
     if (everything == kNoEpoch) everything = ordering.epochs().open();
-    bool waited = false;
-    const CUresult result = ordering.wait(everything, &waited, std::min(left_ns, kOneVisitNs));
-    const bool goes_on = result == CUDA_ERROR_NOT_READY && waited && !patience.over();
+    const WaitResult result = ordering.wait(everything, std::min(left_ns, kOneVisitNs));
+    const bool goes_on = result.worth_repeating() && !patience.over();
     if (goes_on && context.small_chunk().may_decide(patience.wanted_bytes())) continue;
-    return result == CUDA_SUCCESS && context.small_chunk().close();
+    return result.complete() && context.small_chunk().close();
   }
 }
 

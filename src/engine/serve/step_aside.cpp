@@ -42,9 +42,9 @@ void StepAside::give_back(Context& context) {
   CUresult result = CUDA_SUCCESS;
   if (waits) result = ordering.wait(ordering.newest(), nullptr, kLongestWaitToStepAsideNs);
   if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) {
-    BlockList quiet;
-    result = ordering.poll(true, &quiet);
-    if (!quiet.empty()) idle_.keep(context, quiet);
+    BlockList reclaimed;
+    result = ordering.poll(true, &reclaimed);
+    if (!reclaimed.empty()) idle_.cache_or_release(context, reclaimed);
   }
   if (result != CUDA_SUCCESS) note_failure(context, result);
   if (context.usable() && !cuda::shut_down()) out_of_memory_.give_back_cached(context);

@@ -26,9 +26,9 @@ void Synchronization::end_stream_wait(Context& context, const StreamWait& wait) 
   if (Serving::stepped_aside()) return;
   if (wait.before != kNoEpoch) context.ordering().end_synchronize(wait.before);
   context.host_work().end_context_wait(wait.host_work);
-  idle_.keep_quiet(context);
+  idle_.cache_reclaimed(context);
   if (ThreadCache* const cache = last_thread_cache(context))
-    idle_.collect(context, *cache, wait.batch);
+    idle_.reclaim(context, *cache, wait.batch);
 }
 
 }  // namespace cupool::engine

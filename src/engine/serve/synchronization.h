@@ -22,7 +22,7 @@ class Synchronization {
   CUresult of_context(Context* context, bool count_failure, const Call& real) {
     if (context == nullptr) return real();
     const std::uint64_t start = util::now_ns();
-    context->threads().drain(Drain::join);
+    context->threads().drain(Drain::flush);
     const EpochNumber before = context->ordering().begin_synchronize();
     const HostWork::Mark host_work = context->host_work().begin_wait();
     const CUresult result = real();
@@ -33,7 +33,7 @@ class Synchronization {
     if (result == CUDA_SUCCESS) {
       context->ordering().end_synchronize(before);
       context->host_work().end_context_wait(host_work);
-      idle_.keep_quiet(*context);
+      idle_.cache_reclaimed(*context);
     } else {
       note_failure(*context, result);
     }

@@ -9,7 +9,7 @@
 namespace cupool::engine {
 
 ThreadCache::Limits limits_of_thread(Context& context) {
-  constexpr std::uint64_t kMostQuiet = 64ull << 20;
+  constexpr std::uint64_t kMostCached = 64ull << 20;
   constexpr std::uint64_t kLargestBatch = 16ull << 20;
   constexpr std::uint64_t kLargestOfFew = 64ull << 20;
   constexpr std::size_t kManyBlocks = 2048;
@@ -25,8 +25,8 @@ ThreadCache::Limits limits_of_thread(Context& context) {
   limits.batch =
       std::min(limits.few, much ? std::max(kLargestBatch, all.max_pending / 1024) : kLargestBatch);
   // All waiting batches may be reclaimed at once.
-  limits.quiet = std::min({std::max(kMostQuiet, kBatchesWaiting * limits.batch),
-                           all.max_pending / threads, all.max_cached / threads});
+  limits.cached = std::min({std::max(kMostCached, kBatchesWaiting * limits.batch),
+                            all.max_pending / threads, all.max_cached / threads});
   limits.tally = signed_bytes(std::clamp(limits.batch, kLeastTally, kLargestTally));
   return limits;
 }

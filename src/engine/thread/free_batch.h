@@ -50,19 +50,19 @@ class FreeBatch {
     due_few_bytes_ = due_few_bytes;
   }
 
-  BatchNumber number() const { return empty() ? kNoBatch : BatchNumber{blocks_.takes() + 1}; }
+  BatchNumber number() const { return empty() ? kNoBatch : BatchNumber{blocks_.pops() + 1}; }
   bool is_filling(BatchNumber asked) const { return asked != kNoBatch && asked == number(); }
 
   /// Takes out all blocks.
-  FreedBlocks take() { return blocks_.take(); }
-  /// As take(), for a batch that joins an epoch. Full batches double the block threshold, up to
+  FreedBlocks pop_all() { return blocks_.pop_all(); }
+  /// As pop_all(), for a batch that joins an epoch. Full batches double the block threshold, up to
   /// `most_blocks`.
-  FreedBlocks take_to_join(std::size_t most_blocks) {
+  FreedBlocks pop_to_flush(std::size_t most_blocks) {
     if (count() >= target_ && ++full_batches_ >= (target_ < kQuickBatch ? 1u : kFullBatches)) {
       target_ = std::min(2 * target_, most_blocks);
       full_batches_ = 0;
     }
-    return blocks_.take();
+    return blocks_.pop_all();
   }
 
  private:
@@ -95,8 +95,8 @@ class BatchesInFlight {
     for (const Batch& batch : batches_) sum += batch.blocks.count();
     return sum;
   }
-  /// The epoch of the oldest batch; kNeverQuiet if there is none.
-  EpochNumber oldest() const { return empty() ? kNeverQuiet : batches_[first_].epoch; }
+  /// The epoch of the oldest batch; kNeverComplete if there is none.
+  EpochNumber oldest() const { return empty() ? kNeverComplete : batches_[first_].epoch; }
   /// The newest batch. There must be one.
   Batch& newest() { return batches_[(first_ + count_ - 1) % kMost]; }
 
@@ -113,7 +113,7 @@ class BatchesInFlight {
 
   /// Takes out the oldest batch after `use(blocks)`, which must leave none of its blocks.
   template <typename Use>
-  void take_oldest(const Use& use) {
+  void pop_oldest(const Use& use) {
     FreedBlocks& blocks = batches_[first_].blocks;
     bytes_ -= blocks.bytes;
     use(blocks);
@@ -122,7 +122,7 @@ class BatchesInFlight {
   }
 
   /// Takes out all batches.
-  All take_all() {
+  All pop_all() {
     const All taken = batches_;
     batches_ = All{};
     bytes_ = 0;

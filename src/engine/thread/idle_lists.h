@@ -23,44 +23,44 @@ class IdleLists {
   std::uint64_t bytes() const { return bytes_; }
 
   /// Pops a block for a request of `bytes`, or returns null.
-  Block* take(std::uint64_t bytes) {
+  Block* pop(std::uint64_t bytes) {
     const std::size_t index = small_class_of_request(bytes);
-    return index < kLargeClass ? take_small(index) : take_large(capacity_for(bytes));
+    return index < kLargeClass ? pop_small(index) : pop_large(capacity_for(bytes));
   }
   bool has_small(std::size_t index) const { return small_[index].head != nullptr; }
   bool has_large() const { return large_count_ != 0; }
-  Block* take_small(std::size_t index) {
+  Block* pop_small(std::size_t index) {
     SmallList& small = small_[index];
     Block* block = small.head;
     if (block == nullptr) return nullptr;
     small.head = block->next;
     __builtin_prefetch(small.head, 1);  // the next call's; may be in another processor's cache
-    if (small.taken_from == 0) small.taken_from = 1;
+    if (small.popped_from == 0) small.popped_from = 1;
     if (--small.count < small.fewest) small.fewest = small.count;
     bytes_ -= block->capacity;
     return block;
   }
   /// Pops the best fit, or returns null.
-  Block* take_large(std::uint64_t capacity);
+  Block* pop_large(std::uint64_t capacity);
 
-  /// Caches blocks of one capacity. The excess over `most_bytes` stays in `quiet`.
-  void keep(BlockList& quiet, std::uint64_t most_bytes);
+  /// Caches blocks of one capacity. The excess over `most_bytes` stays in `blocks`.
+  void cache(BlockList& blocks, std::uint64_t most_bytes);
   /// Caches blocks that the thread has freed, those of one kind as a whole, and adds their bytes to
-  /// `*collected`. Adds to `surplus` the blocks that do not fit, blocks that only other threads
+  /// `*reclaimed`. Adds to `surplus` the blocks that do not fit, blocks that only other threads
   /// allocate, and those with `unfit(block)`, whose answer is the same for all blocks of a kind.
   template <typename Unfit>
-  void keep_freed(FreedBlocks& freed, std::uint64_t most_bytes, const Unfit& unfit,
-                  BlockList* surplus, std::int64_t* collected);
+  void cache_freed(FreedBlocks& freed, std::uint64_t most_bytes, const Unfit& unfit,
+                   BlockList* surplus, std::int64_t* reclaimed);
 
   /// Counts a flushed batch.
   void count_batch() { ++batches_; }
   /// At the end of a period of batches, gives up the blocks that the thread did not need.
-  void end_period(BlockList* surplus, std::int64_t* collected) {
-    if (batches_ >= kBatchesOfAPeriod) shed(surplus, collected);
+  void end_period(BlockList* surplus, std::int64_t* reclaimed) {
+    if (batches_ >= kBatchesOfAPeriod) shed(surplus, reclaimed);
   }
 
   /// Takes out all blocks.
-  BlockList take_all();
+  BlockList pop_all();
 
   /// Number of blocks of a kind to pop from the shared cache at once; it grows with each call.
   std::size_t refill() {
@@ -79,16 +79,16 @@ class IdleLists {
     Block* head = nullptr;
     std::uint32_t count = 0;
     std::uint32_t fewest : 30;
-    std::uint32_t taken_from : 1;  ///< popped from in this period
-    std::uint32_t only_freed : 1;  ///< not popped from in the last period
-    SmallList() : fewest(0), taken_from(0), only_freed(0) {}
+    std::uint32_t popped_from : 1;  ///< popped from in this period
+    std::uint32_t only_freed : 1;   ///< not popped from in the last period
+    SmallList() : fewest(0), popped_from(0), only_freed(0) {}
   };
 
-  bool keep_one(Block* block, std::uint64_t most_bytes);
-  void keep_chain(SmallList& small, BlockList& blocks);
-  bool keep_whole(BlockList& blocks, std::uint64_t most_bytes, BlockList* surplus,
-                  std::int64_t* collected);
-  void shed(BlockList* surplus, std::int64_t* collected);
+  bool cache_one(Block* block, std::uint64_t most_bytes);
+  void cache_chain(SmallList& small, BlockList& blocks);
+  bool cache_whole(BlockList& blocks, std::uint64_t most_bytes, BlockList* surplus,
+                   std::int64_t* reclaimed);
+  void shed(BlockList* surplus, std::int64_t* reclaimed);
 
   std::size_t refill_ = 1;
   std::uint64_t bytes_ = 0;
@@ -99,7 +99,7 @@ class IdleLists {
   std::array<SmallList, kSmallClasses> small_{};
 };
 
-inline bool IdleLists::keep_one(Block* block, std::uint64_t most_bytes) {
+inline bool IdleLists::cache_one(Block* block, std::uint64_t most_bytes) {
   if (bytes_ + block->capacity > most_bytes) return false;
   if (!is_large(block->capacity)) {
     const std::uint8_t kind = block->kind;
@@ -119,7 +119,7 @@ inline bool IdleLists::keep_one(Block* block, std::uint64_t most_bytes) {
   return true;
 }
 
-inline void IdleLists::keep_chain(SmallList& small, BlockList& blocks) {
+inline void IdleLists::cache_chain(SmallList& small, BlockList& blocks) {
   blocks.tail->next = small.head;
   small.head = blocks.head;
   small.count += static_cast<std::uint32_t>(blocks.count);
@@ -128,37 +128,38 @@ inline void IdleLists::keep_chain(SmallList& small, BlockList& blocks) {
 }
 
 // Caches small blocks of one kind, all of them fit for it. False: they exceed `most_bytes`.
-inline bool IdleLists::keep_whole(BlockList& blocks, std::uint64_t most_bytes, BlockList* surplus,
-                                  std::int64_t* collected) {
+inline bool IdleLists::cache_whole(BlockList& blocks, std::uint64_t most_bytes, BlockList* surplus,
+                                   std::int64_t* reclaimed) {
   SmallList& small = small_[small_class(blocks.head->capacity)];
   if (small.only_freed) {
     surplus->splice(blocks);
     return true;
   }
   if (bytes_ + blocks.bytes > most_bytes) return false;
-  *collected += static_cast<std::int64_t>(blocks.bytes);
-  keep_chain(small, blocks);
+  *reclaimed += static_cast<std::int64_t>(blocks.bytes);
+  cache_chain(small, blocks);
   return true;
 }
 
 template <typename Unfit>
-void IdleLists::keep_freed(FreedBlocks& freed, std::uint64_t most_bytes, const Unfit& unfit,
-                           BlockList* surplus, std::int64_t* collected) {
-  const auto keep_each = [&](BlockList& blocks) {
+void IdleLists::cache_freed(FreedBlocks& freed, std::uint64_t most_bytes, const Unfit& unfit,
+                            BlockList* surplus, std::int64_t* reclaimed) {
+  const auto cache_each = [&](BlockList& blocks) {
     while (Block* block = blocks.pop()) {
-      if (unfit(*block) || !keep_one(block, most_bytes)) {
+      if (unfit(*block) || !cache_one(block, most_bytes)) {
         surplus->push(block);
       } else {
-        *collected += static_cast<std::int64_t>(block->capacity);
+        *reclaimed += static_cast<std::int64_t>(block->capacity);
       }
     }
   };
   freed.bytes = 0;
   while (!freed.chains.empty()) {
     BlockList chain = freed.chains.pop();
-    if (unfit(*chain.head) || !keep_whole(chain, most_bytes, surplus, collected)) keep_each(chain);
+    if (unfit(*chain.head) || !cache_whole(chain, most_bytes, surplus, reclaimed))
+      cache_each(chain);
   }
-  keep_each(freed.others);
+  cache_each(freed.others);
 }
 
 }  // namespace cupool::engine

@@ -31,8 +31,8 @@ void Tally::fold(stats::DeviceStats& stats) {
   const std::int64_t allocated = signed_bytes(malloc_capacity);
   const std::int64_t freed = signed_bytes(free_capacity);
   add(Gauge::rounding_bytes, allocated - freed - application());
-  add(Gauge::cached_bytes, collected - allocated);
-  add(Gauge::retired_bytes, freed - collected);
+  add(Gauge::cached_bytes, reclaimed - allocated);
+  add(Gauge::retired_bytes, freed - reclaimed);
   sizes.fold(stats.requested_sizes());
   if (owner != nullptr && mallocs != 0) owner->add_mallocs(mallocs, malloc_bytes);
   if (owner != nullptr && frees != 0) owner->add_frees(frees);

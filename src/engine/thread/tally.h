@@ -18,7 +18,7 @@ struct TallyFigures {
   std::uint64_t free_bytes = 0;
   std::uint64_t free_capacity = 0;
   std::int64_t application_high = 0;  ///< highest value of application()
-  std::int64_t collected = 0;         ///< bytes that became cached after they were retired
+  std::int64_t reclaimed = 0;         ///< bytes that became cached after they were retired
 };
 
 /// The counts of a thread that are not yet in the statistics.

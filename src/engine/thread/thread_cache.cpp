@@ -13,29 +13,29 @@ namespace cupool::engine {
 }
 
 // For a large block, or for a request that no block can serve.
-Block* ThreadCache::take_large_hot(std::uint64_t bytes) {
+Block* ThreadCache::pop_large_hot(std::uint64_t bytes) {
   constexpr std::uint64_t kLargestRequest = 1ull << 62;  // larger requests have no capacity
   if (bytes == 0 || bytes > kLargestRequest || !idle.has_large() ||
       tally.is_due_after(static_cast<std::int64_t>(bytes), limits.tally)) {
     return nullptr;
   }
-  Block* const block = idle.take_large(capacity_for(bytes));
+  Block* const block = idle.pop_large(capacity_for(bytes));
   if (block != nullptr) tally.count_malloc(bytes, block->capacity);
   return block;
 }
 
-void ThreadCache::join(Epochs& epochs) {
+void ThreadCache::flush(Epochs& epochs) {
   if (batch.empty()) return;
   idle.count_batch();
-  FreedBlocks joining = batch.take_to_join(limits.blocks);
+  FreedBlocks joining = batch.pop_to_flush(limits.blocks);
   const EpochNumber epoch = epochs.join(joining.bytes, joining.count());
   in_flight.add(epoch, joining);
 }
 
 void ThreadCache::abandon() {
-  batch.take();
-  in_flight.take_all();
-  idle.take_all();
+  batch.pop_all();
+  in_flight.pop_all();
+  idle.pop_all();
 }
 
 }  // namespace cupool::engine

@@ -55,7 +55,7 @@ class alignas(128) ThreadCache {
     std::size_t blocks = 512;      ///< blocks of the largest batch
     std::uint64_t batch = 0;       ///< byte threshold of a batch
     std::uint64_t few = 0;         ///< byte threshold of a batch with few blocks
-    std::uint64_t quiet = 0;       ///< cached bytes
+    std::uint64_t cached = 0;      ///< cached bytes
     std::int64_t tally = 1 << 20;  ///< bytes not yet in the statistics
   };
 
@@ -69,19 +69,19 @@ class alignas(128) ThreadCache {
 
   /// Whether nothing was freed since the last flush and nothing counted since the last fold.
   bool has_nothing_new() const {
-    return batch.empty() && tally.mallocs == 0 && tally.frees == 0 && tally.collected == 0;
+    return batch.empty() && tally.mallocs == 0 && tally.frees == 0 && tally.reclaimed == 0;
   }
 
   /// Pops and counts a block for a request of `bytes`. Null: no block, or the tally is due for a
   /// fold.
-  [[gnu::always_inline]] Block* take_hot(std::uint64_t bytes) {
+  [[gnu::always_inline]] Block* pop_hot(std::uint64_t bytes) {
     const std::size_t index = small_class_of_request(bytes);
-    if (index >= IdleLists::kLargeClass) return take_large_hot(bytes);
+    if (index >= IdleLists::kLargeClass) return pop_large_hot(bytes);
     if (!idle.has_small(index) ||
         tally.is_due_after(static_cast<std::int64_t>(bytes), limits.tally)) {
       return nullptr;
     }
-    Block* const block = idle.take_small(index);
+    Block* const block = idle.pop_small(index);
     tally.count_malloc(bytes, block->capacity);
     return block;
   }
@@ -107,12 +107,12 @@ class alignas(128) ThreadCache {
     return true;
   }
   /// Flushes the batch into the open epoch; its blocks are in flight from now on.
-  void join(Epochs& epochs);
-  /// Reclaims batches whose epochs are complete, and the batch being filled if `batch_is_quiet`.
+  void flush(Epochs& epochs);
+  /// Reclaims batches whose epochs are complete, and the batch being filled if `batch_is_complete`.
   /// Adds the blocks that the thread should not keep to `surplus`; these still count as retired.
   /// `unfit`: see IdleLists.
   template <typename Unfit>
-  void collect(EpochNumber quiet_up_to, bool batch_is_quiet, BlockList* surplus,
+  void reclaim(EpochNumber complete_up_to, bool batch_is_complete, BlockList* surplus,
                const Unfit& unfit);
   std::uint64_t waiting_bytes() const { return batch.bytes() + in_flight.bytes(); }
   /// Whether the batch and those in flight, with `bytes` more, reach the blocks or bytes of
@@ -135,7 +135,7 @@ class alignas(128) ThreadCache {
   static constexpr util::LockRank kRank = util::LockRank::thread_cache;
 
   void lock_otherwise();
-  Block* take_large_hot(std::uint64_t bytes);
+  Block* pop_large_hot(std::uint64_t bytes);
 
   // For the stock, under its lock:
   /// Gives the cache to the stock. The caller holds the cache's lock, which is the stock's from now
@@ -164,17 +164,17 @@ class alignas(128) ThreadCache {
 };
 
 template <typename Unfit>
-void ThreadCache::collect(EpochNumber quiet_up_to, bool batch_is_quiet, BlockList* surplus,
+void ThreadCache::reclaim(EpochNumber complete_up_to, bool batch_is_complete, BlockList* surplus,
                           const Unfit& unfit) {
-  const auto keep = [&](FreedBlocks& freed) {
-    idle.keep_freed(freed, limits.quiet, unfit, surplus, &tally.collected);
+  const auto cache = [&](FreedBlocks& freed) {
+    idle.cache_freed(freed, limits.cached, unfit, surplus, &tally.reclaimed);
   };
-  if (batch_is_quiet) {
-    FreedBlocks freed = batch.take();
-    keep(freed);
+  if (batch_is_complete) {
+    FreedBlocks freed = batch.pop_all();
+    cache(freed);
   }
-  while (in_flight.oldest() <= quiet_up_to) in_flight.take_oldest(keep);
-  idle.end_period(surplus, &tally.collected);
+  while (in_flight.oldest() <= complete_up_to) in_flight.pop_oldest(cache);
+  idle.end_period(surplus, &tally.reclaimed);
 }
 
 }  // namespace cupool::engine
