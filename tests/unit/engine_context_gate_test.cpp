@@ -148,7 +148,7 @@ TEST_F(ContextGateTest, ANewLifeRecordsAndReusesNoEventOfTheOldOne) {
   Ordering& ordering = context_->ordering();
   const EpochNumber newest = ordering.newest();
   ASSERT_NE(newest, kNoEpoch);
-  std::thread waiting([&] { ordering.wait(newest, nullptr, 200'000'000); });
+  std::thread waiting([&] { ordering.wait(newest, 200'000'000); });
   pause();
   refuses = true;
   pairs(1000, kBlockBytes);

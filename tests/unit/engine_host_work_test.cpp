@@ -68,9 +68,9 @@ class HostWorkTest : public testing::Test {
     driver_.cuEventSynchronize = host_work_wait;
   }
   bool waits(HostWork& work) {
-    bool waited = false;
-    EXPECT_EQ(work.wait(&waited), CUDA_SUCCESS);
-    return waited;
+    const WaitResult result = work.wait();
+    EXPECT_TRUE(result.complete());
+    return result.waited;
   }
   cuda::Driver driver_;
 };

@@ -61,7 +61,7 @@ class OrderingCaptureTest : public OrderingTest {
       return CUDA_SUCCESS;
     };
     EXPECT_EQ(ordering.captures().begin(reinterpret_cast<CUstream>(0x20), begin), CUDA_SUCCESS);
-    EXPECT_EQ(waits.get(), CUDA_SUCCESS);
+    EXPECT_TRUE(waits.get().complete());
   }
 };
 
@@ -84,7 +84,7 @@ TEST_F(OrderingCaptureTest, NoFenceIsRecordedDuringACapture) {  // I3
   EXPECT_TRUE(ordering.captures().has(stream));
   ordering.captures().end(
       stream, [] { return CUDA_SUCCESS; }, [] { return false; });
-  EXPECT_EQ(ordering.wait(ordering.newest()), CUDA_SUCCESS);
+  EXPECT_TRUE(ordering.wait(ordering.newest()).complete());
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "wait"}));
   EXPECT_EQ(reclaimed_count(ordering), 1u);
 }
@@ -94,17 +94,17 @@ TEST_F(OrderingCaptureTest, AWaitDuringACaptureUsesTheDriversFreeAsABarrier) {  
   CUstream stream = reinterpret_cast<CUstream>(0x20);
   ordering.captures().begin(stream, [] { return CUDA_SUCCESS; });
   Block block;
-  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_SUCCESS);
+  EXPECT_TRUE(ordering.wait(retire(ordering, block)).complete());
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"alloc", "free", "alloc"}));
   EXPECT_EQ(block.state.load(), BlockState::cached);
   // A full device does not take the barrier away: it is kept from before.
   gpu.alloc_result = CUDA_ERROR_OUT_OF_MEMORY;
   Block second;
-  EXPECT_EQ(ordering.wait(retire(ordering, second)), CUDA_SUCCESS);
+  EXPECT_TRUE(ordering.wait(retire(ordering, second)).complete());
   EXPECT_EQ(second.state.load(), BlockState::cached);
   // Without memory for the next one nothing is reclaimed, and that is no error.
   Block other;
-  EXPECT_EQ(ordering.wait(retire(ordering, other)), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(ordering.wait(retire(ordering, other)).outcome, WaitResult::Outcome::not_possible);
   EXPECT_EQ(other.state.load(), BlockState::freed);
 }
 
@@ -115,14 +115,14 @@ TEST_F(OrderingCaptureTest, OnAFullDeviceHostMemoryIsTheBarrierOfACapture) {  //
   EXPECT_TRUE(ordering.barriers().holds(0x9000));
   EXPECT_FALSE(ordering.barriers().holds(0));
   Block block;
-  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_SUCCESS);
+  EXPECT_TRUE(ordering.wait(retire(ordering, block)).complete());
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"alloc host", "free host", "alloc host"}));
   EXPECT_EQ(block.state.load(), BlockState::cached);
   // With room again, the next one is the device's.
   gpu.alloc_result = CUDA_SUCCESS;
   gpu.calls.clear();
   Block second;
-  EXPECT_EQ(ordering.wait(retire(ordering, second)), CUDA_SUCCESS);
+  EXPECT_TRUE(ordering.wait(retire(ordering, second)).complete());
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"free host", "alloc"}));
 }
 
@@ -132,10 +132,12 @@ TEST_F(OrderingCaptureTest, WithoutMemoryForABarrierNothingIsReclaimedUntilThere
   Ordering ordering(driver_, kContext, stats_);
   ordering.captures().begin(reinterpret_cast<CUstream>(0x20), [] { return CUDA_SUCCESS; });
   Block block;
-  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_ERROR_NOT_READY);
+  const WaitResult result = ordering.wait(retire(ordering, block));
+  EXPECT_EQ(result.outcome, WaitResult::Outcome::not_possible);
+  EXPECT_FALSE(result.worth_repeating()) << "at once: there is no memory to wait by";
   EXPECT_EQ(block.state.load(), BlockState::freed);
   gpu.alloc_host_result = CUDA_SUCCESS;
-  EXPECT_EQ(ordering.wait(ordering.newest()), CUDA_SUCCESS);
+  EXPECT_TRUE(ordering.wait(ordering.newest()).complete());
   EXPECT_EQ(block.state.load(), BlockState::cached);
 }
 
@@ -176,13 +178,25 @@ TEST_F(OrderingCaptureTest, ASynchronisationThatLastsDoesNotHoldACaptureUp) {
   ASSERT_NO_FATAL_FAILURE(begin_capture_during_a_wait(ordering, block));
 }
 
+TEST_F(OrderingCaptureTest, AWaitThatACaptureRefusesIsNoErrorAndMayBeRepeated) {  // contract 9
+  driver_.cuCtxRecordEvent = nullptr;
+  driver_.cuCtxSynchronize = [] { return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED; };
+  Ordering ordering(driver_, kContext, stats_);
+  Block block;
+  const WaitResult result = ordering.wait(retire(ordering, block));
+  EXPECT_EQ(result.outcome, WaitResult::Outcome::not_possible);
+  EXPECT_EQ(result.error, CUDA_SUCCESS);
+  EXPECT_TRUE(result.worth_repeating());
+  EXPECT_EQ(block.state.load(), BlockState::freed);
+}
+
 TEST_F(OrderingCaptureTest, ABarrierThatWasNotFreedIsKept) {
   Ordering ordering(driver_, kContext, stats_);
   ordering.captures().begin(reinterpret_cast<CUstream>(0x20), [] { return CUDA_SUCCESS; });
   ASSERT_TRUE(ordering.barriers().holds(0x7000));
   Block block;
   gpu.free_result = CUDA_ERROR_NOT_PERMITTED;
-  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_EQ(ordering.wait(retire(ordering, block)).error, CUDA_ERROR_NOT_PERMITTED);
   EXPECT_EQ(block.state.load(), BlockState::freed);
   EXPECT_TRUE(ordering.barriers().holds(0x7000));
   EXPECT_EQ(std::count(gpu.calls.begin(), gpu.calls.end(), "alloc"), 1) << "no second one";
@@ -194,7 +208,7 @@ TEST_F(OrderingCaptureTest, HostMemoryThatWasNotFreedIsKeptAsWell) {
   ordering.captures().begin(reinterpret_cast<CUstream>(0x20), [] { return CUDA_SUCCESS; });
   Block block;
   gpu.free_result = CUDA_ERROR_NOT_PERMITTED;
-  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_EQ(ordering.wait(retire(ordering, block)).error, CUDA_ERROR_NOT_PERMITTED);
   EXPECT_TRUE(ordering.barriers().holds(0x9000));
   EXPECT_EQ(std::count(gpu.calls.begin(), gpu.calls.end(), "alloc host"), 1) << "no second one";
 }
@@ -206,12 +220,12 @@ TEST_F(OrderingCaptureTest, TheDriverAnswersAFreeByOneOfSpareMemory) {  // contr
   retire(ordering, block);
   gpu.calls.clear();
   gpu.free_result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  EXPECT_EQ(ordering.barriers().free_spare(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_EQ(ordering.barriers().free_spare().error, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   EXPECT_EQ(gpu.calls, std::vector<std::string>{"free"}) << "once: a second answer is another";
   EXPECT_TRUE(ordering.barriers().holds(0x7000)) << "what was not freed is kept";
   EXPECT_EQ(block.state.load(), BlockState::freed);
   gpu.free_result = CUDA_SUCCESS;
-  EXPECT_EQ(ordering.barriers().free_spare(), CUDA_SUCCESS);
+  EXPECT_TRUE(ordering.barriers().free_spare().complete());
   EXPECT_EQ(block.state.load(), BlockState::cached) << "it waited for all that was freed before";
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"free", "free", "alloc"}));
 }
@@ -224,18 +238,18 @@ TEST_F(OrderingCaptureTest, OnAFullDeviceTheQuestionIsAFreeOfNothing) {  // cont
   retire(ordering, block);
   gpu.calls.clear();
   gpu.free_result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  EXPECT_EQ(ordering.barriers().free_spare(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_EQ(ordering.barriers().free_spare().error, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   EXPECT_EQ(gpu.calls, std::vector<std::string>{"free"}) << "and page-locked memory stays";
   gpu.free_result = CUDA_SUCCESS;
-  EXPECT_EQ(ordering.barriers().free_spare(), CUDA_SUCCESS);
+  EXPECT_TRUE(ordering.barriers().free_spare().complete());
   EXPECT_EQ(block.state.load(), BlockState::cached);
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"free", "free", "free host", "alloc host"}));
   // With no memory at all it is answered, and nothing is reclaimed.
   gpu.alloc_host_result = CUDA_ERROR_OUT_OF_MEMORY;
-  EXPECT_EQ(ordering.barriers().free_spare(), CUDA_SUCCESS);
+  EXPECT_TRUE(ordering.barriers().free_spare().complete());
   Block second;
   retire(ordering, second);
-  EXPECT_EQ(ordering.barriers().free_spare(), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(ordering.barriers().free_spare().outcome, WaitResult::Outcome::not_possible);
   EXPECT_EQ(second.state.load(), BlockState::freed);
 }
 

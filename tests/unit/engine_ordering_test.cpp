@@ -11,7 +11,7 @@ TEST_F(OrderingTest, ABlockIsReclaimedOnlyAfterItsFenceWasSeenComplete) {  // I1
   Block block;
   const EpochNumber epoch = retire(ordering, block);
   EXPECT_EQ(reclaimed_count(ordering), 0u);
-  EXPECT_EQ(ordering.wait(epoch), CUDA_SUCCESS);
+  EXPECT_TRUE(ordering.wait(epoch).complete());
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "wait"}));
   EXPECT_EQ(block.state.load(), BlockState::cached);
   EXPECT_EQ(reclaimed_count(ordering), 1u);
@@ -22,7 +22,7 @@ TEST_F(OrderingTest, PollingDoesNotCompleteAnUnfinishedEpoch) {  // I1
   Ordering ordering(driver_, kContext, stats_);
   Block block;
   gpu.wait_result = CUDA_ERROR_LAUNCH_FAILED;
-  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_EQ(ordering.wait(retire(ordering, block)).error, CUDA_ERROR_LAUNCH_FAILED);
   BlockList reclaimed;
   ordering.poll(false, &reclaimed);
   EXPECT_TRUE(reclaimed.empty());
@@ -36,7 +36,7 @@ TEST_F(OrderingTest, AFenceThatCannotBeWaitedForIsReplacedByABarrier) {  // cont
   Ordering ordering(driver_, kContext, stats_);
   Block block;
   gpu.wait_result = CUDA_ERROR_UNKNOWN;
-  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_SUCCESS);
+  EXPECT_TRUE(ordering.wait(retire(ordering, block)).complete());
   // The second block is the next barrier, kept for a capture.
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "wait", "alloc", "free", "alloc"}));
   EXPECT_EQ(reclaimed_count(ordering), 1u);
@@ -49,7 +49,7 @@ TEST_F(OrderingTest, AFenceCoversEveryOlderEpoch) {
   gpu.wait_result = CUDA_ERROR_LAUNCH_FAILED;  // the first epoch is closed and stays unfinished
   ordering.wait(retire(ordering, first));
   gpu.wait_result = CUDA_SUCCESS;
-  EXPECT_EQ(ordering.wait(retire(ordering, second)), CUDA_SUCCESS);
+  EXPECT_TRUE(ordering.wait(retire(ordering, second)).complete());
   EXPECT_EQ(reclaimed_count(ordering), 2u);
 }
 
@@ -72,7 +72,7 @@ TEST_F(OrderingTest, AnEpochClosedWithoutFenceIsCoveredByALaterOne) {
   const EpochNumber epoch = retire(ordering, block);
   ordering.begin_synchronize();  // closes the epoch; the synchronisation then fails
   EXPECT_EQ(reclaimed_count(ordering), 0u);
-  EXPECT_EQ(ordering.wait(epoch), CUDA_SUCCESS);
+  EXPECT_TRUE(ordering.wait(epoch).complete());
   EXPECT_EQ(reclaimed_count(ordering), 1u);
 }
 
@@ -80,7 +80,7 @@ TEST_F(OrderingTest, WithoutContextEventsTheContextIsSynchronised) {
   driver_.cuCtxRecordEvent = nullptr;
   Ordering ordering(driver_, kContext, stats_);
   Block block;
-  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_SUCCESS);
+  EXPECT_TRUE(ordering.wait(retire(ordering, block)).complete());
   EXPECT_EQ(gpu.calls, std::vector<std::string>{"synchronize"});
   EXPECT_EQ(reclaimed_count(ordering), 1u);
 }
@@ -89,7 +89,7 @@ TEST_F(OrderingTest, AnEventThatTheDriverRefusesIsReplacedByASynchronisation) {
   Ordering ordering(driver_, kContext, stats_);
   gpu.record_result = CUDA_ERROR_NOT_SUPPORTED;
   Block block;
-  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_SUCCESS);
+  EXPECT_TRUE(ordering.wait(retire(ordering, block)).complete());
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "synchronize"}));
   EXPECT_EQ(reclaimed_count(ordering), 1u);
 }
@@ -106,7 +106,7 @@ TEST_F(OrderingTest, AFenceRefusedInACallbackIsRecordedLater) {
   EXPECT_EQ(ordering.close_if_full({1, 1}), CUDA_SUCCESS);
   gpu.record_result = CUDA_SUCCESS;
   gpu.calls.clear();
-  EXPECT_EQ(ordering.wait(ordering.newest()), CUDA_SUCCESS);
+  EXPECT_TRUE(ordering.wait(ordering.newest()).complete());
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "wait"})) << "not synchronised";
   EXPECT_EQ(reclaimed_count(ordering), 1u);
 }
@@ -157,9 +157,9 @@ TEST_F(OrderingTest, TheOldestEpochIsWaitedForFirst) {
   ordering.close_if_full({1, 1});
   retire(ordering, second);
   ordering.close_if_full({1, 1});
-  bool waited = false;
-  EXPECT_EQ(ordering.wait_for_oldest(&waited), CUDA_SUCCESS);
-  EXPECT_TRUE(waited);
+  const WaitResult result = ordering.wait_for_oldest();
+  EXPECT_TRUE(result.complete());
+  EXPECT_TRUE(result.waited);
   EXPECT_EQ(first.state.load(), BlockState::cached);
   EXPECT_EQ(second.state.load(), BlockState::freed);
 }
@@ -168,7 +168,9 @@ TEST_F(OrderingTest, AWaitThatIsBoundedGivesUp) {
   Ordering ordering(driver_, kContext, stats_);
   Block block;
   retire(ordering, block);
-  EXPECT_EQ(ordering.wait(ordering.newest(), nullptr, 1'000'000), CUDA_ERROR_NOT_READY);
+  const WaitResult result = ordering.wait(ordering.newest(), 1'000'000);
+  EXPECT_EQ(result.outcome, WaitResult::Outcome::still_pending);
+  EXPECT_TRUE(result.worth_repeating());
   EXPECT_EQ(block.state.load(), BlockState::freed);
 }
 
@@ -199,16 +201,16 @@ TEST_F(OrderingTest, AStickyErrorIsReportedAndNothingIsReclaimed) {  // I7
   Ordering ordering(driver_, kContext, stats_);
   gpu.record_result = CUDA_ERROR_ILLEGAL_ADDRESS;
   Block block;
-  EXPECT_EQ(ordering.wait(retire(ordering, block)), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(ordering.wait(retire(ordering, block)).error, CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_EQ(reclaimed_count(ordering), 0u);
   EXPECT_EQ(block.state.load(), BlockState::freed);
 }
 
 TEST_F(OrderingTest, WorkIsWaitedForThoughNothingWasRetired) {  // IPC
   Ordering ordering(driver_, kContext, stats_);
-  EXPECT_EQ(ordering.wait(ordering.epochs().open()), CUDA_SUCCESS);
+  EXPECT_TRUE(ordering.wait(ordering.epochs().open()).complete());
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "wait"}));
-  EXPECT_EQ(ordering.wait(ordering.epochs().open()), CUDA_SUCCESS);
+  EXPECT_TRUE(ordering.wait(ordering.epochs().open()).complete());
   EXPECT_EQ(gpu.calls.size(), 4u) << "what was submitted since is covered as well";
 }
 
@@ -217,7 +219,7 @@ TEST_F(OrderingTest, AnAbandonedContextKeepsNothing) {
   Block block;
   retire(ordering, block);
   ordering.abandon();
-  EXPECT_EQ(ordering.wait(ordering.newest()), CUDA_SUCCESS);
+  EXPECT_TRUE(ordering.wait(ordering.newest()).complete());
   EXPECT_EQ(reclaimed_count(ordering), 0u);
   EXPECT_TRUE(gpu.calls.empty()) << "events of a destroyed context are not touched";
 }

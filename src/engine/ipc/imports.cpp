@@ -297,26 +297,26 @@ CUresult IpcImports::release(CUdeviceptr address) {
     found->second.in_release = true;
     contexts = found->second.contexts;
   }
-  CUresult result = CUDA_SUCCESS;
+  WaitResult wait;
   for (Context* context : contexts) {
     // A context with a sticky error runs no more work, and the driver's answer below reports the
     // error.
     const ContextVisit visit(*context);
-    if (result == CUDA_SUCCESS && visit && context->usable()) {
-      result = context->ordering().wait(context->ordering().epochs().open());
+    if (wait.complete() && visit && context->usable()) {
+      wait = context->ordering().wait(context->ordering().epochs().open());
     }
   }
   const std::lock_guard exchange(exchange_mutex_);
   {
     const std::lock_guard lock(table_mutex_);
-    Import& import = imports_.at(address);                   // in_release keeps the entry
-    if (result != CUDA_SUCCESS || import.references != 0) {  // or opened again
+    Import& import = imports_.at(address);             // in_release keeps the entry
+    if (!wait.complete() || import.references != 0) {  // or opened again
       import.in_release = false;
-      return result;
+      return wait.error;
     }
   }
   const cuda::RelaxedCaptureScope relaxed(driver_);
-  result = driver_.cuMemFree_v2(address);
+  const CUresult result = driver_.cuMemFree_v2(address);
   if (result != CUDA_SUCCESS) {
     const std::lock_guard lock(table_mutex_);
     imports_.at(address).in_release = false;

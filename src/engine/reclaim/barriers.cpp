@@ -70,59 +70,69 @@ Barriers::Loan Barriers::lend(OrderingLock& lock) {
   return loan;
 }
 
-// `untouched`: the driver has not freed the barrier.
-void Barriers::take_back(const Loan& loan, CUresult result, bool untouched) {
+void Barriers::take_back(const Loan& loan, Fate fate) {
   const OrderingGuard lock(mutex_);
-  if (untouched && loan.life == lives_ && !loan.barrier.none()) unlent_.push_back(loan.barrier);
+  const bool same_life = loan.life == lives_;
+  if (fate == Fate::kept && same_life && !loan.barrier.none()) unlent_.push_back(loan.barrier);
   ensure_spare();
-  if (result == CUDA_SUCCESS) epochs_.reclaim_up_to(loan.before);
+  if (fate == Fate::waited) epochs_.reclaim_up_to(loan.before);
 }
 
-CUresult Barriers::free_spare() {
+// After a free of the barrier by the driver, or of null.
+Barriers::Fate Barriers::fate_after(CUresult answer) {
+  if (answer == CUDA_SUCCESS) return Fate::waited;
+  const bool refused = answer == CUDA_ERROR_NOT_PERMITTED || cuda::is_capture_refusal(answer);
+  return refused ? Fate::kept : Fate::gone;
+}
+
+WaitResult Barriers::free_spare() {
   OrderingLock lock(mutex_);
   const Loan loan = lend(lock);
   // Without device memory, the driver is asked by a free of null, which it refuses in the same
   // cases.
   const CUdeviceptr spare = loan.barrier.device;
-  CUresult result = driver_.cuMemFree_v2(spare);
-  if (cuda::is_passing_refusal(result)) result = driver_.cuMemFree_v2(spare);
-  bool untouched = result == CUDA_ERROR_NOT_PERMITTED || cuda::is_capture_refusal(result);
-  if (result == CUDA_SUCCESS && spare == 0) {
-    const cuda::RelaxedCaptureScope relaxed(driver_);
-    result = loan.barrier.none() ? CUDA_ERROR_NOT_READY : release(loan.barrier);
-    untouched = result == CUDA_ERROR_NOT_PERMITTED;
+  CUresult answer = driver_.cuMemFree_v2(spare);
+  if (cuda::is_passing_refusal(answer)) answer = driver_.cuMemFree_v2(spare);
+  if (answer == CUDA_SUCCESS && loan.barrier.none()) {
+    take_back(loan, Fate::gone);
+    return WaitResult::not_possible();
   }
-  take_back(loan, result, untouched);
-  return result;
+  if (answer == CUDA_SUCCESS && spare == 0) {
+    const cuda::RelaxedCaptureScope relaxed(driver_);
+    answer = release(loan.barrier);
+  }
+  take_back(loan, fate_after(answer));
+  return WaitResult::answered(answer);
 }
 
 CUresult Barriers::free_spare_in_stream(CUresult (*free)(CUdeviceptr, CUstream), CUstream stream) {
   OrderingLock lock(mutex_);
   const Loan loan = lend(lock);
   const CUresult result = free(loan.barrier.device, stream);
-  const bool untouched = result != CUDA_SUCCESS || loan.barrier.device == 0;
-  take_back(loan, CUDA_ERROR_NOT_READY, untouched);  // a stream-ordered free waits for nothing
+  const bool kept = result != CUDA_SUCCESS || loan.barrier.device == 0;
+  take_back(loan, kept ? Fate::kept : Fate::gone);
   return result;
 }
 
 // The driver's own free of device memory or of page-locked host memory. In relaxed mode it waits
 // for all work of the context, destroyed streams included, and harms no capture (measured:
 // docs/measurements).
-CUresult Barriers::wait(OrderingLock& lock, bool* waited) {
+WaitResult Barriers::wait(OrderingLock& lock) {
   const Loan loan = lend(lock);
-  CUresult result = CUDA_ERROR_NOT_READY;  // no barrier to wait by: a later call tries again
-  if (!loan.barrier.none()) {
-    if (waited != nullptr) *waited = true;
+  if (loan.barrier.none()) {
+    take_back(loan, Fate::gone);
+    return WaitResult::not_possible();
+  }
+  CUresult answer = CUDA_ERROR_INVALID_CONTEXT;
+  {
     const cuda::RelaxedCaptureScope relaxed(driver_);
     const cuda::ContextScope scope(driver_, context_);
-    result = scope.ok() ? release(loan.barrier) : CUDA_ERROR_INVALID_CONTEXT;
+    if (scope.ok()) answer = release(loan.barrier);
     // Without this wait the program's free would return too early: one more attempt.
-    if (scope.ok() && cuda::is_passing_refusal(result)) result = release(loan.barrier);
+    if (scope.ok() && cuda::is_passing_refusal(answer)) answer = release(loan.barrier);
   }
-  const bool untouched = result == CUDA_ERROR_INVALID_CONTEXT ||
-                         result == CUDA_ERROR_NOT_PERMITTED || cuda::is_capture_refusal(result);
-  take_back(loan, result, untouched);
-  return cuda::is_capture_refusal(result) ? CUDA_ERROR_NOT_READY : result;
+  take_back(loan, answer == CUDA_ERROR_INVALID_CONTEXT ? Fate::kept : fate_after(answer));
+  return WaitResult::answered_for_context(answer);
 }
 
 }  // namespace cupool::engine

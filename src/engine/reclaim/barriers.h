@@ -10,6 +10,7 @@
 #include "cuda/driver.h"
 #include "engine/reclaim/closed_epochs.h"
 #include "engine/reclaim/ordering_mutex.h"
+#include "engine/reclaim/wait_result.h"
 
 namespace cupool::engine {
 
@@ -24,9 +25,9 @@ class Barriers {
   /// Frees spare memory of this context by the driver, once and in the thread's own capture mode,
   /// so that the driver answers as for the program's free. A capture that refuses it is
   /// invalidated, as by the program's own free (contract 9). On success the GPU has completed all
-  /// work of the context submitted before, and all blocks retired before can be reclaimed.
-  /// CUDA_ERROR_NOT_READY: not refused, but there was no memory to wait by.
-  CUresult free_spare();
+  /// work of the context submitted before, and all blocks retired before can be reclaimed. Not
+  /// possible: not refused, but there was no memory to wait by.
+  WaitResult free_spare();
   /// As free_spare(), by a stream-ordered free, which waits for nothing.
   CUresult free_spare_in_stream(CUresult (*free)(CUdeviceptr, CUstream), CUstream stream);
 
@@ -36,9 +37,7 @@ class Barriers {
   // Under the lock:
 
   /// Waits for all work of the context by a barrier. Releases the lock and does not take it again.
-  /// CUDA_ERROR_NOT_READY: no wait is possible now. Sets `*waited` (may be null) if the driver was
-  /// asked.
-  CUresult wait(OrderingLock& lock, bool* waited);
+  WaitResult wait(OrderingLock& lock);
 
   /// Ensures that a barrier is kept. It is allocated before a capture begins, so it remains
   /// available when the device or the host is full later.
@@ -62,8 +61,16 @@ class Barriers {
     std::uint64_t life = 0;
   };
 
+  /// What became of a loan's barrier.
+  enum class Fate {
+    kept,    ///< the driver has not freed it
+    gone,    ///< freed without a wait, or lost to an error
+    waited,  ///< freed, and its free has waited for the context's work
+  };
+
   Loan lend(OrderingLock& lock);
-  void take_back(const Loan& loan, CUresult result, bool untouched);
+  void take_back(const Loan& loan, Fate fate);
+  static Fate fate_after(CUresult answer);
   Barrier make() const;
   CUresult release(const Barrier& barrier) const;
 

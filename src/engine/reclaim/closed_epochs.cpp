@@ -210,46 +210,47 @@ CUresult ClosedEpochs::query(Epoch& epoch) {
   return state;
 }
 
-std::optional<CUresult> ClosedEpochs::wait_for_fence(EpochNumber epoch, OrderingLock& lock,
-                                                     bool* waited, std::uint64_t limit_ns) {
+WaitResult ClosedEpochs::wait_for_fence(EpochNumber epoch, OrderingLock& lock,
+                                        std::uint64_t limit_ns) {
   Epoch* fenced = first_fenced_from(epoch);
   if (fenced == nullptr) {
     const CUresult result = record(kEvenNothing);
-    if (result != CUDA_SUCCESS) return result;
+    if (result != CUDA_SUCCESS) return WaitResult::answered(result);
     fenced = first_fenced_from(epoch);
   }
-  if (fenced == nullptr) return std::nullopt;
-  const CUresult result = wait_for(fenced, lock, waited, limit_ns);
-  if (limit_ns == 0 && cuda::is_refusal(result)) return std::nullopt;
+  if (fenced == nullptr) return WaitResult::not_possible();
+  const WaitResult result = wait_for(fenced, lock, limit_ns);
+  if (limit_ns == 0 && cuda::is_refusal(result.error)) {
+    return {WaitResult::Outcome::not_possible, result.waited};
+  }
   return result;
 }
 
-CUresult ClosedEpochs::wait_for(Epoch* fenced, OrderingLock& lock, bool* waited,
-                                std::uint64_t limit_ns) {
+WaitResult ClosedEpochs::wait_for(Epoch* fenced, OrderingLock& lock, std::uint64_t limit_ns) {
   const EpochNumber number = fenced->number;
   const CUevent fence = fenced->fence;
   ++fenced->waiters;
   const bool keeps_lock = CUPOOL_MUTATED("waits-with-lock");
   if (!keeps_lock) lock.unlock();
-  CUresult result = CUDA_SUCCESS;
+  WaitResult result;
   {
     const cuda::RelaxedCaptureScope relaxed(driver_);
     stats_.add(Counter::fence_queries_total, 1);
-    result = driver_.cuEventQuery(fence);
-    if (result == CUDA_ERROR_NOT_READY) {
-      if (waited != nullptr) *waited = true;
-      result = limit_ns == 0 ? wait_for_event(fence) : wait_at_most(fence, limit_ns);
-    }
+    CUresult answer = driver_.cuEventQuery(fence);
+    const bool waits = answer == CUDA_ERROR_NOT_READY;
+    if (waits) answer = limit_ns == 0 ? wait_for_event(fence) : wait_at_most(fence, limit_ns);
+    result = WaitResult::answered(answer);
+    result.waited = waits;
   }
   if (!keeps_lock) lock.lock();
   // The deque may have changed: find the epoch again. Its waiter count kept it in the queue.
   for (Epoch& closed : closed_) {
     if (closed.number != number) continue;
     --closed.waiters;
-    if (result == CUDA_SUCCESS) closed.seen_complete = true;
+    if (result.complete()) closed.seen_complete = true;
     break;
   }
-  if (result == CUDA_SUCCESS) reclaim_up_to(number);
+  if (result.complete()) reclaim_up_to(number);
   return result;
 }
 
@@ -259,22 +260,22 @@ CUresult ClosedEpochs::wait_for(Epoch* fenced, OrderingLock& lock, bool* waited,
 CUresult ClosedEpochs::wait_for_event(CUevent fence) const {
   constexpr std::uint64_t kAskNs = 200'000;
   const std::uint64_t start = util::now_ns();
-  CUresult result = CUDA_ERROR_NOT_READY;
-  while (result == CUDA_ERROR_NOT_READY && util::now_ns() < start + kAskNs) {
-    result = driver_.cuEventQuery(fence);
+  CUresult answer = CUDA_ERROR_NOT_READY;  // to the caller's query
+  while (answer == CUDA_ERROR_NOT_READY && util::now_ns() < start + kAskNs) {
+    answer = driver_.cuEventQuery(fence);
   }
-  return result == CUDA_ERROR_NOT_READY ? driver_.cuEventSynchronize(fence) : result;
+  return answer == CUDA_ERROR_NOT_READY ? driver_.cuEventSynchronize(fence) : answer;
 }
 
 CUresult ClosedEpochs::wait_at_most(CUevent fence, std::uint64_t limit_ns) const {
   const util::Uncancelled throughout;
   const std::uint64_t deadline = util::now_ns() + limit_ns;
-  CUresult result = CUDA_ERROR_NOT_READY;
-  while (result == CUDA_ERROR_NOT_READY && util::now_ns() < deadline) {
+  CUresult answer = CUDA_ERROR_NOT_READY;  // to the caller's query
+  while (answer == CUDA_ERROR_NOT_READY && util::now_ns() < deadline) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
-    result = driver_.cuEventQuery(fence);
+    answer = driver_.cuEventQuery(fence);
   }
-  return result;
+  return answer;
 }
 
 }  // namespace cupool::engine

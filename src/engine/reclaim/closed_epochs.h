@@ -5,13 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <optional>
 #include <vector>
 
 #include "cuda/driver.h"
 #include "engine/block/block.h"
 #include "engine/reclaim/epochs.h"
 #include "engine/reclaim/ordering_mutex.h"
+#include "engine/reclaim/wait_result.h"
 #include "stats/device_stats.h"
 
 namespace cupool::engine {
@@ -61,10 +61,8 @@ class ClosedEpochs {
   EpochNumber newest_with_frees() const;
 
   /// Waits for the first fence that covers `epoch`, and records it if needed. Releases the lock
-  /// meanwhile. `std::nullopt`: no fence can be recorded for it. `waited`, `limit_ns`: see
-  /// Ordering::wait().
-  std::optional<CUresult> wait_for_fence(EpochNumber epoch, OrderingLock& lock, bool* waited,
-                                         std::uint64_t limit_ns);
+  /// meanwhile. Not possible: no fence can be recorded for it. `limit_ns`: see Ordering::wait().
+  WaitResult wait_for_fence(EpochNumber epoch, OrderingLock& lock, std::uint64_t limit_ns);
 
   /// The context is gone: empties the epochs, and leaves their events to the driver.
   void abandon();
@@ -85,7 +83,7 @@ class ClosedEpochs {
   Epoch* first_fenced_from(EpochNumber epoch);
   void make_cached(BlockList& blocks);
   CUresult query(Epoch& epoch);
-  CUresult wait_for(Epoch* fenced, OrderingLock& lock, bool* waited, std::uint64_t limit_ns);
+  WaitResult wait_for(Epoch* fenced, OrderingLock& lock, std::uint64_t limit_ns);
   CUresult wait_for_event(CUevent fence) const;
   CUresult wait_at_most(CUevent fence, std::uint64_t limit_ns) const;
 

@@ -125,8 +125,8 @@ void HostWork::end_stream_wait(CUstream stream, const Mark& before) {
   if (entry->users == 0) settle_locked(entry);
 }
 
-CUresult HostWork::wait(bool* waited) {
-  *waited = false;
+WaitResult HostWork::wait() {
+  WaitResult result;
   std::unique_lock lock(mutex_);
   const cuda::RelaxedCaptureScope relaxed(driver_);
   const std::uint64_t newest = next_sequence_;
@@ -136,19 +136,19 @@ CUresult HostWork::wait(bool* waited) {
     const CUevent event = entry->event;
     const std::uint64_t asked = next_sequence_;
     ++entry->users;
-    CUresult result = driver_.cuEventQuery(event);
-    if (result == CUDA_ERROR_NOT_READY) {
-      *waited = true;
+    CUresult answer = driver_.cuEventQuery(event);
+    if (answer == CUDA_ERROR_NOT_READY) {
+      result.waited = true;
       lock.unlock();
-      result = driver_.cuEventSynchronize(event);
+      answer = driver_.cuEventSynchronize(event);
       lock.lock();
     }
-    if (result == CUDA_SUCCESS) done_locked(*entry, asked);
+    if (answer == CUDA_SUCCESS) done_locked(*entry, asked);
     next = std::next(entry);
     let_go_locked(entry);
-    if (result != CUDA_SUCCESS) return result;
+    if (answer != CUDA_SUCCESS) return {WaitResult::Outcome::failed, result.waited, answer};
   }
-  return CUDA_SUCCESS;
+  return result;
 }
 
 void HostWork::abandon() {

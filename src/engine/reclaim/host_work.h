@@ -17,6 +17,7 @@
 #include <unordered_map>
 
 #include "cuda/driver.h"
+#include "engine/reclaim/wait_result.h"
 #include "util/lock_order.h"
 
 namespace cupool::engine {
@@ -60,9 +61,8 @@ class HostWork {
   /// After a successful wait for one stream, named as in submitted().
   void end_stream_wait(CUstream stream, const Mark& before);
 
-  /// Waits for all copies and callbacks submitted so far. Sets `*waited` to whether the GPU was
-  /// still busy with them. Returns the driver's error if it fails.
-  CUresult wait(bool* waited);
+  /// Waits for all copies and callbacks submitted so far.
+  WaitResult wait();
 
   /// The context is gone, with its events.
   void abandon();

@@ -28,16 +28,16 @@ CUresult Ordering::close_if_full(const Batch& batch, IfBusy if_busy) {
   return closed_.close_if_full(batch);
 }
 
-CUresult Ordering::wait(EpochNumber epoch, bool* waited, std::uint64_t limit_ns) {
+WaitResult Ordering::wait(EpochNumber epoch, std::uint64_t limit_ns) {
   OrderingLock lock(mutex_);
-  if (epoch <= epochs_.complete_up_to()) return CUDA_SUCCESS;
-  const auto fenced = closed_.wait_for_fence(epoch, lock, waited, limit_ns);
-  if (fenced.has_value()) return *fenced;
+  if (epoch <= epochs_.complete_up_to()) return {};
+  const WaitResult fenced = closed_.wait_for_fence(epoch, lock, limit_ns);
+  if (fenced.outcome != WaitResult::Outcome::not_possible) return fenced;
   // A capture, which a synchronisation of the context would invalidate, or an error that may pass.
   const bool by_free = closed_.can_record() || Serving::any_capture() || captures_.is_beginning();
-  if (by_free) return barriers_.wait(lock, waited);
-  if (waited != nullptr) *waited = true;
-  return synchronize(lock);
+  WaitResult result = by_free ? barriers_.wait(lock) : synchronize(lock);
+  result.waited = result.waited || fenced.waited;
+  return result;
 }
 
 EpochNumber Ordering::newest() const {
@@ -53,13 +53,13 @@ bool Ordering::can_fence() const {
   return closed_.can_record() && !Serving::any_capture() && !Serving::stepped_aside();
 }
 
-CUresult Ordering::wait_for_oldest(bool* waited) {
+WaitResult Ordering::wait_for_oldest() {
   EpochNumber oldest = kNoEpoch;
   {
     const OrderingGuard lock(mutex_);
     oldest = closed_.oldest();
   }
-  return wait(oldest, waited);
+  return wait(oldest);
 }
 
 // False, without the lock: epoch `enough` is complete.
@@ -78,7 +78,7 @@ bool Ordering::lock_unless_complete(EpochNumber enough, OrderingLock& lock) cons
   return true;
 }
 
-CUresult Ordering::poll(bool close_open, BlockList* reclaimed, std::optional<EpochNumber> enough) {
+CUresult Ordering::poll(Poll which, BlockList* reclaimed, std::optional<EpochNumber> enough) {
   OrderingLock lock(mutex_, std::defer_lock);
   if (!enough.has_value()) {
     lock.lock();
@@ -86,7 +86,7 @@ CUresult Ordering::poll(bool close_open, BlockList* reclaimed, std::optional<Epo
     return CUDA_SUCCESS;
   }
   CUresult result = CUDA_SUCCESS;
-  if (close_open) result = closed_.record(ClosedEpochs::kAnything);
+  if (which == Poll::all) result = closed_.record(ClosedEpochs::kAnything);
   const CUresult looked = closed_.look_at_fences();
   BlockList taken = closed_.pop_reclaimed();
   reclaimed->splice(taken);
@@ -117,7 +117,7 @@ void Ordering::abandon() {
   captures_.abandon();
 }
 
-CUresult Ordering::synchronize(OrderingLock& lock) {
+WaitResult Ordering::synchronize(OrderingLock& lock) {
   const EpochNumber before = closed_.close_unfenced();
   captures_.synchronisation_begins();
   lock.unlock();
@@ -134,7 +134,7 @@ CUresult Ordering::synchronize(OrderingLock& lock) {
   lock.lock();
   captures_.synchronisation_ends();
   if (result == CUDA_SUCCESS) closed_.reclaim_up_to(before);
-  return cuda::is_capture_refusal(result) ? CUDA_ERROR_NOT_READY : result;
+  return WaitResult::answered_for_context(result);
 }
 
 }  // namespace cupool::engine

@@ -23,6 +23,7 @@
 #include "engine/reclaim/closed_epochs.h"
 #include "engine/reclaim/epochs.h"
 #include "engine/reclaim/ordering_mutex.h"
+#include "engine/reclaim/wait_result.h"
 #include "stats/device_stats.h"
 
 namespace cupool::engine {
@@ -59,11 +60,9 @@ class Ordering {
   CUresult close_if_full(const Batch& batch, IfBusy if_busy = IfBusy::wait);
 
   /// Waits until the GPU has completed all work that may use blocks retired up to `epoch`, and
-  /// closes that epoch if it is open. On a driver error, which is returned, the blocks stay
-  /// retired. CUDA_ERROR_NOT_READY is not an error: no wait is possible now. Sets `*waited` (may be
-  /// null) if the GPU was not done already. `limit_ns`: time limit; 0: none. To wait for all work
-  /// submitted so far, pass epochs().open().
-  CUresult wait(EpochNumber epoch, bool* waited = nullptr, std::uint64_t limit_ns = 0);
+  /// closes that epoch if it is open. Unless the result is complete, the blocks stay retired.
+  /// `limit_ns`: time limit; 0: none. To wait for all work submitted so far, pass epochs().open().
+  WaitResult wait(EpochNumber epoch, std::uint64_t limit_ns = 0);
 
   /// The epoch whose completion covers all blocks retired so far; kNoEpoch: none is pending.
   EpochNumber newest() const;
@@ -72,7 +71,7 @@ class Ordering {
   bool can_fence() const;
 
   /// As wait(), for the oldest epoch.
-  CUresult wait_for_oldest(bool* waited);
+  WaitResult wait_for_oldest();
 
   /// Moves the blocks of all complete epochs to `reclaimed`. Never waits for the GPU. Returns the
   /// driver's error if it fails. `close_open`: closes the open epoch first, so that the GPU can
@@ -95,7 +94,7 @@ class Ordering {
 
  private:
   bool lock_unless_complete(EpochNumber enough, OrderingLock& lock) const;
-  CUresult synchronize(OrderingLock& lock);
+  WaitResult synchronize(OrderingLock& lock);
 
   const cuda::Driver& driver_;
   const CUcontext context_;

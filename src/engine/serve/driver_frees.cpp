@@ -37,14 +37,14 @@ std::optional<CUresult> DriverFrees::free_as_driver(CUdeviceptr address) {
   if (block == nullptr) return std::nullopt;
   const std::uint64_t start = util::now_ns();
   Context& context = *block->context;
-  CUresult asked = CUDA_SUCCESS;
+  WaitResult wait;
   const HostWork::Mark before = context.host_work().begin_wait();
   if (context.usable()) {
-    asked = context.ordering().barriers().free_spare();
-    if (asked == CUDA_SUCCESS) context.host_work().end_context_wait(before);
+    wait = context.ordering().barriers().free_spare();
+    if (wait.complete()) context.host_work().end_context_wait(before);
     // Other errors concern the spare memory, not the program.
-    if (cuda::is_capture_refusal(asked) || asked == CUDA_ERROR_NOT_PERMITTED) {
-      return refused_by_driver(context, asked);
+    if (cuda::is_capture_refusal(wait.error) || wait.error == CUDA_ERROR_NOT_PERMITTED) {
+      return refused_by_driver(context, wait.error);
     }
   }
   const PointerMap::Claim claim = claim_block(blocks_, address, &block);
@@ -53,7 +53,7 @@ std::optional<CUresult> DriverFrees::free_as_driver(CUdeviceptr address) {
   stats.add(Counter::free_calls_total);
   stats.add(Counter::free_bytes_total, block->requested);
   stats::this_thread().add_frees(1);
-  if (asked == CUDA_SUCCESS) {
+  if (wait.complete()) {
     count_live(stats, *block, -1);
     stats.gauge_add(Gauge::retired_bytes, signed_bytes(block->capacity));
     const ContextVisit visit(context);
@@ -65,7 +65,7 @@ std::optional<CUresult> DriverFrees::free_as_driver(CUdeviceptr address) {
     retire(*block);
   }
   stats.call_times().free.record(util::now_ns() - start);
-  return FreeWait::answer_of_free(context, asked);
+  return FreeWait::answer_of_free(context, wait.error);
 }
 
 std::optional<CUresult> DriverFrees::refuse_in_stream(CUdeviceptr address,

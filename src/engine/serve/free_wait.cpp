@@ -17,22 +17,20 @@ namespace cupool::engine {
 using stats::Counter;
 using stats::DeviceStats;
 
-CUresult FreeWait::wait_for_host_work(Context& context) {
-  if (CUPOOL_MUTATED("no-host-wait")) return CUDA_SUCCESS;
+WaitResult FreeWait::wait_for_host_work(Context& context) {
+  if (CUPOOL_MUTATED("no-host-wait")) return {};
   const std::uint64_t start = util::now_ns();
-  bool waited = false;
-  const CUresult result = context.host_work().wait(&waited);
-  if (waited) count_wait(context.stats(), Counter::free_waits_host_copy_total, start);
+  const WaitResult result = context.host_work().wait();
+  if (result.waited) count_wait(context.stats(), Counter::free_waits_host_copy_total, start);
   return result;
 }
 
-CUresult FreeWait::wait_for_context(Context& context, const HostWork::Mark& before,
-                                    EpochNumber epoch, Counter reason) {
+WaitResult FreeWait::wait_for_context(Context& context, const HostWork::Mark& before,
+                                      EpochNumber epoch, Counter reason) {
   const std::uint64_t start = util::now_ns();
-  bool waited = false;
-  const CUresult result = context.ordering().wait(epoch, &waited);
-  if (waited) count_wait(context.stats(), reason, start);
-  if (result == CUDA_SUCCESS) context.host_work().end_context_wait(before);
+  const WaitResult result = context.ordering().wait(epoch);
+  if (result.waited) count_wait(context.stats(), reason, start);
+  if (result.complete()) context.host_work().end_context_wait(before);
   idle_.cache_reclaimed(context);
   return result;
 }
@@ -50,16 +48,17 @@ CUresult FreeWait::bound_pending(Context& context, std::uint64_t bytes_freed) {
   Ordering& ordering = context.ordering();
   if (ordering.pending_bytes() <= limit) return CUDA_SUCCESS;
   const std::uint64_t start = util::now_ns();
-  CUresult result = CUDA_SUCCESS;
+  WaitResult result;
   bool waited = false;
   for (std::uint64_t before = 0; ordering.pending_bytes() > limit;) {
     before = ordering.pending_bytes();
-    result = ordering.wait_for_oldest(&waited);
-    if (result != CUDA_SUCCESS || ordering.pending_bytes() >= before) break;
+    result = ordering.wait_for_oldest();
+    waited = waited || result.waited;
+    if (!result.complete() || ordering.pending_bytes() >= before) break;
   }
   if (waited) count_wait(context.stats(), Counter::free_waits_pending_limit_total, start);
   idle_.cache_reclaimed(context);
-  return result;
+  return result.error;
 }
 
 void FreeWait::count_wait(DeviceStats& stats, Counter reason, std::uint64_t start_ns) {
@@ -73,15 +72,15 @@ void FreeWait::count_wait(DeviceStats& stats, Counter reason, std::uint64_t star
   }
 }
 
-CUresult FreeWait::answer_of_free(Context& context, CUresult result) {
-  if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) return CUDA_SUCCESS;
-  note_failure(context, result);
-  if (cuda::is_sticky(result) || result == CUDA_ERROR_DEINITIALIZED) return result;
+CUresult FreeWait::answer_of_free(Context& context, CUresult error) {
+  if (error == CUDA_SUCCESS) return CUDA_SUCCESS;
+  note_failure(context, error);
+  if (cuda::is_sticky(error) || error == CUDA_ERROR_DEINITIALIZED) return error;
   // cupool's failure, not the program's: the block stays retired and is not reused.
   CUPOOL_WARN_ONCE(
       "a free could not wait for the GPU (error %d); its block is set aside, and not reused. "
       "CUPOOL_ENABLE=0 turns cupool off",
-      static_cast<int>(result));
+      static_cast<int>(error));
   return CUDA_SUCCESS;
 }
 

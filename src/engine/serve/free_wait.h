@@ -13,23 +13,24 @@ class FreeWait {
   explicit FreeWait(IdleMemory& idle) : idle_(idle) {}
 
   /// Waits for host-memory work that has events of its own.
-  CUresult wait_for_host_work(Context& context);
+  WaitResult wait_for_host_work(Context& context);
 
   /// Waits for all work of the context that `epoch` covers. `before`: the mark of host work taken
   /// before the block joined `epoch`.
-  CUresult wait_for_context(Context& context, const HostWork::Mark& before, EpochNumber epoch,
-                            stats::Counter reason);
+  WaitResult wait_for_context(Context& context, const HostWork::Mark& before, EpochNumber epoch,
+                              stats::Counter reason);
 
   /// Limit of pending bytes for a free of `bytes_freed`. If they exceed a batch of small blocks,
   /// they are added to the limit: a wait for them would let the GPU run dry and save no memory,
   /// since they were live until now.
   static std::uint64_t pending_limit(Context& context, std::uint64_t bytes_freed);
 
-  /// Waits for the oldest epochs, which complete first, while pending bytes exceed their limit.
+  /// Waits for the oldest epochs, which complete first, while pending bytes exceed their limit and
+  /// a wait is possible. Returns the driver's error if it fails.
   CUresult bound_pending(Context& context, std::uint64_t bytes_freed);
 
-  /// The program's result for a free whose waits returned `result`.
-  static CUresult answer_of_free(Context& context, CUresult result);
+  /// The program's result for a free after the driver's `error`, or after none.
+  static CUresult answer_of_free(Context& context, CUresult error);
 
  private:
   static void count_wait(stats::DeviceStats& stats, stats::Counter reason, std::uint64_t start_ns);

@@ -109,7 +109,7 @@ bool Frees::try_free_live(CUdeviceptr address) {
   if (what == FreePolicy::Wait::For::context) return free_singly(block, start);
   ThreadCache* cache = thread_cache(context);
   // finish_free() meets a failure again, after the block is retired, and answers it.
-  if (cache == nullptr || wait_.wait_for_host_work(context) != CUDA_SUCCESS) {
+  if (cache == nullptr || !wait_.wait_for_host_work(context).complete()) {
     return free_singly(block, start);
   }
   if (add_to_batch(context, *cache, block)) return end_batch(context, *cache, start);
@@ -153,10 +153,10 @@ CUresult Frees::end_batch(Context& context, ThreadCache& cache) {
     full.blocks = std::min(full.blocks, cache.batch.target(cache.limits.blocks));
     cache.flush(ordering.epochs());
   }
-  CUresult result = ordering.close_if_full(full, Ordering::IfBusy::skip);
-  if (result == CUDA_SUCCESS) result = wait_.bound_pending(context, bytes_freed);
+  CUresult error = ordering.close_if_full(full, Ordering::IfBusy::skip);
+  if (error == CUDA_SUCCESS) error = wait_.bound_pending(context, bytes_freed);
   idle_.reclaim(context, cache);
-  return wait_.answer_of_free(context, result);
+  return wait_.answer_of_free(context, error);
 }
 
 // The driver's answer to a stream that it does not have: a destroyed one, or a default stream
@@ -222,22 +222,21 @@ CUresult Frees::finish_free(Context& context, const HostWork::Mark& before, Epoc
   using For = FreePolicy::Wait::For;
   if (CUPOOL_MUTATED("obvious-mapping")) idle_.cache_reclaimed(context);
   const FreePolicy::Wait wait = policy_.wait_of(context);
-  CUresult result = CUDA_SUCCESS;
+  WaitResult result;
   if (wait.what == For::host_work) result = wait_.wait_for_host_work(context);
   // The program may rely on the wait. A wait for the whole context covers host-memory work too.
-  if (wait.what == For::context || cuda::is_refusal(result)) {
+  if (wait.what == For::context || cuda::is_refusal(result.error)) {
     result = wait_.wait_for_context(context, before, epoch, wait.reason);
   }
+  CUresult error = result.error;
   // By the same reading of the mode: it may become `sync` meanwhile.
-  if (wait.reason != Counter::free_waits_sync_total) {
-    if (result == CUDA_SUCCESS) {
-      // One block closes the epoch: such frees are rare, or have waited already.
-      const std::uint64_t bytes = context.device().limits().max_pending / kBatchShare;
-      result = context.ordering().close_if_full({1, bytes});
-    }
-    if (result == CUDA_SUCCESS) result = wait_.bound_pending(context, bytes_freed);
+  if (wait.reason != Counter::free_waits_sync_total && result.complete()) {
+    // One block closes the epoch: such frees are rare, or have waited already.
+    const std::uint64_t bytes = context.device().limits().max_pending / kBatchShare;
+    error = context.ordering().close_if_full({1, bytes});
+    if (error == CUDA_SUCCESS) error = wait_.bound_pending(context, bytes_freed);
   }
-  return wait_.answer_of_free(context, result);
+  return wait_.answer_of_free(context, error);
 }
 
 }  // namespace cupool::engine

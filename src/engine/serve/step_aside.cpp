@@ -39,14 +39,14 @@ void StepAside::give_back(Context& context) {
   context.threads().drain(Drain::all);
   Ordering& ordering = context.ordering();
   const bool waits = policy_.mode() != config::FreeMode::ordered && !Serving::stepped_aside();
-  CUresult result = CUDA_SUCCESS;
-  if (waits) result = ordering.wait(ordering.newest(), nullptr, kLongestWaitToStepAsideNs);
-  if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) {
+  CUresult error = CUDA_SUCCESS;
+  if (waits) error = ordering.wait(ordering.newest(), kLongestWaitToStepAsideNs).error;
+  if (error == CUDA_SUCCESS) {
     BlockList reclaimed;
-    result = ordering.poll(true, &reclaimed);
+    error = ordering.poll(true, &reclaimed);
     if (!reclaimed.empty()) idle_.cache_or_release(context, reclaimed);
   }
-  if (result != CUDA_SUCCESS) note_failure(context, result);
+  if (error != CUDA_SUCCESS) note_failure(context, error);
   if (context.usable() && !cuda::shut_down()) out_of_memory_.give_back_cached(context);
 }
 
