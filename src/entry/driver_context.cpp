@@ -15,6 +15,7 @@ using cupool::engine::Attachments;
 using cupool::engine::Context;
 using cupool::engine::ContextRegistry;
 using cupool::engine::PrimaryContexts;
+using cupool::engine::Synchronization;
 using cupool::entry::per_thread;
 using cupool::observe::Observer;
 using cupool::process::engine;
@@ -113,7 +114,8 @@ CUresult cupool_hook_cuCtxSynchronize() {
   CUPOOL_REAL_OR_RETURN(cuCtxSynchronize);
   Allocator* allocator = engine();
   if (allocator == nullptr) return real.cuCtxSynchronize();
-  return allocator->synchronization().of_context(allocator->registry().current_for_certain(), true,
+  return allocator->synchronization().of_context(allocator->registry().current_for_certain(),
+                                                 Synchronization::Failure::counted,
                                                  [&] { return real.cuCtxSynchronize(); });
 }
 
@@ -124,7 +126,7 @@ CUresult cupool_hook_cuCtxSynchronize_v2(CUcontext handle) {
   // A null context means the current one.
   Context* context = handle == nullptr ? allocator->registry().current_for_certain()
                                        : allocator->registry().find(handle);
-  return allocator->synchronization().of_context(context, true,
+  return allocator->synchronization().of_context(context, Synchronization::Failure::counted,
                                                  [&] { return real.cuCtxSynchronize_v2(handle); });
 }
 

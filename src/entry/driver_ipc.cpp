@@ -5,6 +5,7 @@
 #include "process/lifecycle.h"
 
 using cupool::engine::Allocator;
+using cupool::engine::PointerQueries;
 using cupool::process::engine;
 using cupool::process::started_engine;
 
@@ -31,7 +32,7 @@ CUresult cupool_hook_cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr addre
   }
   const CUresult result = real.cuIpcGetMemHandle(handle, address);
   if (allocator != nullptr && result == CUDA_SUCCESS)
-    allocator->queries().mark_shared_outside(address, false);
+    allocator->queries().mark_shared_outside(address, PointerQueries::KnownBy::address);
   return result;
 }
 

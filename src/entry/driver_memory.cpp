@@ -16,6 +16,7 @@ using cupool::engine::Block;
 using cupool::engine::Context;
 using cupool::engine::FoundMemory;
 using cupool::engine::Patience;
+using cupool::engine::PointerQueries;
 using cupool::entry::watched_allocation;
 using cupool::entry::watched_free;
 using cupool::process::engine;
@@ -209,7 +210,7 @@ CUresult cupool_hook_cuPointerSetAttribute(const void* value, CUpointer_attribut
   const CUresult result = real.cuPointerSetAttribute(value, attribute, address);
   if (allocator != nullptr && result == CUDA_SUCCESS &&
       attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
-    allocator->queries().mark_shared_outside(address, false);
+    allocator->queries().mark_shared_outside(address, PointerQueries::KnownBy::address);
   }
   return result;
 }
@@ -224,7 +225,7 @@ CUresult cupool_hook_cuMemGetHandleForAddressRange(void* handle, CUdeviceptr add
   const CUresult result =
       real.cuMemGetHandleForAddressRange(handle, address, bytes, handle_type, flags);
   if (allocator != nullptr && result == CUDA_SUCCESS)
-    allocator->queries().mark_shared_outside(address, true);
+    allocator->queries().mark_shared_outside(address, PointerQueries::KnownBy::descriptor);
   return result;
 }
 

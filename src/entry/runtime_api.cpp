@@ -20,6 +20,7 @@
 using cupool::engine::Allocator;
 using cupool::engine::Block;
 using cupool::engine::Context;
+using cupool::engine::Synchronization;
 using cupool::entry::BypassScope;
 using cupool::entry::CallSiteFacts;
 using cupool::entry::facts_of;
@@ -189,9 +190,9 @@ cudaError_t cupool_hook_cudaDeviceSynchronize() {
   const ShortCut cut = short_cut(site);
   const bool certain = cut && driver != nullptr &&
                        cut.allocator->registry().ask_for_current(cut.context) == cut.context;
-  if (certain && cut.allocator->synchronization().of_context(cut.context, false, [&] {
-        return driver->cuCtxSynchronize();
-      }) == CUDA_SUCCESS) {
+  if (certain && cut.allocator->synchronization().of_context(
+                     cut.context, Synchronization::Failure::repeated,
+                     [&] { return driver->cuCtxSynchronize(); }) == CUDA_SUCCESS) {
     return cudaSuccess;
   }
   return CUPOOL_CALL_REAL(cudaError_t(*)(), );

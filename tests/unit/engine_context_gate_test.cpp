@@ -219,7 +219,7 @@ TEST_F(ContextGateTest, OnlyCachesWithSomethingNewAreVisited) {
   EXPECT_EQ(visited(), 0);
   context_->threads().drain(Drain::all);  // reaches the others all the same
   BlockList reclaimed;
-  context_->ordering().poll(true, &reclaimed);
+  context_->ordering().poll(Ordering::Poll::all, &reclaimed);
   EXPECT_GT(context_->cache().bytes() + reclaimed.bytes, 0u);
   context_->cache().cache(reclaimed);
   rounds = 2;

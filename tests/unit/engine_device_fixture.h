@@ -67,9 +67,9 @@ class DeviceTest : public testing::Test {
     block.capacity = capacity;
     return block;
   }
-  bool keeps(Device& device, BlockSource source, std::uint64_t capacity) {
+  bool may_cache(Device& device, BlockSource source, std::uint64_t capacity) {
     Block block;
-    return device.keeps(set(block, source, capacity));
+    return device.may_cache(set(block, source, capacity));
   }
 
   cuda::Driver& driver_ = *new cuda::Driver(test::fake_driver_with_pools());

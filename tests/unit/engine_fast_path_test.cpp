@@ -178,7 +178,7 @@ TEST_F(FastPathTest, SharedBlocksAmongManyOfAKindAreNotKept) {
   const auto first = allocate_several(1000, kSmall);
   std::set<CUdeviceptr> shared;
   for (std::size_t i = 7; i < first.size(); i += 31) {
-    allocator_->queries().mark_shared_outside(first[i], false);
+    allocator_->queries().mark_shared_outside(first[i], PointerQueries::KnownBy::address);
     shared.insert(first[i]);
   }
   free_all(first);
@@ -279,7 +279,7 @@ TEST_F(FastPathTest, ASynchronisationOfTheProgramCompletesBatchesOfAllThreads) {
   });
   while (stage.load() != 1) std::this_thread::yield();
   const std::uint64_t fences = gpu.recorded.load();
-  EXPECT_EQ(allocator_->synchronization().of_context(context_, true,
+  EXPECT_EQ(allocator_->synchronization().of_context(context_, Synchronization::Failure::counted,
                                                      [&] { return driver_->cuCtxSynchronize(); }),
             CUDA_SUCCESS);
   EXPECT_EQ(gpu.recorded.load(), fences) << "it needs no fence";
@@ -424,7 +424,7 @@ TEST_F(FastPathTest, MemoryThatOthersKnowIsNotServedAgain) {  // contract 8
   std::vector<CUdeviceptr> known;
   for (int i = 0; i < 300; ++i) {
     known.push_back(allocate(kSmall));
-    allocator_->queries().mark_shared_outside(known.back(), false);
+    allocator_->queries().mark_shared_outside(known.back(), PointerQueries::KnownBy::address);
   }
   free_all(known);
   Patience patience;

@@ -213,7 +213,7 @@ class IpcServer : public testing::Test {
     EXPECT_TRUE(world().exports.add(block_, memory, &handle_));
   }
   ~IpcServer() override {
-    world().exports.end(block_, true);
+    world().exports.end(block_, IpcExports::Kept::memory);
     world().exports.take_ended(nullptr);
   }
 
@@ -296,7 +296,7 @@ TEST_F(IpcServer, GivesNobodyAFileOfTheProgram) {
   ASSERT_EQ(ask(socket, request, &reply, &file), Transfer::done);
   EXPECT_EQ(reply.status, Status::granted);
   EXPECT_TRUE(file.valid());
-  world().exports.end(block, true);
+  world().exports.end(block, IpcExports::Kept::memory);
   close(own);
   close(number);
 }
@@ -311,14 +311,14 @@ TEST_F(IpcServer, GivesNothingForAWrongSecret) {
   EXPECT_EQ(reply.status, Status::unknown);
   EXPECT_EQ(reply.pointer.reserved[0], 0);
   EXPECT_FALSE(file.valid());
-  EXPECT_TRUE(world().exports.end(block_, false)) << "no lease came of it";
+  EXPECT_TRUE(world().exports.end(block_, IpcExports::Kept::block)) << "no lease came of it";
 }
 
 TEST_F(IpcServer, ALeaseKeepsTheBlockUntilItIsClosed) {
   const Descriptor socket = connect();
   Reply reply;
   ASSERT_EQ(ask(socket, open_request(), &reply), Transfer::done);
-  EXPECT_FALSE(world().exports.end(block_, false));
+  EXPECT_FALSE(world().exports.end(block_, IpcExports::Kept::block));
   EXPECT_EQ(world().exports.kept_bytes(*world().device), block_.capacity);
   // Freed by the program: nobody else gets it any more.
   ASSERT_EQ(ask(socket, open_request(), &reply), Transfer::done);
@@ -343,7 +343,7 @@ TEST_F(IpcServer, EachLeaseCounts) {
   Reply reply;
   ASSERT_EQ(ask(first, open_request(), &reply), Transfer::done);
   ASSERT_EQ(ask(second, open_request(), &reply), Transfer::done);
-  EXPECT_FALSE(world().exports.end(block_, false));
+  EXPECT_FALSE(world().exports.end(block_, IpcExports::Kept::block));
   Request close = open_request();
   close.verb = Verb::close;
   // The second close of the first importer is none of its own leases.
@@ -362,7 +362,7 @@ TEST_F(IpcServer, ALeaseOfAnEndedConnectionLastsAsLongAsTheProcess) {
     const Descriptor socket = connect();
     ASSERT_EQ(ask(socket, open_request(), &reply), Transfer::done);
   }
-  EXPECT_FALSE(world().exports.end(block_, false));
+  EXPECT_FALSE(world().exports.end(block_, IpcExports::Kept::block));
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT_FALSE(world().exports.any_ended()) << "this process is still there";
 }
@@ -385,7 +385,7 @@ TEST_F(IpcServer, ALeaseEndsWithItsProcess) {
   close(ready[0]);
   close(ready[1]);
   EXPECT_EQ(granted, 1);
-  EXPECT_FALSE(world().exports.end(block_, false));
+  EXPECT_FALSE(world().exports.end(block_, IpcExports::Kept::block));
   EXPECT_FALSE(world().exports.any_ended());
   kill(child, SIGKILL);
   EXPECT_TRUE(wait_for_end());
@@ -411,7 +411,7 @@ TEST_F(IpcServer, RefusesAnotherUser) {
   int status = -1;
   waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
-  EXPECT_TRUE(world().exports.end(block_, false)) << "no lease came of it";
+  EXPECT_TRUE(world().exports.end(block_, IpcExports::Kept::block)) << "no lease came of it";
 }
 
 TEST_F(IpcServer, SaysThatItIsOfAnotherVersion) {
@@ -448,7 +448,7 @@ TEST_F(IpcServer, ContextGoneLeavesTheMemoryToTheLease) {
   const Descriptor socket = connect();
   Reply reply;
   ASSERT_EQ(ask(socket, open_request(), &reply), Transfer::done);
-  EXPECT_FALSE(world().exports.end(block_, true));
+  EXPECT_FALSE(world().exports.end(block_, IpcExports::Kept::memory));
   EXPECT_EQ(world().exports.kept_bytes(*world().device), 0u) << "the figures forgot it";
   Request close = open_request();
   close.verb = Verb::close;
@@ -465,12 +465,13 @@ TEST_F(IpcServer, ABlockThatGoesWithItsContextIsNotGivenOutAfterwards) {
   const Descriptor socket = connect();
   Reply reply;
   ASSERT_EQ(ask(socket, open_request(), &reply), Transfer::done);
-  EXPECT_FALSE(world().exports.end(block_, false));
+  EXPECT_FALSE(world().exports.end(block_, IpcExports::Kept::block));
   Request close = open_request();
   close.verb = Verb::close;
   ipc::send_message(socket.get(), &close, sizeof close, -1, deadline());
   ASSERT_TRUE(wait_for_end());
-  EXPECT_TRUE(world().exports.end(block_, true)) << "no lease holds it: it goes at once";
+  EXPECT_TRUE(world().exports.end(block_, IpcExports::Kept::memory))
+      << "no lease holds it: it goes at once";
   EXPECT_TRUE(world().exports.contexts_of_ended().empty())
       << "the record is another block's by now";
 }

@@ -75,7 +75,7 @@ TEST_F(OrderingCaptureTest, NoFenceIsRecordedDuringACapture) {  // I3
   retire(ordering, block);
   EXPECT_EQ(ordering.close_if_full({1, 1}), CUDA_SUCCESS);
   BlockList reclaimed;
-  EXPECT_EQ(ordering.poll(true, &reclaimed), CUDA_SUCCESS);
+  EXPECT_EQ(ordering.poll(Ordering::Poll::all, &reclaimed), CUDA_SUCCESS);
   EXPECT_TRUE(gpu.calls.empty());
   EXPECT_EQ(block.state.load(), BlockState::freed);
   // The end of the capture that the driver refuses does not end it.

@@ -24,11 +24,11 @@ TEST_F(OrderingTest, PollingDoesNotCompleteAnUnfinishedEpoch) {  // I1
   gpu.wait_result = CUDA_ERROR_LAUNCH_FAILED;
   EXPECT_EQ(ordering.wait(retire(ordering, block)).error, CUDA_ERROR_LAUNCH_FAILED);
   BlockList reclaimed;
-  ordering.poll(false, &reclaimed);
+  ordering.poll(Ordering::Poll::closed, &reclaimed);
   EXPECT_TRUE(reclaimed.empty());
   EXPECT_EQ(block.state.load(), BlockState::freed);
   for (auto& event : gpu.complete) event.second = true;
-  ordering.poll(false, &reclaimed);
+  ordering.poll(Ordering::Poll::closed, &reclaimed);
   EXPECT_EQ(reclaimed.count, 1u);
 }
 
@@ -138,13 +138,13 @@ TEST_F(OrderingTest, PollingMayCloseTheOpenEpochAndNeverWaits) {
   Block block;
   retire(ordering, block);
   BlockList reclaimed;
-  EXPECT_EQ(ordering.poll(false, &reclaimed), CUDA_SUCCESS);
+  EXPECT_EQ(ordering.poll(Ordering::Poll::closed, &reclaimed), CUDA_SUCCESS);
   EXPECT_TRUE(gpu.calls.empty());
-  EXPECT_EQ(ordering.poll(true, &reclaimed), CUDA_SUCCESS);
+  EXPECT_EQ(ordering.poll(Ordering::Poll::all, &reclaimed), CUDA_SUCCESS);
   EXPECT_EQ(gpu.calls, std::vector<std::string>{"record"});
   EXPECT_TRUE(reclaimed.empty()) << "the GPU is not done yet";
   gpu.complete.begin()->second = true;
-  EXPECT_EQ(ordering.poll(true, &reclaimed), CUDA_SUCCESS);
+  EXPECT_EQ(ordering.poll(Ordering::Poll::all, &reclaimed), CUDA_SUCCESS);
   EXPECT_EQ(reclaimed.count, 1u);
   EXPECT_EQ(ordering.pending_bytes(), 0u);
 }
@@ -177,13 +177,15 @@ TEST_F(OrderingTest, AWaitThatIsBoundedGivesUp) {
 // Its fence covers work that is no freed block's.
 TEST_F(OrderingTest, AnEmptyEpochThatIsNotCompleteHasNothingPending) {
   Ordering ordering(driver_, kContext, stats_);
-  EXPECT_EQ(ordering.wait(ordering.epochs().open(), nullptr, 1'000'000), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(ordering.wait(ordering.epochs().open(), 1'000'000).outcome,
+            WaitResult::Outcome::still_pending);
   EXPECT_EQ(ordering.newest(), kNoEpoch);
   Block block;
   const EpochNumber freed = retire(ordering, block);
   EXPECT_EQ(ordering.newest(), freed);
-  EXPECT_EQ(ordering.wait(freed, nullptr, 1'000'000), CUDA_ERROR_NOT_READY);
-  EXPECT_EQ(ordering.wait(ordering.epochs().open(), nullptr, 1'000'000), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(ordering.wait(freed, 1'000'000).outcome, WaitResult::Outcome::still_pending);
+  EXPECT_EQ(ordering.wait(ordering.epochs().open(), 1'000'000).outcome,
+            WaitResult::Outcome::still_pending);
   EXPECT_EQ(ordering.newest(), freed) << "a wait is for what was freed, not for what came later";
 }
 
@@ -193,7 +195,7 @@ TEST_F(OrderingTest, APollThatFindsAStickyErrorSaysSo) {  // I7
   retire(ordering, block);
   gpu.query_result = CUDA_ERROR_ILLEGAL_ADDRESS;
   BlockList reclaimed;
-  EXPECT_EQ(ordering.poll(true, &reclaimed), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(ordering.poll(Ordering::Poll::all, &reclaimed), CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_TRUE(reclaimed.empty());
 }
 

@@ -23,7 +23,8 @@ TEST_F(StepAsideTest, WhatIsFreedAfterTheEngineStoppedServingWaitsForTheDriver) 
   allocator_->step_aside().stop_serving("a test");
   const std::uint64_t fences = gpu.recorded.load();
   free_all(live);
-  allocator_->synchronization().of_context(context_, true, [] { return CUDA_SUCCESS; });
+  allocator_->synchronization().of_context(context_, Synchronization::Failure::counted,
+                                           [] { return CUDA_SUCCESS; });
   EXPECT_EQ(now(Gauge::application_bytes), 0);
   EXPECT_EQ(now(Gauge::retired_bytes), static_cast<std::int64_t>(300 * kBlock));
   expect_identity();

@@ -26,14 +26,14 @@ void PoolDecay::end_step(std::uint64_t released) {
   }
 }
 
-bool PoolDecay::trim_unneeded(StreamSource& context, std::uint64_t bytes, bool* more) {
+PoolDecay::Trimmed PoolDecay::trim_unneeded(StreamSource& context, std::uint64_t bytes) {
   const cuda::RelaxedCaptureScope relaxed(driver_);
   const cuda::ContextScope scope(driver_, context.handle());
   CUstream stream = nullptr;
   // The frees of this thread must have reached the pools.
-  if (!scope.ok() || context.thread_stream(&stream) != CUDA_SUCCESS) return false;
+  if (!scope.ok() || context.thread_stream(&stream) != CUDA_SUCCESS) return {};
   driver_.cuStreamSynchronize(stream);
-  bool any = false;
+  Trimmed trimmed;
   for (const PoolKind kind : kEachPoolKind) {
     Slack& slack = slack_[index_of(kind)];
     if (slack.to_trim == 0) continue;
@@ -48,10 +48,10 @@ bool PoolDecay::trim_unneeded(StreamSource& context, std::uint64_t bytes, bool* 
     slack.unneeded -= std::min(slack.unneeded, gone);
     // Less than a chunk, or fragments between live blocks, stay until there is more.
     slack.to_trim = gone == 0 ? 0 : slack.to_trim - std::min(slack.to_trim, std::max(part, gone));
-    any = any || gone != 0;
-    *more = *more || slack.to_trim != 0;
+    trimmed.any = trimmed.any || gone != 0;
+    trimmed.more = trimmed.more || slack.to_trim != 0;
   }
-  return any;
+  return trimmed;
 }
 
 }  // namespace cupool::engine

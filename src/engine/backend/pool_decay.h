@@ -22,9 +22,12 @@ class PoolDecay {
 
   /// Ends a step of decay. `released`: bytes of unneeded blocks released to the pools in this step.
   void end_step(std::uint64_t released);
-  /// Trims about `bytes` that were idle in the pools for the last steps. Sets `*more` if more is
-  /// left. False: nothing was trimmed.
-  bool trim_unneeded(StreamSource& context, std::uint64_t bytes, bool* more);
+  struct Trimmed {
+    bool any = false;   ///< the pools have shrunk
+    bool more = false;  ///< there is more to trim
+  };
+  /// Trims about `bytes` that were idle in the pools for the last steps.
+  Trimmed trim_unneeded(StreamSource& context, std::uint64_t bytes);
 
  private:
   /// Idle bytes of one pool.

@@ -50,7 +50,7 @@ bool IpcExports::add(Block& block, const SharedMemory& memory, ipc::Handle* hand
   return true;
 }
 
-bool IpcExports::end(Block& block, bool context_gone) {
+bool IpcExports::end(Block& block, Kept kept) {
   const std::lock_guard lock(mutex_);
   ended_.erase(std::remove_if(ended_.begin(), ended_.end(),
                               [&](const Ended& ended) { return ended.block == &block; }),
@@ -65,7 +65,7 @@ bool IpcExports::end(Block& block, bool context_gone) {
     return true;
   }
   found->second.kept = true;
-  if (context_gone) found->second.block = nullptr;
+  if (kept == Kept::memory) found->second.block = nullptr;
   return false;
 }
 

@@ -32,10 +32,13 @@ class IpcExports {
   /// numbers).
   bool add(Block& block, const SharedMemory& memory, ipc::Handle* handle);
 
+  /// What is kept for importers. memory: without the block's record, which goes with its context.
+  enum class Kept { block, memory };
+
   /// Ends the export of a block that the GPU no longer uses, or whose context is gone. True: no
-  /// importer holds it, and none can open it any more. False: the block is kept until take_ended()
-  /// returns it. `context_gone`: only the memory is kept, not the record.
-  bool end(Block& block, bool context_gone);
+  /// importer holds it, and none can open it any more. False: it is kept until take_ended() returns
+  /// it.
+  bool end(Block& block, Kept kept);
 
   /// Memory that was kept for importers and that they have all closed.
   struct Ended {

@@ -88,7 +88,7 @@ EpochNumber ClosedEpochs::newest_with_frees() const {
 }
 
 EpochNumber ClosedEpochs::close_unfenced() {
-  close(false, kAnything);
+  close(Fence::none, kAnything);
   return previous(epochs_.open());
 }
 
@@ -112,7 +112,8 @@ void ClosedEpochs::abandon() {
 // Closes the open epoch if it holds `least`. An empty epoch may get a fence, which also covers
 // older epochs closed without one. The epoch is closed before the record, so that later frees need
 // a later fence.
-CUresult ClosedEpochs::close(bool with_fence, const Batch& least) {
+CUresult ClosedEpochs::close(Fence with, const Batch& least) {
+  const bool with_fence = with == Fence::recorded;
   CUevent fence = nullptr;
   CUresult result = with_fence ? create_event(&fence) : CUDA_SUCCESS;
   if (result != CUDA_SUCCESS) return result;
@@ -181,7 +182,7 @@ void ClosedEpochs::reclaim_up_to(EpochNumber up_to) {
 CUresult ClosedEpochs::record(const Batch& least) {
   const bool capturing = Serving::any_capture() && !CUPOOL_MUTATED("record-in-capture");
   if (!can_record_ || capturing || Serving::stepped_aside()) return CUDA_SUCCESS;
-  const CUresult result = close(true, least);
+  const CUresult result = close(Fence::recorded, least);
   if (result == CUDA_SUCCESS || cuda::is_capture_refusal(result)) return CUDA_SUCCESS;
   if (result == CUDA_ERROR_DEINITIALIZED || cuda::is_sticky(result)) return result;
   // If another thread's exit shuts the driver down meanwhile, this error may hide that.

@@ -78,7 +78,8 @@ class ClosedEpochs {
     bool seen_complete = false;
   };
 
-  CUresult close(bool with_fence, const Batch& least);
+  enum class Fence { none, recorded };
+  CUresult close(Fence with, const Batch& least);
   CUresult create_event(CUevent* event);
   Epoch* first_fenced_from(EpochNumber epoch);
   void make_cached(BlockList& blocks);

@@ -73,12 +73,15 @@ class Ordering {
   /// As wait(), for the oldest epoch.
   WaitResult wait_for_oldest();
 
+  /// The epochs that poll() looks at. all: closes the open epoch first, so that the GPU can
+  /// complete it next.
+  enum class Poll { closed, all };
+
   /// Moves the blocks of all complete epochs to `reclaimed`. Never waits for the GPU. Returns the
-  /// driver's error if it fails. `close_open`: closes the open epoch first, so that the GPU can
-  /// complete it next. `enough`: while other threads hold the lock, returns as soon as this epoch
-  /// is complete, since their fences complete it too. So threads that share fences do not queue for
-  /// the lock. kNoEpoch is always complete. Without `enough`, waits for the lock.
-  CUresult poll(bool close_open, BlockList* reclaimed, std::optional<EpochNumber> enough = {});
+  /// driver's error if it fails. `enough`: while other threads hold the lock, returns as soon as
+  /// this epoch is complete, since their fences complete it too. So threads that share fences do
+  /// not queue for the lock. kNoEpoch is always complete. Without `enough`, waits for the lock.
+  CUresult poll(Poll which, BlockList* reclaimed, std::optional<EpochNumber> enough = {});
 
   /// Takes out the blocks that other calls than poll() have reclaimed since the last call.
   BlockList pop_reclaimed();

@@ -42,6 +42,15 @@ void count_malloc(DeviceStats& stats, std::uint64_t bytes, Counter served_by,
   stats.call_times().malloc.record(util::now_ns() - start_ns);
 }
 
+// The epoch that is enough for a poll while other threads hold the lock (see Ordering::poll()). A
+// thread that may grow does nothing then. No thread that has a cache queues for the lock.
+std::optional<EpochNumber> enough_for_poll(ThreadCache* cache, bool may_grow) {
+  if (cache == nullptr) return std::nullopt;
+  if (may_grow) return kNoEpoch;
+  const ThreadCache::Guard guard(*cache);
+  return cache->in_flight.oldest();
+}
+
 }  // namespace
 
 inline bool Allocations::can_serve(Context& context, std::uint64_t bytes) {
@@ -141,21 +150,6 @@ Block* Allocations::pop_shared(Context& context, ThreadCache* cache, std::uint64
   return block;
 }
 
-// A thread with few blocks in flight does nothing while another thread polls. No thread that has a
-// cache queues for the lock.
-CUresult Allocations::poll(Context& context, ThreadCache* cache, bool may_grow, bool close_open,
-                           BlockList* reclaimed) {
-  Ordering& ordering = context.ordering();
-  if (cache == nullptr) return ordering.poll(close_open, reclaimed);
-  if (may_grow) return ordering.poll(close_open, reclaimed, kNoEpoch);
-  EpochNumber oldest = kNoEpoch;
-  {
-    const ThreadCache::Guard guard(*cache);
-    oldest = cache->in_flight.oldest();
-  }
-  return ordering.poll(close_open, reclaimed, oldest);
-}
-
 // Tries the shared cache, then complete epochs, then this thread's batch and the open epoch, which
 // an idle GPU completes as soon as it is asked. Exception: while few bytes wait in a thread, fresh
 // memory lets it grow, so that one fence serves many frees. The bound is higher while another
@@ -167,7 +161,7 @@ Block* Allocations::pop_or_reclaim(Context& context, std::uint64_t capacity, Cou
   ThreadCache* cache = thread_cache(context);
   Ordering& ordering = context.ordering();
   Block* block = pop_shared(context, cache, capacity);
-  for (const bool close_open : {false, true}) {
+  for (const Ordering::Poll epochs : {Ordering::Poll::closed, Ordering::Poll::all}) {
     if (block != nullptr) break;
     std::uint64_t waiting = 0;
     std::uint64_t enough = kRefillBytes;
@@ -182,7 +176,7 @@ Block* Allocations::pop_or_reclaim(Context& context, std::uint64_t capacity, Cou
     }
     const bool over_budget =
         held_bytes(context.stats()) + capacity > context.device().budget().footprint();
-    if (close_open) {
+    if (epochs == Ordering::Poll::all) {
       if (over_budget) {
         context.threads().drain(Drain::retired);
       } else if (waiting != 0) {
@@ -196,7 +190,7 @@ Block* Allocations::pop_or_reclaim(Context& context, std::uint64_t capacity, Cou
     if (!in_flight && !ordering.epochs().holds_blocks()) continue;
     BlockList reclaimed;
     const CUresult result =
-        poll(context, over_budget ? nullptr : cache, may_grow, close_open, &reclaimed);
+        ordering.poll(epochs, &reclaimed, enough_for_poll(over_budget ? nullptr : cache, may_grow));
     if (result != CUDA_SUCCESS) note_failure(context, result);
     if (!reclaimed.empty()) idle_.cache_or_release(context, reclaimed);
     if (cache != nullptr && idle_.reclaim(context, *cache)) {

@@ -39,8 +39,6 @@ class Allocations {
   Block* pop_own(Context& context, std::uint64_t bytes);
   Block* reclaim_and_pop(Context& context, ThreadCache& cache, std::uint64_t bytes);
   static Block* pop_shared(Context& context, ThreadCache* cache, std::uint64_t capacity);
-  static CUresult poll(Context& context, ThreadCache* cache, bool may_grow, bool close_open,
-                       BlockList* reclaimed);
   Block* pop_or_reclaim(Context& context, std::uint64_t capacity, stats::Counter* served_by);
   Block* fresh_block(Context& context, std::uint64_t capacity, Patience& patience);
   CUresult allocate_fresh(Context& context, std::uint64_t capacity, CUdeviceptr* address,

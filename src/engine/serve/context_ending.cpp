@@ -51,8 +51,8 @@ void ContextEnding::context_gone(Context& context, bool alone) {
     count_plain(stats, *block, -1);
     if (block->aside) context.device().budget().count_aside(-signed_bytes(block->capacity));
     // Memory that another process has open is released when its leases end.
-    const bool unused =
-        !block->shared_outside.load(std::memory_order_relaxed) || exports_.end(*block, true);
+    const bool unused = !block->shared_outside.load(std::memory_order_relaxed) ||
+                        exports_.end(*block, IpcExports::Kept::memory);
     if (block->aside || block->exported) {
       delete_block(block);
       continue;

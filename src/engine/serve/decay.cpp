@@ -51,9 +51,7 @@ bool Decay::trim_some(Context& context) {
     device.pools()->decay().end_step(released_[static_cast<std::size_t>(device.ordinal())]);
   }
   trimming_ = true;
-  bool more = false;
-  trim_unneeded(context, kSlice, &more);
-  return more;
+  return trim_unneeded(context, kSlice);
 }
 
 void Decay::settle_idle(Context& context) {
@@ -61,7 +59,7 @@ void Decay::settle_idle(Context& context) {
   if (!visit) return;
   context.threads().drain_idle();
   BlockList reclaimed;
-  const CUresult result = context.ordering().poll(true, &reclaimed);
+  const CUresult result = context.ordering().poll(Ordering::Poll::all, &reclaimed);
   if (result != CUDA_SUCCESS) note_failure(context, result);
   if (!reclaimed.empty()) idle_.cache_or_release(context, reclaimed);
 }
@@ -83,17 +81,20 @@ std::uint64_t Decay::release_unneeded(Context& context, std::uint64_t most_bytes
   return bytes;
 }
 
-bool Decay::trim_unneeded(Context& context, std::uint64_t most_bytes, bool* more) {
+bool Decay::trim_unneeded(Context& context, std::uint64_t most_bytes) {
   const ContextVisit visit(context);
   if (!visit) return false;
   GivingBack part(idle_.give_backs());
   Device& device = context.device();
-  part.gave_back =
-      device.pools() != nullptr && device.pools()->decay().trim_unneeded(context, most_bytes, more);
-  if (!part.gave_back) return false;
+  PoolDecay::Trimmed trimmed;
+  if (device.pools() != nullptr) {
+    trimmed = device.pools()->decay().trim_unneeded(context, most_bytes);
+  }
+  part.gave_back = trimmed.any;
+  if (!trimmed.any) return trimmed.more;
   device.stats().add(Counter::trims_total);
   stats::note_event(EventKind::trim, device.stats(), 0);
-  return true;
+  return trimmed.more;
 }
 
 }  // namespace cupool::engine

@@ -38,9 +38,8 @@ class Decay {
   /// up to the block that reaches `most_bytes`. Returns their bytes; 0: none left. Plain memory
   /// stays, because its release waits for the GPU.
   std::uint64_t release_unneeded(Context& context, std::uint64_t most_bytes);
-  /// Trims about `most_bytes` of unneeded pool memory (see PoolBackend). False: nothing was
-  /// trimmed.
-  bool trim_unneeded(Context& context, std::uint64_t most_bytes, bool* more);
+  /// Trims about `most_bytes` of unneeded pool memory (see PoolDecay). True: there is more.
+  bool trim_unneeded(Context& context, std::uint64_t most_bytes);
 
   ContextRegistry& registry_;
   IdleMemory& idle_;

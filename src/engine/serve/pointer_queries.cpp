@@ -99,10 +99,10 @@ bool PointerQueries::is_freed_block(CUdeviceptr base) const {
   return registry_.devices().any_orphan_at(base);
 }
 
-void PointerQueries::mark_shared_outside(CUdeviceptr address, bool descriptor) {
+void PointerQueries::mark_shared_outside(CUdeviceptr address, KnownBy by) {
   Block* block = blocks_.find(base_of(address));
   if (block == nullptr) return;
-  if (descriptor) block->exported = true;
+  if (by == KnownBy::descriptor) block->exported = true;
   block->set_shared_outside();
 }
 

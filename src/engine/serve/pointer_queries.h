@@ -39,10 +39,13 @@ class PointerQueries {
   /// The program's memory that begins at `address`, served by cupool or by the driver.
   std::optional<trace::Memory> memory_at(CUdeviceptr address) const;
 
+  /// How memory is known outside CUDA's ordering. descriptor: it stays reachable after the free.
+  enum class KnownBy { address, descriptor };
+
   /// Marks the block that contains `address` as known outside CUDA's ordering (RDMA, SYNC_MEMOPS).
-  /// Such a block is released when freed, and the driver's pool clears the attribute. With a
-  /// `descriptor` its memory stays reachable, so a block of a pool is set aside.
-  void mark_shared_outside(CUdeviceptr address, bool descriptor);
+  /// Such a block is released when freed, and the driver's pool clears the attribute. A block of a
+  /// pool that is known by a descriptor is set aside.
+  void mark_shared_outside(CUdeviceptr address, KnownBy by);
 
   /// The size of a pitched allocation.
   struct Pitched {

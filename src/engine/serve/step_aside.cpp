@@ -43,7 +43,7 @@ void StepAside::give_back(Context& context) {
   if (waits) error = ordering.wait(ordering.newest(), kLongestWaitToStepAsideNs).error;
   if (error == CUDA_SUCCESS) {
     BlockList reclaimed;
-    error = ordering.poll(true, &reclaimed);
+    error = ordering.poll(Ordering::Poll::all, &reclaimed);
     if (!reclaimed.empty()) idle_.cache_or_release(context, reclaimed);
   }
   if (error != CUDA_SUCCESS) note_failure(context, error);

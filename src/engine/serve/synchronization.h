@@ -16,17 +16,19 @@ class Synchronization {
  public:
   Synchronization(ContextRegistry& registry, IdleMemory& idle) : registry_(registry), idle_(idle) {}
 
+  /// Whether a call that failed is counted: not if the caller repeats it.
+  enum class Failure { counted, repeated };
+
   /// Runs the program's synchronisation of `context` (null: a context cupool does not serve).
-  /// `count_failure` false: a failure is not counted, because the caller repeats the call.
   template <typename Call>
-  CUresult of_context(Context* context, bool count_failure, const Call& real) {
+  CUresult of_context(Context* context, Failure failure, const Call& real) {
     if (context == nullptr) return real();
     const std::uint64_t start = util::now_ns();
     context->threads().drain(Drain::flush);
     const EpochNumber before = context->ordering().begin_synchronize();
     const HostWork::Mark host_work = context->host_work().begin_wait();
     const CUresult result = real();
-    if (result == CUDA_SUCCESS || count_failure) {
+    if (result == CUDA_SUCCESS || failure == Failure::counted) {
       context->stats().add(stats::Counter::synchronize_calls_total);
       context->stats().call_times().synchronize.record(util::now_ns() - start);
     }
