@@ -76,20 +76,19 @@ TEST(DeviceLimit, WalkDownEndsNearByWithLiveBlocks) {
 }
 
 TEST(DeviceLimit, ThreadsAreRefusedOnlyWhereNothingIsLeft) {
-  for (const char* memory : {"400M", "160M"}) {
+  const std::pair<const char*, const char*> rows[] = {{"400M", "late"}, {"160M", "timed"}};
+  for (const auto& [memory, mode] : rows) {
     if (tested_build().has_thread_sanitizer() && memory[0] == '4')
       continue;  // the same with more of it
-    for (const char* mode : {"late", "timed"}) {
-      const Environment extra = {{"CUPOOL_SIM_MEMORY", memory}, {"CUPOOL_SIM_MODE", mode}};
-      const PreloadedRun ours = run_preloaded("probe_device_limit mode=threads", extra);
-      EXPECT_EQ(ours.process.exit_code, 0) << ours.describe();
-      EXPECT_EQ(ours.process.err, "");
-      // Beside live blocks: their classes' rounding, a step of each pool, and what the three other
-      // threads have just asked for or are giving back.
-      EXPECT_GE(total_of(ours.process.out), std::strtol(memory, nullptr, 10) * 3 / 4 - 64 - 3 * 24)
-          << ours.describe();
-      for (const nlohmann::json& report : ours.reports) expect_identity(report);
-    }
+    const Environment extra = {{"CUPOOL_SIM_MEMORY", memory}, {"CUPOOL_SIM_MODE", mode}};
+    const PreloadedRun ours = run_preloaded("probe_device_limit mode=threads", extra);
+    EXPECT_EQ(ours.process.exit_code, 0) << ours.describe();
+    EXPECT_EQ(ours.process.err, "");
+    // Beside live blocks: their classes' rounding, a step of each pool, and what the three other
+    // threads have just asked for or are giving back.
+    EXPECT_GE(total_of(ours.process.out), std::strtol(memory, nullptr, 10) * 3 / 4 - 64 - 3 * 24)
+        << ours.describe();
+    for (const nlohmann::json& report : ours.reports) expect_identity(report);
   }
 }
 

@@ -82,7 +82,7 @@ class Trace : public testing::Test {
 
 TEST_F(Trace, OfManyThreadsIsInAnOrderThatReplays) {
   const std::string probe =
-      "probe_runtime_shared threads=4 iterations=" + std::to_string(often(600));
+      "probe_runtime_shared threads=4 iterations=" + std::to_string(often(300));
   const PreloadedRun result = expect_same(probe, 0, 1, {{"CUPOOL_TRACE", file("trace.csv")}});
   const Replayed replayed = replay(rows_of(read_file(file("trace.csv"))));
   const Counts counts = counts_of(result.process.out);

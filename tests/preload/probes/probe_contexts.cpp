@@ -137,15 +137,14 @@ WorkCounts gl_context() {
 
 // What the last holder's release ended is gone, though somebody has retained the context again by
 // the time that one can ask: the same handle is another context.
-WorkCounts primary_again() {
+WorkCounts primary_again(int rounds) {
   constexpr int kThreads = 3;
-  constexpr int kRounds = 150;
   constexpr int kBlocks = 20;
   MUST(cuInit(0));
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {
-    threads.emplace_back([] {
-      for (int round = 0; round < kRounds; ++round) {
+    threads.emplace_back([rounds] {
+      for (int round = 0; round < rounds; ++round) {
         CUcontext context = nullptr;
         MUST(cuDevicePrimaryCtxRetain(&context, 0));
         MUST(cuCtxSetCurrent(context));
@@ -167,7 +166,7 @@ WorkCounts primary_again() {
   }
   for (std::thread& thread : threads) thread.join();
   WorkCounts counts;
-  counts.mallocs = counts.frees = kThreads * kRounds * kBlocks;
+  counts.mallocs = counts.frees = kThreads * rounds * kBlocks;
   return counts;
 }
 
@@ -268,7 +267,8 @@ int main(int argc, char** argv) {
   if (mode == "contexts") counts = two_contexts();
   if (mode == "primary") counts = primary_released();
   if (mode == "gl") counts = gl_context();
-  if (mode == "again") counts = primary_again();
+  if (mode == "again")
+    counts = primary_again(static_cast<int>(probe::number(argc, argv, "rounds", 100)));
   if (mode == "handles") counts = handles_again();
   if (mode == "busy") counts = primary_busy();
   std::printf("wrong_bytes=%" PRIu64 "\n", counts.wrong_bytes);

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <thread>
 #include <vector>
 
@@ -41,7 +42,7 @@ void* work_until_cancelled(void* began) {
       if (cudaMalloc(&block, kBlock) != cudaSuccess) block = nullptr;
     }
     for (void* block : blocks) MUST(cudaFree(block));
-    *static_cast<volatile bool*>(began) = true;
+    *static_cast<std::atomic<bool>*>(began) = true;
     pthread_testcancel();
   }
 }
@@ -49,10 +50,9 @@ void* work_until_cancelled(void* began) {
 void cancel_threads(int rounds) {
   for (int round = 0; round < rounds; ++round) {
     pthread_t threads[2];
-    volatile bool began[2] = {};
+    std::atomic<bool> began[2] = {};
     for (int i = 0; i < 2; ++i) {
-      MUST(
-          pthread_create(&threads[i], nullptr, work_until_cancelled, const_cast<bool*>(&began[i])));
+      MUST(pthread_create(&threads[i], nullptr, work_until_cancelled, &began[i]));
     }
     while (!began[0] || !began[1]) usleep(100);
     for (pthread_t thread : threads) MUST(pthread_cancel(thread));
@@ -86,7 +86,7 @@ unsigned long long streams_created() {
 
 int main(int argc, char** argv) {
   if (probe::argument_is(argc, argv, "mode", "cancelled")) {
-    cancel_threads(100);
+    cancel_threads(30);
     return 0;
   }
   const int threads = static_cast<int>(probe::number(argc, argv, "threads", 10000));
