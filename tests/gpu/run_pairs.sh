@@ -7,6 +7,7 @@
 #   tests/gpu/run_pairs.sh                    all, 5 rounds, under 25 minutes, into $OUT (default ./out)
 #   tests/gpu/run_pairs.sh single threads     some of: single threads busy route calls idle programs startup
 #   tests/gpu/run_pairs.sh --budget 580 busy route calls idle programs startup
+#   tests/gpu/run_pairs.sh --beside OLD/libcupool.so beside    another build, in turn with this one
 # In two halves where a command may last ten minutes: "single threads", then the others.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit

@@ -13,7 +13,8 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from common.machine import (argument_parser, built, first_line, parse_arguments,  # noqa: E402
                             write_environment)
-from common.session import Session, spread  # noqa: E402
+from common.session import VARIANTS, Session, spread  # noqa: E402
+from pairs_beside import beside  # noqa: E402
 from pairs_idle import idle  # noqa: E402
 from pairs_programs import programs, startup  # noqa: E402
 from pairs_session import (PAIR_HEADER, PEERS, goal, measure, middle, not_slower,  # noqa: E402
@@ -147,6 +148,8 @@ def calls(session):
 
 
 SECTIONS = {f.__name__: f for f in (single, threads, busy, route, calls, idle, programs, startup)}
+# Only when asked for by name: it needs a second library.
+ASKED_FOR = {"beside": beside}
 
 
 def add_environment(options):
@@ -163,10 +166,14 @@ def add_environment(options):
 
 def main():
     parser = argument_parser(__doc__, budget=1600)
-    parser.add_argument("sections", nargs="*", help=f"of {' '.join(SECTIONS)} (default: all)")
+    parser.add_argument("sections", nargs="*",
+                        help=f"of {' '.join([*SECTIONS, *ASKED_FOR])} (default: all but the last)")
     parser.add_argument("--rounds", type=int, default=5, help="alternating runs of each (default 5)")
     parser.add_argument("--limit-ms", type=int, default=150, help="of each pass of pairs (default 150)")
-    options = parse_arguments(parser, SECTIONS)
+    parser.add_argument("--beside", metavar="LIBRARY", help="the other library of section beside")
+    options = parse_arguments(parser, {**SECTIONS, **ASKED_FOR})
+    if options.beside:
+        VARIANTS["beside"] = {"LD_PRELOAD": os.path.abspath(options.beside)}
     missing = [name for name in ("pairs_shared", "pairs_static", "start_up", "thrust_loop",
                                  "inference_loop") if not os.path.exists(built(name))]
     if missing:
@@ -176,7 +183,8 @@ def main():
     session = Session(options)
     if not present(["rmm-pool"]):
         session.require("RMM's resources are measured", False, "no .gpu/pairs_rmm", "built")
-    return 0 if session.run_sections(SECTIONS) else 1
+    chosen = {**SECTIONS, **ASKED_FOR} if options.sections else SECTIONS
+    return 0 if session.run_sections(chosen) else 1
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ ALLOCATORS = {
     "legacy": ("pairs", "runtime"),
     "cupool": ("pairs", "runtime"),
     "realtime": ("pairs", "runtime"),
+    "beside": ("pairs", "runtime"),
     "async": ("pairs", "async"),
     "cub": ("pairs", "cub"),
     "rmm-pool": ("pairs_rmm", "rmm-pool"),
