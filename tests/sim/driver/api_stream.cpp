@@ -12,6 +12,7 @@ CUresult create(Entry& in, CUstream* handle, unsigned flags, int priority) {
   const CUresult result = in.current(&context);
   if (result != CUDA_SUCCESS) return result;
   if (handle == nullptr || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+  if (!take_stream_memory(*context)) return CUDA_ERROR_OUT_OF_MEMORY;
   *handle = reinterpret_cast<CUstream>(&create_stream(*context, flags, priority));
   in.costs(3000);
   return CUDA_SUCCESS;

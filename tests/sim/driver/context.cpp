@@ -167,6 +167,14 @@ Stream& per_thread_stream(Context& context) {
   return *slot;
 }
 
+bool take_stream_memory(Context& context) {
+  const size_t bytes = world().settings.stream_bytes;
+  if (bytes == 0 || context.streams.size() <= context.stream_memory.size()) return true;
+  const uintptr_t address = context.device->take(round_up(bytes, kChunkBytes));
+  if (address != 0) context.stream_memory.push_back(address);
+  return address != 0;
+}
+
 Stream& create_stream(Context& context, unsigned flags, int priority) {
   auto stream = std::make_unique<Stream>();
   stream->context = &context;
@@ -230,6 +238,9 @@ void empty(Lock& lock, Context& context) {
   }
   for (const uintptr_t chunk : context.graph_memory) context.device->give(chunk, kChunkBytes);
   context.graph_memory.clear();
+  const size_t stream_bytes = round_up(w.settings.stream_bytes, kChunkBytes);
+  for (const uintptr_t memory : context.stream_memory) context.device->give(memory, stream_bytes);
+  context.stream_memory.clear();
   w.addresses.forget_context(context);
   context.heap.release_all(*context.device);
   context.legacy.last = nullptr;

@@ -68,6 +68,9 @@ struct Context {
   std::set<Context*> peers;
   std::map<CUlimit, size_t> limits;
   std::set<uintptr_t> graph_memory;  ///< chunks that executable graphs hold
+  /// Memory of streams but the first (CUPOOL_SIM_STREAM_BYTES). The next stream takes over what a
+  /// destroyed one leaves.
+  std::vector<uintptr_t> stream_memory;
 
   // Work of destroyed streams: their end returns at once (CUDA Driver API, cuStreamDestroy), and
   // the context still waits for it (docs/measurements/2026-11-22-h200-driver-facts.txt).
@@ -102,6 +105,8 @@ std::vector<Instant> latest(Context& context);
 Clock clock_of(Stream& stream);
 
 Stream& per_thread_stream(Context& context);
+/// Takes device memory for one more stream, if that needs some. False: the device is full.
+bool take_stream_memory(Context& context);
 Stream& create_stream(Context& context, unsigned flags, int priority);
 void destroy_stream(Stream& stream);
 

@@ -105,6 +105,8 @@ Settings read_settings() {
     return true;
   });
   read("CUPOOL_SIM_MEMORY", [&](const char* v) { return (s.memory_bytes = parse_bytes(v)) != 0; });
+  read("CUPOOL_SIM_STREAM_BYTES",
+       [&](const char* v) { return (s.stream_bytes = parse_bytes(v)) != 0 || *v == '0'; });
   read("CUPOOL_SIM_PEERS", [&](const char* v) {
     if (!parse_count(v, &n)) return false;
     s.peers = n != 0;

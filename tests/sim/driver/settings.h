@@ -35,7 +35,8 @@ struct Settings {
   bool peers = true;                      ///< whether devices can access one another's memory
   bool pools = true;
   PoolIpc pool_ipc = PoolIpc::yes;
-  bool reclaim = false;  ///< take idle pool memory back before reporting out of memory
+  size_t stream_bytes = 0;  ///< of each stream of a context but the first
+  bool reclaim = false;     ///< take idle pool memory back before reporting out of memory
   int driver_version = 13000;
   double gigabytes_per_second = 20;  ///< timed mode: copies and fills
   int polls = 3;                     ///< queries answered "not ready" before one forces completion

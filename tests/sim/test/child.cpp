@@ -170,6 +170,37 @@ int reclaim_scene() {
   return 0;
 }
 
+// Three streams, of which two are destroyed and one comes again; then a full device.
+int streams_scene() {
+  setenv("CUPOOL_SIM_MEMORY", "64M", 1);
+  start();
+  const auto free_mib = [] {
+    size_t free_bytes = 0;
+    size_t total = 0;
+    cuMemGetInfo(&free_bytes, &total);
+    return free_bytes >> 20;
+  };
+  const size_t before = free_mib();
+  const auto taken = [&] { return before - free_mib(); };
+  CUstream streams[3] = {};
+  std::printf("taken");
+  for (CUstream& s : streams) {
+    cuStreamCreate(&s, CU_STREAM_NON_BLOCKING);
+    std::printf(" %zu", taken());
+  }
+  cuStreamDestroy(streams[1]);
+  cuStreamDestroy(streams[2]);
+  CUdeviceptr rest = 0;
+  cuMemAlloc(&rest, free_mib() << 20);
+  std::printf(" full");
+  for (int i = 0; i < 3; ++i) std::printf(" %d", cuStreamCreate(&streams[1], 0));
+  cuDevicePrimaryCtxReset(0);
+  cuDevicePrimaryCtxRetain(&context, 0);
+  cuCtxSetCurrent(context);
+  std::printf(" reset %zu\n", taken());
+  return 0;
+}
+
 // A program that only polls what its callback sets: nothing forces the work.
 int patience_scene() {
   start();
@@ -192,6 +223,7 @@ constexpr Scene kScenes[] = {
     {"init", init_scene},         {"pools", pools_scene},
     {"version", version_scene},   {"memory", memory_scene},
     {"patience", patience_scene}, {"reclaim", reclaim_scene},
+    {"streams", streams_scene},
 };
 
 }  // namespace

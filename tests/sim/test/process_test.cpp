@@ -86,6 +86,12 @@ TEST(Process, IdlePoolMemoryCanBeReclaimed) {
   EXPECT_EQ(play("reclaim", "CUPOOL_SIM_RECLAIM=1"), "alloc 0 reserved 0\nexit 0");
 }
 
+TEST(Process, StreamsTakeMemoryIfTheyAreToldTo) {
+  EXPECT_EQ(play("streams"), "taken 0 0 0 full 0 0 0 reset 0\nexit 0");
+  EXPECT_EQ(play("streams", "CUPOOL_SIM_STREAM_BYTES=3M"),
+            "taken 0 4 8 full 0 0 2 reset 0\nexit 0");
+}
+
 TEST(Process, FaultsComeFromTheEnvironment) {
   EXPECT_EQ(play("init", "CUPOOL_SIM_FAIL=cuInit:1=999"), "init 999 alloc 3\nexit 0");
 }
