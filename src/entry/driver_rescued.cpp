@@ -17,11 +17,23 @@ __attribute__((noinline)) CUresult rescue(const Call& call) {
   return allocator == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : allocator->out_of_memory().retry(call);
 }
 
+template <typename Call>
+__attribute__((noinline)) CUresult rescue_stream(const Call& create) {
+  cupool::engine::Allocator* allocator = cupool::process::engine();
+  return allocator == nullptr ? CUDA_ERROR_OUT_OF_MEMORY
+                              : allocator->out_of_memory().retry_stream(create);
+}
+
 }  // namespace
 
 #define CUPOOL_RESCUED(symbol, parameters, arguments) \
-  CUPOOL_RESCUED_AFTER((void)0, symbol, parameters, arguments)
-#define CUPOOL_RESCUED_AFTER(note, symbol, parameters, arguments)               \
+  CUPOOL_RESCUED_BY(rescue, (void)0, symbol, parameters, arguments)
+#define CUPOOL_RESCUED_AFTER(note, symbol, parameters, arguments) \
+  CUPOOL_RESCUED_BY(rescue, note, symbol, parameters, arguments)
+#define CUPOOL_RESCUED_STREAM(symbol, parameters, arguments)                             \
+  CUPOOL_RESCUED_BY(rescue_stream, cupool::engine::LegacyStream::creates(flags), symbol, \
+                    parameters, arguments)
+#define CUPOOL_RESCUED_BY(rescue, note, symbol, parameters, arguments)          \
   CUresult cupool_hook_##symbol parameters {                                    \
     CUPOOL_REAL_OR_RETURN(symbol);                                              \
     note;                                                                       \
@@ -58,8 +70,8 @@ CUPOOL_RESCUED(cuGraphInstantiateWithParams, (CUgraphExec* executable, CUgraph g
 CUPOOL_RESCUED(cuGraphInstantiateWithParams_ptsz, (CUgraphExec* executable, CUgraph graph, void* parameters), (executable, graph, parameters))
 CUPOOL_RESCUED(cuGraphUpload, (CUgraphExec executable, CUstream stream), (executable, stream))
 CUPOOL_RESCUED(cuGraphUpload_ptsz, (CUgraphExec executable, CUstream stream), (executable, stream))
-CUPOOL_RESCUED_AFTER(cupool::engine::LegacyStream::creates(flags), cuStreamCreate, (CUstream* stream, unsigned int flags), (stream, flags))
-CUPOOL_RESCUED_AFTER(cupool::engine::LegacyStream::creates(flags), cuStreamCreateWithPriority, (CUstream* stream, unsigned int flags, int priority), (stream, flags, priority))
+CUPOOL_RESCUED_STREAM(cuStreamCreate, (CUstream* stream, unsigned int flags), (stream, flags))
+CUPOOL_RESCUED_STREAM(cuStreamCreateWithPriority, (CUstream* stream, unsigned int flags, int priority), (stream, flags, priority))
 CUPOOL_RESCUED(cuCtxSetLimit, (CUlimit limit, size_t value), (limit, value))
 CUPOOL_RESCUED(cuLaunchKernel, (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters, void** extra), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra))
 CUPOOL_RESCUED(cuLaunchKernel_ptsz, (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters, void** extra), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra))

@@ -44,6 +44,16 @@ TEST(DeviceLimit, AFilledDeviceHasALittleLeftInTheDriversChunk) {
   expect_same("probe_full_device", 0, 1, with(kSmallDevice, {{"CUPOOL_POOL_START", "first"}}));
 }
 
+// A stream takes device memory, and cupool's own has taken what the context had in reserve.
+TEST(DeviceLimit, AFilledDeviceHasTheProgramsFirstStream) {
+  for (const char* fill : {"pieces", "block", "walk"}) {
+    const PreloadedRun run = expect_same(
+        std::string("probe_full_device mode=stream fill=") + fill, 0, 1,
+        with(kSmallDevice, {{"CUPOOL_POOL_START", "first"}, {"CUPOOL_SIM_STREAM_BYTES", "2M"}}));
+    EXPECT_EQ(run.process.out, "stream: 0\nthe next: 2\n") << fill;
+  }
+}
+
 // Nothing is live, so the driver alone would have had no chunk open: it waits in each free.
 TEST(DeviceLimit, AllOfItIsThereHoweverLongTheGpuTakes) {
   expect_same("probe_full_device", 0, 1, with(kSmallDevice, {{"CUPOOL_SIM_POLLS", "2000"}}));

@@ -259,6 +259,41 @@ TEST_F(ContextGateTest, ManyThreadsShareAFewStreams) {
   EXPECT_EQ(created, StreamStock::kStreams + 2);
 }
 
+TEST_F(ContextGateTest, EachStreamHasOneSpareThatIsNeverUsed) {
+  StreamStock stock;
+  std::uintptr_t created = 0;
+  std::uintptr_t room = 100;
+  const auto create = [&](CUstream* stream) {
+    if (created == room) return CUDA_ERROR_OUT_OF_MEMORY;
+    *stream = reinterpret_cast<CUstream>(++created);
+    return CUDA_SUCCESS;
+  };
+  stock.make_spares(create);
+  EXPECT_EQ(created, 0u) << "no stream, no spare";
+  CUstream first = nullptr;
+  CUstream second = nullptr;
+  stock.take(create, &first);
+  stock.take(create, &second);
+  room = 3;
+  for (int i = 0; i < 2; ++i) stock.make_spares(create);
+  EXPECT_EQ(created, 3u) << "refused: tried again by the next call";
+  room = 100;
+  for (int i = 0; i < 2; ++i) stock.make_spares(create);
+  EXPECT_EQ(created, 4u);
+  EXPECT_EQ(stock.all(), (std::vector<CUstream>{first, second}));
+  EXPECT_NE(stock.take_spare(), nullptr);
+  EXPECT_NE(stock.take_spare(), nullptr);
+  EXPECT_EQ(stock.take_spare(), nullptr);
+  stock.make_spares(create);
+  EXPECT_EQ(created, 4u) << "what the program got is not replaced";
+  stock.clear();  // with the context
+  stock.take(create, &first);
+  stock.make_spares(create);
+  EXPECT_EQ(created, 6u);
+  stock.clear();
+  EXPECT_EQ(stock.take_spare(), nullptr);
+}
+
 // More contexts than one part of the thread's table holds.
 TEST_F(ContextGateTest, AThreadKeepsTheCachesOfManyContexts) {
   in_thread([&] {

@@ -35,9 +35,35 @@ std::vector<CUstream> StreamStock::all() {
   return streams;
 }
 
+bool StreamStock::begin_spare() {
+  const std::lock_guard lock(mutex_);
+  if (spares_made_ >= std::min(all_.size(), kStreams)) return false;
+  ++spares_made_;
+  return true;
+}
+
+void StreamStock::end_spare(CUstream created) {
+  const std::lock_guard lock(mutex_);
+  if (created == nullptr) {
+    --spares_made_;
+  } else {
+    spares_.push_back(created);
+  }
+}
+
+CUstream StreamStock::take_spare() {
+  const std::lock_guard lock(mutex_);
+  if (spares_.empty()) return nullptr;
+  const CUstream spare = spares_.back();
+  spares_.pop_back();
+  return spare;
+}
+
 void StreamStock::clear() {
   const std::lock_guard lock(mutex_);
   all_.clear();
+  spares_.clear();
+  spares_made_ = 0;
 }
 
 }  // namespace cupool::engine

@@ -28,6 +28,22 @@ class StreamStock {
   }
   void put_back(CUstream stream);
   std::vector<CUstream> all();
+
+  /// Makes spare streams by `create(&stream)`, one for each of the streams above, until one is
+  /// refused. A spare is only kept to be destroyed, so that the program gets its memory.
+  template <typename Create>
+  void make_spares(const Create& create) {
+    while (begin_spare()) {
+      CUstream created = nullptr;
+      if (create(&created) != CUDA_SUCCESS) created = nullptr;
+      end_spare(created);
+      if (created == nullptr) return;
+    }
+  }
+  /// A spare stream, no longer kept and not replaced. Null: none.
+  CUstream take_spare();
+
+  /// The context is gone, with all streams.
   void clear();
 
   static constexpr std::size_t kStreams = 4;
@@ -39,9 +55,13 @@ class StreamStock {
   };
   bool take_used(CUstream* stream);
   void add(CUstream created);
+  bool begin_spare();
+  void end_spare(CUstream created);
 
   util::Ranked<util::LockRank::stream_stock> mutex_;
   std::vector<Shared> all_;
+  std::vector<CUstream> spares_;
+  std::size_t spares_made_ = 0;  ///< including those being made, and those taken
 };
 
 }  // namespace cupool::engine

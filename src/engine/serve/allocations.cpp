@@ -273,9 +273,9 @@ Block* Allocations::fresh_block(Context& context, std::uint64_t capacity, Patien
 }
 
 // Fresh memory of the pools. Near the device's limit, where pool growth would leave too little,
-// plain memory, of which the driver takes no more than needed. With CUPOOL_MAX_SIZE the rest passes
-// through. If the driver claims to have pools and then refuses them (vGPU), plain memory from then
-// on.
+// plain memory, of which the driver takes no more than needed, and spare streams of the rest. With
+// CUPOOL_MAX_SIZE the rest passes through. If the driver claims to have pools and then refuses them
+// (vGPU), plain memory from then on.
 CUresult Allocations::allocate_fresh(Context& context, std::uint64_t capacity, CUdeviceptr* address,
                                      BlockSource* source) {
   const ContextVisit visit(context);
@@ -296,7 +296,12 @@ CUresult Allocations::allocate_fresh(Context& context, std::uint64_t capacity, C
     return result;
   }
   *source = BlockSource::malloc;
-  return device.backend_of(BlockSource::malloc).allocate(context, capacity, address);
+  const CUresult plain =
+      device.backend_of(BlockSource::malloc).allocate(context, capacity, address);
+  // Only now, so that this request has what it would have without cupool.
+  const bool nearly_full = result == CUDA_ERROR_OUT_OF_MEMORY;
+  if (nearly_full && plain == CUDA_SUCCESS) out_of_memory_.make_spare_streams(context);
+  return plain;
 }
 
 Block* Allocations::adopt(Context& context, std::uint64_t capacity, CUdeviceptr address,

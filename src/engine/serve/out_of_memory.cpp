@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "cuda/errors.h"
+#include "cuda/scopes.h"
 #include "engine/serve/failure.h"
 #include "stats/pool_growth.h"
 #include "stats/timeline.h"
@@ -133,6 +134,25 @@ bool OutOfMemory::more_given_back(Context& context, std::uint64_t* tried_ns, Pat
   }
   *tried_ns = util::now_ns();
   return more;
+}
+
+void OutOfMemory::make_spare_streams(Context& context) {
+  const ContextVisit visit(context);
+  if (!visit || !context.usable()) return;
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  const cuda::ContextScope scope(driver_, context.handle());
+  if (!scope.ok()) return;
+  context.streams().make_spares(
+      [&](CUstream* stream) { return driver_.cuStreamCreate(stream, CU_STREAM_NON_BLOCKING); });
+}
+
+bool OutOfMemory::destroy_spare_stream() {
+  Context* context = registry_.current_for_certain();
+  if (context == nullptr) return false;
+  const ContextVisit visit(*context);
+  const CUstream spare = visit && context->usable() ? context->streams().take_spare() : nullptr;
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  return spare != nullptr && driver_.cuStreamDestroy_v2(spare) == CUDA_SUCCESS;
 }
 
 bool OutOfMemory::may_fit(std::uint64_t bytes) {

@@ -13,7 +13,8 @@ namespace cupool::engine {
 /// Thread-safe.
 class OutOfMemory {
  public:
-  OutOfMemory(ContextRegistry& registry, IdleMemory& idle) : registry_(registry), idle_(idle) {}
+  OutOfMemory(const cuda::Driver& driver, ContextRegistry& registry, IdleMemory& idle)
+      : driver_(driver), registry_(registry), idle_(idle) {}
 
   /// Maximum attempts of one call. Other threads may take the memory that was given back.
   static constexpr int kRetries = 64;
@@ -36,6 +37,15 @@ class OutOfMemory {
   CUresult retry(const Call& real) {
     Patience patience;
     return retry(real, patience);
+  }
+
+  /// As retry(), for a call that creates a stream in the current context. If it still fails, spare
+  /// streams are destroyed, one before each further attempt.
+  template <typename Call>
+  CUresult retry_stream(const Call& create) {
+    CUresult result = retry(create);
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && destroy_spare_stream()) result = create();
+    return result;
   }
 
   /// As retry(), for a call that needs memory of device `ordinal`, whatever context is current.
@@ -78,6 +88,13 @@ class OutOfMemory {
   /// pools have shrunk. The caller is in a visit.
   bool give_back_cached(Context& context);
 
+  /// Makes a spare for each of cupool's streams in the context, as far as there is memory.
+  ///
+  /// A stream takes device memory, of which the context has some in reserve for the first ones.
+  /// cupool's streams have used that up, so on a full device the program's would be refused. Not
+  /// made while there is memory: each stream makes synchronising the context slower.
+  void make_spare_streams(Context& context);
+
   /// True if memory was released since `*tried_ns`, by this thread or another: retry. Then sets
   /// `*tried_ns` to the start of the new attempt.
   bool more_given_back(Context& context, std::uint64_t* tried_ns, Patience& patience);
@@ -97,6 +114,7 @@ class OutOfMemory {
     // A sticky error may have kept memory back. Then the program gets that error (I7).
     const bool answered = context.usable() && !cuda::shut_down();
     if (result == CUDA_ERROR_OUT_OF_MEMORY && !answered) result = real();
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) make_spare_streams(context);
     if (result == CUDA_SUCCESS) {
       context.stats().add(stats::Counter::oom_rescues_total);
       stats::note_event(stats::EventKind::oom_rescue, context.stats(), 0);
@@ -105,7 +123,9 @@ class OutOfMemory {
   }
   bool give_back_idle_of(Context& context, Patience& patience);
   bool close_small_chunk(Context& context, Patience& patience);
+  bool destroy_spare_stream();
 
+  const cuda::Driver& driver_;
   ContextRegistry& registry_;
   IdleMemory& idle_;
 };
