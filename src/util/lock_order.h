@@ -25,6 +25,7 @@ namespace cupool::util {
   X(ordering, "closed epochs, captures and barriers of a context")                                 \
   X(context_registry, "which handle is which context")                                             \
   X(devices, "which ordinal is which device")                                                      \
+  X(lane, "whether the process is in one lane")                                                    \
   X(leaves, "nothing: the leaves begin here")                                                      \
   X(thread_cache, "one thread's cache")                                                            \
   X(open_epoch, "blocks of the open epoch")                                                        \

@@ -20,10 +20,13 @@ class Serving {
     return closed_.load(std::memory_order_relaxed) == 0 || CUPOOL_MUTATED("serves-in-capture");
   }
 
+  /// The same, in one order with all captures that begin (Lane::let_marks_in()).
+  static bool open_for_certain() { return closed_.load(std::memory_order_seq_cst) == 0; }
+
   /// Whether a stream of the process captures: the driver answers allocations and frees (contract
   /// 9).
   static bool any_capture() { return closed_.load(std::memory_order_acquire) >= kCapture; }
-  static void capture_begins() { closed_.fetch_add(kCapture, std::memory_order_acq_rel); }
+  static void capture_begins() { closed_.fetch_add(kCapture, std::memory_order_seq_cst); }
   static void captures_end(std::size_t count) {
     closed_.fetch_sub(static_cast<std::uint32_t>(count) * kCapture, std::memory_order_acq_rel);
   }
