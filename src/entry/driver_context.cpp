@@ -4,16 +4,19 @@
 #include "engine/context/attachments.h"
 #include "engine/context/primary_contexts.h"
 #include "engine/reclaim/device_use.h"
+#include "engine/reclaim/lane.h"
 #include "engine/reclaim/stream_use.h"
 #include "entry/default_stream.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
 #include "process/lifecycle.h"
 
+using cupool::cuda::Driver;
 using cupool::engine::Allocator;
 using cupool::engine::Attachments;
 using cupool::engine::Context;
 using cupool::engine::ContextRegistry;
+using cupool::engine::Lane;
 using cupool::engine::PrimaryContexts;
 using cupool::engine::Synchronization;
 using cupool::entry::per_thread;
@@ -32,21 +35,42 @@ CUresult change_current(const Call& call) {
   return result;
 }
 
+// The same for a call that makes `context` current.
 template <typename Call>
-CUresult release_primary(CUdevice device, const Call& call) {
-  Allocator* const allocator = engine();
-  return allocator == nullptr ? PrimaryContexts::of_process().release(device, call)
-                              : allocator->endings().release_primary(device, call);
+CUresult make_current(CUcontext context, const Call& call) {
+  const CUresult result = change_current(call);
+  if (result == CUDA_SUCCESS) Lane::context_seen(context);
+  return result;
+}
+
+// The lane before a call that ends the primary context of `device`, without an engine.
+void primary_ends(const Driver& real, CUdevice device) {
+  const CUcontext primary = PrimaryContexts::of_process().known(device);
+  if (primary != nullptr) Lane::context_ends(real, primary);
 }
 
 template <typename Call>
-CUresult reset_primary(CUdevice device, const Call& call) {
-  Allocator* const allocator = engine();
-  return allocator == nullptr ? call() : allocator->endings().reset_primary(device, call);
+CUresult release_primary(const Driver& real, CUdevice device, const Call& call) {
+  if (Allocator* const allocator = engine()) {
+    return allocator->endings().release_primary(device, call);
+  }
+  PrimaryContexts& primaries = PrimaryContexts::of_process();
+  if (primaries.at_last_reference(device)) primary_ends(real, device);
+  return primaries.release(device, call);
 }
 
 template <typename Call>
-CUresult destroy_context(CUcontext handle, const Call& call) {
+CUresult reset_primary(const Driver& real, CUdevice device, const Call& call) {
+  if (Allocator* const allocator = engine()) {
+    return allocator->endings().reset_primary(device, call);
+  }
+  primary_ends(real, device);
+  return call();
+}
+
+template <typename Call>
+CUresult destroy_context(const Driver& real, CUcontext handle, const Call& call) {
+  if (handle != nullptr) Lane::context_ends(real, handle);
   const auto destroy = [&] {
     const CUresult result = change_current(call);
     if (result == CUDA_SUCCESS) Attachments::of_process().forget(handle);
@@ -58,7 +82,7 @@ CUresult destroy_context(CUcontext handle, const Call& call) {
 
 // A new context: its device is now in use, and its creation may need cupool's idle memory.
 template <typename Call>
-CUresult make_context(CUdevice device, const Call& real) {
+CUresult make_context(CUdevice device, const CUcontext* context, const Call& real) {
   const auto call = [&] { return change_current(real); };
   CUresult result = call();
   Allocator* allocator = engine();
@@ -66,6 +90,7 @@ CUresult make_context(CUdevice device, const Call& real) {
     result = allocator->out_of_memory().retry_on(device, call);
   }
   if (result != CUDA_SUCCESS) return result;
+  Lane::context_seen(*context);
   if (allocator != nullptr) {
     allocator->registry().devices().device_in_use(device);
   } else {
@@ -97,6 +122,7 @@ CUresult end_capture(CUstream stream, const Call& call) {
 
 template <typename Call>
 CUresult destroy_stream(CUstream stream, const Call& call) {
+  if (stream != nullptr) Lane::destroys(stream);
   cupool::engine::StreamUse::wait_for_others(stream);
   Allocator* allocator = engine();
   if (allocator == nullptr) {
@@ -132,38 +158,38 @@ CUresult cupool_hook_cuCtxSynchronize_v2(CUcontext handle) {
 
 CUresult cupool_hook_cuCtxDestroy(CUcontext handle) {
   CUPOOL_REAL_OR_RETURN(cuCtxDestroy);
-  return destroy_context(handle, [&] { return real.cuCtxDestroy(handle); });
+  return destroy_context(real, handle, [&] { return real.cuCtxDestroy(handle); });
 }
 
 CUresult cupool_hook_cuCtxDestroy_v2(CUcontext handle) {
   CUPOOL_REAL_OR_RETURN(cuCtxDestroy_v2);
-  return destroy_context(handle, [&] { return real.cuCtxDestroy_v2(handle); });
+  return destroy_context(real, handle, [&] { return real.cuCtxDestroy_v2(handle); });
 }
 
 CUresult cupool_hook_cuDevicePrimaryCtxRelease(CUdevice device) {
   CUPOOL_REAL_OR_RETURN(cuDevicePrimaryCtxRelease);
-  return release_primary(device, [&] { return real.cuDevicePrimaryCtxRelease(device); });
+  return release_primary(real, device, [&] { return real.cuDevicePrimaryCtxRelease(device); });
 }
 
 CUresult cupool_hook_cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   CUPOOL_REAL_OR_RETURN(cuDevicePrimaryCtxRelease_v2);
-  return release_primary(device, [&] { return real.cuDevicePrimaryCtxRelease_v2(device); });
+  return release_primary(real, device, [&] { return real.cuDevicePrimaryCtxRelease_v2(device); });
 }
 
 CUresult cupool_hook_cuDevicePrimaryCtxReset(CUdevice device) {
   CUPOOL_REAL_OR_RETURN(cuDevicePrimaryCtxReset);
-  return reset_primary(device, [&] { return real.cuDevicePrimaryCtxReset(device); });
+  return reset_primary(real, device, [&] { return real.cuDevicePrimaryCtxReset(device); });
 }
 
 CUresult cupool_hook_cuDevicePrimaryCtxReset_v2(CUdevice device) {
   CUPOOL_REAL_OR_RETURN(cuDevicePrimaryCtxReset_v2);
-  return reset_primary(device, [&] { return real.cuDevicePrimaryCtxReset_v2(device); });
+  return reset_primary(real, device, [&] { return real.cuDevicePrimaryCtxReset_v2(device); });
 }
 
 CUresult cupool_hook_cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   CUPOOL_REAL_OR_RETURN(cuDevicePrimaryCtxRetain);
   PrimaryContexts& primaries = PrimaryContexts::of_process();
-  return make_context(device, [&] {
+  return make_context(device, context, [&] {
     // Not in a forked child, where the mutex may be held for ever.
     const auto lock = engine() == nullptr ? PrimaryContexts::Lock() : primaries.lock(device);
     return primaries.retain(device, context,
@@ -173,42 +199,43 @@ CUresult cupool_hook_cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice devic
 
 CUresult cupool_hook_cuCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {
   CUPOOL_REAL_OR_RETURN(cuCtxCreate);
-  return make_context(device, [&] { return real.cuCtxCreate(context, flags, device); });
+  return make_context(device, context, [&] { return real.cuCtxCreate(context, flags, device); });
 }
 
 CUresult cupool_hook_cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device) {
   CUPOOL_REAL_OR_RETURN(cuCtxCreate_v2);
-  return make_context(device, [&] { return real.cuCtxCreate_v2(context, flags, device); });
+  return make_context(device, context, [&] { return real.cuCtxCreate_v2(context, flags, device); });
 }
 
 CUresult cupool_hook_cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* affinity, int count,
                                     unsigned int flags, CUdevice device) {
   CUPOOL_REAL_OR_RETURN(cuCtxCreate_v3);
-  return make_context(device,
+  return make_context(device, context,
                       [&] { return real.cuCtxCreate_v3(context, affinity, count, flags, device); });
 }
 
 CUresult cupool_hook_cuCtxCreate_v4(CUcontext* context, void* parameters, unsigned int flags,
                                     CUdevice device) {
   CUPOOL_REAL_OR_RETURN(cuCtxCreate_v4);
-  return make_context(device,
+  return make_context(device, context,
                       [&] { return real.cuCtxCreate_v4(context, parameters, flags, device); });
 }
 
 CUresult cupool_hook_cuGLCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {
   CUPOOL_REAL_OR_RETURN(cuGLCtxCreate);
-  return make_context(device, [&] { return real.cuGLCtxCreate(context, flags, device); });
+  return make_context(device, context, [&] { return real.cuGLCtxCreate(context, flags, device); });
 }
 
 CUresult cupool_hook_cuGLCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device) {
   CUPOOL_REAL_OR_RETURN(cuGLCtxCreate_v2);
-  return make_context(device, [&] { return real.cuGLCtxCreate_v2(context, flags, device); });
+  return make_context(device, context,
+                      [&] { return real.cuGLCtxCreate_v2(context, flags, device); });
 }
 
 CUresult cupool_hook_cuVDPAUCtxCreate(CUcontext* context, unsigned int flags, CUdevice device,
                                       uint32_t display, void* display_query) {
   CUPOOL_REAL_OR_RETURN(cuVDPAUCtxCreate);
-  return make_context(device, [&] {
+  return make_context(device, context, [&] {
     return real.cuVDPAUCtxCreate(context, flags, device, display, display_query);
   });
 }
@@ -216,24 +243,24 @@ CUresult cupool_hook_cuVDPAUCtxCreate(CUcontext* context, unsigned int flags, CU
 CUresult cupool_hook_cuVDPAUCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device,
                                          uint32_t display, void* display_query) {
   CUPOOL_REAL_OR_RETURN(cuVDPAUCtxCreate_v2);
-  return make_context(device, [&] {
+  return make_context(device, context, [&] {
     return real.cuVDPAUCtxCreate_v2(context, flags, device, display, display_query);
   });
 }
 
 CUresult cupool_hook_cuCtxSetCurrent(CUcontext context) {
   CUPOOL_REAL_OR_RETURN(cuCtxSetCurrent);
-  return change_current([&] { return real.cuCtxSetCurrent(context); });
+  return make_current(context, [&] { return real.cuCtxSetCurrent(context); });
 }
 
 CUresult cupool_hook_cuCtxPushCurrent(CUcontext context) {
   CUPOOL_REAL_OR_RETURN(cuCtxPushCurrent);
-  return change_current([&] { return real.cuCtxPushCurrent(context); });
+  return make_current(context, [&] { return real.cuCtxPushCurrent(context); });
 }
 
 CUresult cupool_hook_cuCtxPushCurrent_v2(CUcontext context) {
   CUPOOL_REAL_OR_RETURN(cuCtxPushCurrent_v2);
-  return change_current([&] { return real.cuCtxPushCurrent_v2(context); });
+  return make_current(context, [&] { return real.cuCtxPushCurrent_v2(context); });
 }
 
 CUresult cupool_hook_cuCtxPopCurrent(CUcontext* context) {
@@ -249,14 +276,16 @@ CUresult cupool_hook_cuCtxPopCurrent_v2(CUcontext* context) {
 CUresult cupool_hook_cuCtxAttach(CUcontext* context, unsigned int flags) {
   CUPOOL_REAL_OR_RETURN(cuCtxAttach);
   const CUresult result = change_current([&] { return real.cuCtxAttach(context, flags); });
-  if (result == CUDA_SUCCESS) Attachments::of_process().add(*context);
+  if (result != CUDA_SUCCESS) return result;
+  Attachments::of_process().add(*context);
+  Lane::context_seen(*context);
   return result;
 }
 
 CUresult cupool_hook_cuCtxDetach(CUcontext context) {
   CUPOOL_REAL_OR_RETURN(cuCtxDetach);
   const auto call = [&] { return real.cuCtxDetach(context); };
-  if (!Attachments::of_process().any(context)) return destroy_context(context, call);
+  if (!Attachments::of_process().any(context)) return destroy_context(real, context, call);
   const CUresult result = change_current(call);
   if (result == CUDA_SUCCESS) Attachments::of_process().remove(context);
   return result;
@@ -266,6 +295,7 @@ CUresult cupool_hook_cuGreenCtxCreate(void** green, void* resources, CUdevice de
                                       unsigned int flags) {
   CUPOOL_REAL_OR_RETURN(cuGreenCtxCreate);
   // Before the call: no block may be reused once a green context has work.
+  Lane::leave_unknown(real);
   if (Allocator* allocator = started_engine()) {
     allocator->step_aside().stop_serving(
         "the program uses green contexts, whose work no event of a context covers");

@@ -3,17 +3,22 @@
 // as a legacy free does (contract 2). Graphs are included, since they may contain copies and
 // callbacks.
 #include "engine/reclaim/host_targets.h"
+#include "engine/reclaim/lane.h"
 #include "engine/reclaim/stream_use.h"
 #include "entry/caller.h"
 #include "entry/default_stream.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
+#include "entry/peers.h"
 #include "process/lifecycle.h"
 #include "util/log.h"
 
 using cupool::engine::Allocator;
 using cupool::engine::HostTargets;
+using cupool::engine::Lane;
 using cupool::engine::StreamUse;
+using cupool::engine::Submission;
+using cupool::entry::are_apart;
 using cupool::entry::legacy;
 using cupool::entry::per_thread;
 using cupool::process::engine;
@@ -55,28 +60,34 @@ CUresult synchronize(CUstream stream, const Call& call) {
 extern "C" {
 
 // A function and its variant for per-thread default streams: the real call, then the record.
-// `touches` tells whether host memory is involved, and `possible` false that it cannot be; the
-// arguments of the real function follow the parameters.
-#define CUPOOL_NOTED_IF(possible, name, touches, parameters, ...)           \
-  CUPOOL_NOTED_AS(possible, name, legacy, touches, parameters, __VA_ARGS__) \
-  CUPOOL_NOTED_AS(possible, name##_ptsz, per_thread, touches, parameters, __VA_ARGS__)
-#define CUPOOL_NOTED_AS(possible, symbol, named, touches, parameters, ...) \
-  CUresult cupool_hook_##symbol parameters {                               \
-    CUPOOL_REAL_OR_RETURN(symbol);                                         \
-    if (!(possible)) return real.symbol(__VA_ARGS__);                      \
-    const StreamUse in_use(stream);                                        \
-    const CUresult result = real.symbol(__VA_ARGS__);                      \
-    note(                                                                  \
-        named(stream), [&] { return touches; }, result);                   \
-    return result;                                                         \
+// `touches` tells whether host memory is involved, `possible` is false if it cannot be, and
+// `apart` true for a copy between two contexts. The arguments of the real function follow the
+// parameters.
+#define CUPOOL_NOTED_IF(possible, apart, name, touches, parameters, ...)           \
+  CUPOOL_NOTED_AS(possible, apart, name, legacy, touches, parameters, __VA_ARGS__) \
+  CUPOOL_NOTED_AS(possible, apart, name##_ptsz, per_thread, touches, parameters, __VA_ARGS__)
+#define CUPOOL_NOTED_AS(possible, apart, symbol, named, touches, parameters, ...) \
+  CUresult cupool_hook_##symbol parameters {                                      \
+    CUPOOL_REAL_OR_RETURN(symbol);                                                \
+    if (apart) Lane::leave_unknown(real);                                         \
+    const Submission submission(real, named(stream));                             \
+    if (!(possible)) return real.symbol(__VA_ARGS__);                             \
+    const StreamUse in_use(stream);                                               \
+    const CUresult result = real.symbol(__VA_ARGS__);                             \
+    note(                                                                         \
+        named(stream), [&] { return touches; }, result);                          \
+    return result;                                                                \
   }
 #define CUPOOL_NOTED(name, touches, parameters, ...) \
-  CUPOOL_NOTED_IF(true, name, touches, parameters, __VA_ARGS__)
+  CUPOOL_NOTED_IF(true, false, name, touches, parameters, __VA_ARGS__)
 
 // Frequent functions with device pointers: not recorded while no such pointer can refer to host
 // memory. Their forms without a stream wait for host memory themselves (measured).
 #define CUPOOL_AIMED(name, touches, parameters, ...) \
-  CUPOOL_NOTED_IF(HostTargets::any(), name, touches, parameters, __VA_ARGS__)
+  CUPOOL_NOTED_IF(HostTargets::any(), false, name, touches, parameters, __VA_ARGS__)
+// Between contexts.
+#define CUPOOL_PEERS(name, apart, possible, touches, parameters, ...) \
+  CUPOOL_NOTED_IF(possible, apart, name, touches, parameters, __VA_ARGS__)
 #define CUPOOL_FILL(name, type)                                                               \
   CUPOOL_AIMED(name, HostTargets::include(real, to),                                          \
                (CUdeviceptr to, type value, size_t count, CUstream stream), to, value, count, \
@@ -108,7 +119,7 @@ CUPOOL_NOTED(cuMemcpy2DAsync_v2, HostTargets::in_copy(real, copy),
              (const CUDA_MEMCPY2D* copy, CUstream stream), copy, stream)
 CUPOOL_NOTED(cuMemcpy3DAsync_v2, HostTargets::in_copy(real, copy),
              (const CUDA_MEMCPY3D* copy, CUstream stream), copy, stream)
-CUPOOL_NOTED(cuMemcpy3DPeerAsync, HostTargets::in_copy(real, copy),
+CUPOOL_PEERS(cuMemcpy3DPeerAsync, are_apart(copy), true, HostTargets::in_copy(real, copy),
              (const CUDA_MEMCPY3D_PEER* copy, CUstream stream), copy, stream)
 CUPOOL_NOTED(cuMemcpyBatchAsync, true,
              (CUdeviceptr * to, CUdeviceptr* from, size_t* bytes, size_t count, void* attributes,
@@ -149,7 +160,8 @@ CUPOOL_AIMED(cuMemcpyDtoDAsync_v2,
              HostTargets::include(real, to) || HostTargets::include(real, from),
              (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream), to, from, bytes,
              stream)
-CUPOOL_AIMED(cuMemcpyPeerAsync, HostTargets::include(real, to) || HostTargets::include(real, from),
+CUPOOL_PEERS(cuMemcpyPeerAsync, are_apart(from_context, to_context), HostTargets::any(),
+             HostTargets::include(real, to) || HostTargets::include(real, from),
              (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
               size_t bytes, CUstream stream),
              to, to_context, from, from_context, bytes, stream)
@@ -172,11 +184,13 @@ CUPOOL_AIMED(cuStreamBatchMemOp_v2, HostTargets::in_operations(real, count, oper
 
 CUresult cupool_hook_cuGraphLaunch(CUgraphExec graph, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuGraphLaunch);
+  const Submission submission(real, legacy(stream));
   return launch_graph(legacy(stream), [&] { return real.cuGraphLaunch(graph, stream); });
 }
 
 CUresult cupool_hook_cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuGraphLaunch_ptsz);
+  const Submission submission(real, per_thread(stream));
   return launch_graph(per_thread(stream), [&] { return real.cuGraphLaunch_ptsz(graph, stream); });
 }
 

@@ -3,12 +3,24 @@
 // graphs, streams, launches (code is loaded late, local memory grows). Untouched; after out of
 // memory they are retried once idle memory was given back (contract 4).
 #include "engine/reclaim/host_targets.h"
+#include "engine/reclaim/lane.h"
 #include "engine/reclaim/legacy_stream.h"
+#include "entry/default_stream.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
 #include "process/lifecycle.h"
 
+using cupool::engine::Submission;
+using cupool::entry::legacy;
+using cupool::entry::per_thread;
+
 namespace {
+
+CUstream stream_of(const void* configuration) {
+  return configuration == nullptr
+             ? nullptr
+             : static_cast<const cupool::cuda::LaunchConfiguration*>(configuration)->stream;
+}
 
 // The second attempt. The first one failed for lack of memory and had no effect.
 template <typename Call>
@@ -41,6 +53,9 @@ __attribute__((noinline)) CUresult rescue_stream(const Call& create) {
     if (__builtin_expect(result != CUDA_ERROR_OUT_OF_MEMORY, 1)) return result; \
     return rescue([&] { return real.symbol arguments; });                       \
   }
+// Work: the retry is one submission with the first attempt.
+#define CUPOOL_RESCUED_WORK(symbol, to, parameters, arguments) \
+  CUPOOL_RESCUED_AFTER(const Submission submission(real, to), symbol, parameters, arguments)
 
 extern "C" {
 
@@ -68,17 +83,17 @@ CUPOOL_RESCUED(cuGraphInstantiate_v2, (CUgraphExec* executable, CUgraph graph, C
 CUPOOL_RESCUED(cuGraphInstantiateWithFlags, (CUgraphExec* executable, CUgraph graph, unsigned long long flags), (executable, graph, flags))
 CUPOOL_RESCUED(cuGraphInstantiateWithParams, (CUgraphExec* executable, CUgraph graph, void* parameters), (executable, graph, parameters))
 CUPOOL_RESCUED(cuGraphInstantiateWithParams_ptsz, (CUgraphExec* executable, CUgraph graph, void* parameters), (executable, graph, parameters))
-CUPOOL_RESCUED(cuGraphUpload, (CUgraphExec executable, CUstream stream), (executable, stream))
-CUPOOL_RESCUED(cuGraphUpload_ptsz, (CUgraphExec executable, CUstream stream), (executable, stream))
+CUPOOL_RESCUED_WORK(cuGraphUpload, legacy(stream), (CUgraphExec executable, CUstream stream), (executable, stream))
+CUPOOL_RESCUED_WORK(cuGraphUpload_ptsz, per_thread(stream), (CUgraphExec executable, CUstream stream), (executable, stream))
 CUPOOL_RESCUED_STREAM(cuStreamCreate, (CUstream* stream, unsigned int flags), (stream, flags))
 CUPOOL_RESCUED_STREAM(cuStreamCreateWithPriority, (CUstream* stream, unsigned int flags, int priority), (stream, flags, priority))
 CUPOOL_RESCUED(cuCtxSetLimit, (CUlimit limit, size_t value), (limit, value))
-CUPOOL_RESCUED(cuLaunchKernel, (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters, void** extra), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra))
-CUPOOL_RESCUED(cuLaunchKernel_ptsz, (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters, void** extra), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra))
-CUPOOL_RESCUED(cuLaunchKernelEx, (const void* configuration, CUfunction function, void** parameters, void** extra), (configuration, function, parameters, extra))
-CUPOOL_RESCUED(cuLaunchKernelEx_ptsz, (const void* configuration, CUfunction function, void** parameters, void** extra), (configuration, function, parameters, extra))
-CUPOOL_RESCUED(cuLaunchCooperativeKernel, (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters))
-CUPOOL_RESCUED(cuLaunchCooperativeKernel_ptsz, (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters))
+CUPOOL_RESCUED_WORK(cuLaunchKernel, legacy(stream), (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters, void** extra), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra))
+CUPOOL_RESCUED_WORK(cuLaunchKernel_ptsz, per_thread(stream), (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters, void** extra), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra))
+CUPOOL_RESCUED_WORK(cuLaunchKernelEx, legacy(stream_of(configuration)), (const void* configuration, CUfunction function, void** parameters, void** extra), (configuration, function, parameters, extra))
+CUPOOL_RESCUED_WORK(cuLaunchKernelEx_ptsz, per_thread(stream_of(configuration)), (const void* configuration, CUfunction function, void** parameters, void** extra), (configuration, function, parameters, extra))
+CUPOOL_RESCUED_WORK(cuLaunchCooperativeKernel, legacy(stream), (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters))
+CUPOOL_RESCUED_WORK(cuLaunchCooperativeKernel_ptsz, per_thread(stream), (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters))
 // clang-format on
 
 // Names its device, independent of the current context.

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "cuda/driver.h"
+#include "engine/reclaim/lane.h"
 #include "entry/newer_entries.h"
 #include "entry/substitution.h"
 #include "process/lifecycle.h"
@@ -32,9 +34,10 @@ std::array<Guard, kGuards> guards;
 
 // Prefixes of the names of such functions.
 constexpr std::string_view kKinds[] = {
-    "cuMemcpy",           "cuMemset",          "cuStreamBegin",
-    "cuStreamCreate",     "cuStreamWaitValue", "cuStreamWriteValue",
-    "cuStreamBatchMemOp", "cuLaunchHost",      "cuFabricCpy"};
+    "cuMemcpy",          "cuMemset",           "cuStreamBegin",      "cuStreamCreate",
+    "cuStreamWaitValue", "cuStreamWriteValue", "cuStreamBatchMemOp", "cuLaunch",
+    "cuGraphLaunch",     "cuFabricCpy"};
+constexpr std::string_view kAsync = "Async";
 
 bool begins_with(std::string_view text, std::string_view start) {
   return text.substr(0, start.size()) == start;
@@ -58,13 +61,12 @@ std::string_view base_of(std::string_view symbol, bool* versioned) {
 }  // namespace
 
 bool is_of_guarded_kind(std::string_view base) {
+  // The runtime and the libraries go on in lower case.
+  if (!begins_with(base, "cu") || base.size() < 3 || base[2] < 'A' || base[2] > 'Z') return false;
   for (const std::string_view kind : kKinds) {
-    if (!begins_with(base, kind)) continue;
-    // A synchronous function has finished when it returns, as far as the host is concerned.
-    const bool both_forms = kind == "cuMemcpy" || kind == "cuMemset";
-    return !both_forms || base.find("Async") != std::string_view::npos;
+    if (begins_with(base, kind)) return true;
   }
-  return false;
+  return base.size() >= kAsync.size() && base.substr(base.size() - kAsync.size()) == kAsync;
 }
 
 bool is_newer(const char* symbol) {
@@ -99,6 +101,9 @@ void* guard_newer(const char* symbol, void* real) {
 extern "C" __attribute__((visibility("hidden"))) void* cupool_newer_called(std::uint64_t index) {
   using namespace cupool::entry;
   const Guard& guard = guards[index];
+  if (const cupool::cuda::Driver* const driver = cupool::cuda::driver()) {
+    cupool::engine::Lane::leave_unknown(*driver);
+  }
   cupool::engine::Allocator* const allocator = cupool::process::started_engine();
   if (allocator != nullptr && allocator->step_aside().serves()) {
     const bool named = guard.named.load(std::memory_order_acquire);

@@ -8,8 +8,8 @@
 
 namespace cupool::entry {
 
-/// Whether the name `base` says that the function copies, creates streams, begins a capture or
-/// calls the host. Calls nothing, takes no lock.
+/// Whether the name `base` says that the function submits work, creates streams, begins a capture
+/// or calls the host. Calls nothing, takes no lock.
 bool is_of_guarded_kind(std::string_view base);
 
 /// Whether the driver's exported function `symbol` needs a guard: another version of a hooked

@@ -5,6 +5,7 @@
 #include "cuda/capture_state.h"
 #include "cuda/driver.h"
 #include "engine/context/context_registry.h"
+#include "engine/reclaim/lane.h"
 #include "engine/reclaim/serving.h"
 
 namespace cupool::engine {
@@ -24,10 +25,11 @@ class StreamContexts {
 
   /// Runs `begin`, the driver's begin of a capture on `stream` of `context`. A stream of any other
   /// context may join the capture at once. So the capture is counted first, and then no fence is
-  /// being recorded in any context (I3).
+  /// being recorded in any context, nor a mark of the lane (I3).
   template <typename Call>
   CUresult begin_capture(Context& context, CUstream stream, const Call& begin) {
     Serving::capture_begins();
+    Lane::let_marks_in();
     let_fences_in_but(context);
     const CUresult result = context.ordering().captures().begin(stream, begin);
     Serving::captures_end(1);  // the ordering counts its own

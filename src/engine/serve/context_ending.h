@@ -9,6 +9,7 @@
 #include "engine/context/primary_contexts.h"
 #include "engine/ipc/exports.h"
 #include "engine/ipc/imports.h"
+#include "engine/reclaim/lane.h"
 #include "engine/serve/free_policy.h"
 #include "util/lock_order.h"
 
@@ -58,9 +59,10 @@ class ContextEnding {
     if (primaries_.at_last_reference(device)) return end_primary(device, release);
     const CUresult result = release();
     if (result == CUDA_SUCCESS && !PrimaryContexts::is_active(driver_, device)) {
+      const CUcontext primary = primaries_.known(device);
+      if (primary != nullptr) Lane::context_ends(driver_, primary);
       end(
-          registry_.find(primaries_.known(device)), [] { return CUDA_SUCCESS; },
-          [](CUresult) { return true; });
+          registry_.find(primary), [] { return CUDA_SUCCESS; }, [](CUresult) { return true; });
     }
     return result;
   }
@@ -82,6 +84,7 @@ class ContextEnding {
   CUresult end_primary(CUdevice device, const Call& call) {
     const CUcontext primary = primaries_.active(driver_, device);
     Context* const context = primary == nullptr ? nullptr : registry_.find(primary);
+    if (primary != nullptr) Lane::context_ends(driver_, primary);
     return end(context, call, [&](CUresult result) {
       return result == CUDA_SUCCESS && !PrimaryContexts::is_active(driver_, device);
     });
