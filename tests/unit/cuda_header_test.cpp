@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -12,6 +13,7 @@
 #include <sstream>
 #include <string>
 
+#include "cuda/api.h"
 #include "util/known_cuda.h"
 
 namespace cupool::cuda {
@@ -145,6 +147,10 @@ bool submits_nothing(const std::string& symbol) {
   return std::any_of(std::begin(reviewed), std::end(reviewed),
                      [&](const char* start) { return symbol.rfind(start, 0) == 0; });
 }
+
+#if CUDA_VERSION >= 11080
+static_assert(offsetof(CUlaunchConfig, hStream) == offsetof(LaunchConfiguration, stream));
+#endif
 
 // A lane rests on it that no work is submitted unseen (docs/design.md, Lanes).
 TEST(Header, HasNoFurtherFunctionThatSubmitsWork) {
