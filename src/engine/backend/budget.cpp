@@ -5,13 +5,15 @@
 #include <algorithm>
 
 #include "engine/backend/pool_backend.h"
+#include "engine/reclaim/lane.h"
 #include "stats/pool_growth.h"
 
 namespace cupool::engine {
 
 std::uint64_t Budget::footprint() const {
   const auto peak = static_cast<std::uint64_t>(stats_.value(stats::Gauge::application_bytes).peak);
-  return peak + peak / 8 + stats::kPoolGrowthStep + limits_.max_pending;
+  const std::uint64_t pending = Lane::is_open() ? 0 : limits_.max_pending;
+  return peak + peak / 8 + stats::kPoolGrowthStep + pending;
 }
 
 std::uint64_t Budget::pending_bound(std::uint64_t except) const {

@@ -97,6 +97,9 @@ struct alignas(128) Block {
   std::atomic<bool> shared_outside{false};
   /// Exported as a descriptor, whose end is not announced: the memory is never reused.
   Relaxed<bool> exported{false};
+  /// Freed in a lane (engine/reclaim/lane) and in no epoch since: cached, but maybe in use by the
+  /// GPU.
+  Relaxed<bool> freed_in_lane{false};
   /// Set aside: freed, and neither cached nor released while its context lives.
   Relaxed<bool> aside{false};
   void set_shared_outside() {

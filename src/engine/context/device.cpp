@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads a device's properties once and chooses its backend.
 #include "engine/context/device.h"
+#include "engine/reclaim/lane.h"
 
 #include "util/log.h"
 
@@ -106,6 +107,7 @@ Backend& Device::backend_of(BlockSource source) {
 }
 
 void Device::use_plain_memory() {
+  Lane::leave(Lane::End::off);
   backend_.store(&plain_, std::memory_order_release);
   pool_start_.give_up();
 }

@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "cuda/driver.h"
+#include "engine/reclaim/lane_mark.h"
 
 namespace cupool::engine {
 
@@ -42,16 +43,16 @@ class Lane {
   /// Whether submissions need no attention any more: the lane was left, and no stream waits for the
   /// mark. Two loads.
   [[gnu::always_inline]] static bool is_over() {
-    return word_.load(std::memory_order_relaxed) == kLeft &&
-           !mark_is_awaited_.load(std::memory_order_acquire);
+    return word_.load(std::memory_order_relaxed) == kLeft && !LaneMark::is_awaited();
   }
   /// Before work is submitted to a stream for which neither holds. True: the work counts, and
   /// submitted() has to follow it.
   static bool admit(const cuda::Driver& driver, CUstream stream);
   /// After work was submitted to the stream of the lane.
   [[gnu::always_inline]] static void submitted() {
-    if (!submitted_.load(std::memory_order_acquire))
+    if (!submitted_.load(std::memory_order_acquire)) {
       submitted_.store(true, std::memory_order_release);
+    }
   }
 
   /// Leaves the lane; no effect if it was left before. When it returns, no block freed later is
@@ -60,8 +61,6 @@ class Lane {
   /// Leaves the lane because of work whose stream is not known, and waits for the mark on the host.
   static void leave_unknown(const cuda::Driver& driver);
 
-  // Frees.
-
   /// In a free whose block has no other work to wait for: whether the block may be handed out at
   /// once. Two loads; false if covers_free() has to decide.
   [[gnu::always_inline]] static bool covers_free_at_once() {
@@ -69,16 +68,10 @@ class Lane {
   }
   /// The same, with a mark if one is needed.
   static bool covers_free(const cuda::Driver& driver);
-
-  /// Whether blocks may have been handed out in stream order, now or earlier.
-  static bool was_used() { return marks_.load(std::memory_order_acquire) != 0; }
-  /// Whether all work before any free in the lane is complete, as far as the blocks in the caller's
-  /// hands are concerned. A query of the driver if the lane was used.
-  static bool is_settled(const cuda::Driver& driver);
-  /// Waits on the host until it is. For memory that others are about to learn of.
-  static void settle(const cuda::Driver& driver);
-
-  // Captures, streams, contexts.
+  /// Whether the process is in a lane.
+  [[gnu::always_inline]] static bool is_open() {
+    return word_.load(std::memory_order_seq_cst) > kLeft;
+  }
 
   /// Returns when no thread is recording a mark. Called after a capture was announced
   /// (Serving::capture_begins()) and before it begins.
@@ -91,30 +84,15 @@ class Lane {
   /// context waits for its work.
   static void context_ends(const cuda::Driver& driver, CUcontext context);
 
-  // Launches that may overlap the kernel before them (programmatic dependent launch).
-
-  /// The number of the newest mark.
-  static std::uint64_t marks() { return marks_.load(std::memory_order_acquire); }
-  /// Whether such a launch has to be serialised: since the last one that was, blocks may have been
-  /// handed out whose earlier work is not complete.
-  static bool must_serialise() {
-    return marks_.load(std::memory_order_acquire) > serialised_.load(std::memory_order_acquire);
-  }
-  /// The newest mark if all marks up to it are recorded, else 0.
-  static std::uint64_t recorded_marks();
-  /// A serialised launch was submitted; `recorded` was read before it.
-  static void launch_serialised(std::uint64_t recorded);
-
   /// How long the lane was open, and why it ended.
   struct Story {
     std::uint64_t opened_ns = 0;  ///< 0: never
     std::uint64_t left_ns = 0;    ///< 0: not left
-    End end = End::none;
+    const char* end = "";         ///< what left it
   };
   static Story story();
-  static const char* text_of(End end);
 
-  /// For tests, and in a forked child, which cannot use the GPU: as at the start of the process.
+  /// For tests: as at the start of the process.
   static void reset();
 
  private:
@@ -124,25 +102,13 @@ class Lane {
   static std::uint64_t key_of(CUstream stream) {
     return reinterpret_cast<std::uint64_t>(stream) << 1;
   }
-  static bool is_open() { return word_.load(std::memory_order_seq_cst) > kLeft; }
 
   static bool open(const cuda::Driver& driver, CUstream stream);
   static void leave_locked(End why);
-  static bool record(const cuda::Driver& driver);
-  static void order_behind_mark(const cuda::Driver& driver, CUstream stream);
-  static bool wait_until_nobody_inside();
 
   // Read by every submission and every free, written when the lane opens and when it is left.
   alignas(128) static std::atomic<std::uint64_t> word_;
-  static std::atomic<bool> mark_is_awaited_;  ///< by streams other than the lane's
-  static std::atomic<bool> mark_is_stale_;    ///< a record failed: the stream itself is waited for
-  static std::atomic<CUstream> stream_;       ///< of the lane; null: destroyed
   static std::atomic<CUcontext> context_;
-  static std::atomic<CUevent> mark_;
-  // Written by marks.
-  alignas(128) static std::atomic<unsigned> inside_;  ///< threads that use the mark
-  static std::atomic<std::uint64_t> marks_;           ///< begun
-  static std::atomic<std::uint64_t> serialised_;
   // Written by submissions and marks.
   alignas(128) static std::atomic<bool> submitted_;  ///< since the last mark
 };

@@ -2,6 +2,7 @@
 // Construction of the allocator: each part gets the parts that it calls.
 #include "engine/serve/allocator.h"
 
+#include "engine/reclaim/lane.h"
 #include "engine/reclaim/serving.h"
 
 namespace cupool::engine {
@@ -12,7 +13,7 @@ Allocator::Allocator(const cuda::Driver& driver, const config::Settings& setting
       streams_(driver, registry_),
       imports_(driver),
       policy_(settings.free_mode),
-      idle_(settings_, registry_, blocks_, exports_, policy_),
+      idle_(driver, settings_, registry_, blocks_, exports_, policy_),
       out_of_memory_(driver, registry_, idle_),
       preparation_(registry_, idle_.give_backs()),
       allocations_(registry_, blocks_, idle_, out_of_memory_, preparation_),
@@ -26,6 +27,9 @@ Allocator::Allocator(const cuda::Driver& driver, const config::Settings& setting
       step_aside_(registry_, policy_, idle_, out_of_memory_),
       figures_(registry_, blocks_, exports_) {
   Serving::start();
+  if (!settings_.lane || settings_.free_mode == config::FreeMode::sync) {
+    Lane::leave(Lane::End::off);
+  }
   idle_.look_for_rdma_libraries();
 }
 

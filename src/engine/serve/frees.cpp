@@ -7,6 +7,7 @@
 
 #include "cuda/errors.h"
 #include "engine/block/accounting.h"
+#include "engine/reclaim/lane.h"
 #include "engine/serve/retire.h"
 #include "engine/serve/thread_limits.h"
 #include "util/clock.h"
@@ -57,8 +58,33 @@ CUresult Frees::refusal_here() const {
   return cache.retire(&block);
 }
 
-// The common case only adds the block to the thread's batch. Exceptions: the mode or the program's
-// host memory requires a wait, or the batch is full.
+// A free in a lane: the block is cached at once, since its next owner's work runs behind all work
+// so far. What the thread has no room for goes to the shared cache. False: no side effect.
+[[gnu::noinline]] bool Frees::free_in_lane(Context& context, ThreadCache& cache, Block& block) {
+  if (!idle_.is_reusable_in_lane(context.device(), block) || !Lane::covers_free(driver_)) {
+    return false;
+  }
+  block.freed_in_lane = true;
+  {
+    const ThreadCache::Guard guard(cache);
+    Tally& tally = cache.tally;
+    tally.count_free(block.requested, block.capacity);
+    const bool due = tally.is_due(cache.limits.tally) || tally.is_long();
+    if (due || cache.limits.lane == 0) cache.limits = limits_of_thread(context);
+    const bool cached = cache.idle.cache_one(&block, cache.limits.lane);
+    if (cached) tally.reclaimed += signed_bytes(block.capacity);
+    if (due) tally.fold(context.stats());
+    if (cached) return true;
+  }
+  BlockList surplus;
+  surplus.push(&block);
+  const ContextVisit visit(context);
+  if (visit) idle_.cache_or_release(context, surplus);
+  return true;
+}
+
+// The common case only adds the block to the thread's batch, or in a lane to its cache. Exceptions:
+// the mode or the program's host memory requires a wait, or the batch is full.
 [[gnu::always_inline]] inline CUresult Frees::free_claimed(Block& block) {
   Context& context = *block.context;
   const FreePolicy::Wait::For what = policy_.wait_of(context).what;
@@ -66,7 +92,9 @@ CUresult Frees::refusal_here() const {
   if (cache == nullptr) return free_waiting(block, what);
   const bool timed = is_timed();
   const std::uint64_t start = timed ? util::now_ns() : 0;
-  if (add_to_batch(context, *cache, block)) return end_batch(context, *cache, start);
+  if (!Lane::is_open() || !free_in_lane(context, *cache, block)) {
+    if (add_to_batch(context, *cache, block)) return end_batch(context, *cache, start);
+  }
   if (timed) context.stats().call_times().free.record(util::now_ns() - start, kTimedShare);
   return CUDA_SUCCESS;
 }
@@ -112,7 +140,9 @@ bool Frees::try_free_live(CUdeviceptr address) {
   if (cache == nullptr || !wait_.wait_for_host_work(context).complete()) {
     return free_singly(block, start);
   }
-  if (add_to_batch(context, *cache, block)) return end_batch(context, *cache, start);
+  if (!Lane::is_open() || !free_in_lane(context, *cache, block)) {
+    if (add_to_batch(context, *cache, block)) return end_batch(context, *cache, start);
+  }
   context.stats().call_times().free.record(util::now_ns() - start);
   return CUDA_SUCCESS;
 }

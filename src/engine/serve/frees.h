@@ -52,6 +52,7 @@ class Frees {
   std::optional<CUresult> free_closed(CUdeviceptr address);
   CUresult free_claimed(Block& block);
   static bool add_to_batch(Context& context, ThreadCache& cache, Block& block);
+  bool free_in_lane(Context& context, ThreadCache& cache, Block& block);
   CUresult free_waiting(Block& block, FreePolicy::Wait::For what);
   CUresult free_singly(Block& block, std::uint64_t start_ns);
   CUresult end_batch(Context& context, ThreadCache& cache);

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "engine/block/accounting.h"
+#include "engine/reclaim/lane.h"
 #include "engine/serve/allocator.h"
 
 namespace cupool::engine {
@@ -25,6 +26,12 @@ namespace cupool::engine {
   block->requested = bytes;
   block->state.store(BlockState::live, std::memory_order_release);
   return block;
+}
+
+/// Whether the lane covers a free of this block without a mark.
+[[gnu::always_inline]] inline bool in_lane(const Block& block) {
+  return Lane::covers_free_at_once() && block.source == BlockSource::pool &&
+         !block.shared_outside.load(std::memory_order_relaxed);
 }
 
 /// Frees a live block into the calling thread's batch if it has room. `std::nullopt`: no side
@@ -46,7 +53,8 @@ namespace cupool::engine {
     return std::nullopt;
   }
   if (cache->try_lock()) {
-    const bool retired = cache->retire_hot(block);
+    const bool retired =
+        Lane::is_open() ? in_lane(*block) && cache->cache_hot(block) : cache->retire_hot(block);
     cache->unlock();
     if (retired) {
       count_untimed();

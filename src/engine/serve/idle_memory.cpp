@@ -8,6 +8,7 @@
 #include "cuda/errors.h"
 #include "engine/block/accounting.h"
 #include "engine/context/rdma_libraries.h"
+#include "engine/reclaim/lane.h"
 #include "engine/serve/retire.h"
 #include "stats/timeline.h"
 #include "util/log.h"
@@ -37,6 +38,7 @@ void IdleMemory::look_for_rdma_libraries() {
   }
   const char* library = loaded_rdma_library();
   if (library == nullptr || rdma_library_found_.exchange(true, std::memory_order_relaxed)) return;
+  Lane::leave(Lane::End::off);
   CUPOOL_LOG(info, "%s is loaded: from now on blocks are plain memory, and frees wait", library);
   if (settings_.free_mode == config::FreeMode::automatic) {
     policy_.set_mode(config::FreeMode::sync);
@@ -102,7 +104,38 @@ void IdleMemory::cache_or_release(Context& context, BlockList& reclaimed) {
   }
 }
 
+// A fence proves what the order of a stream only promises.
+void IdleMemory::retire_pending(Context& context, BlockList& cached) {
+  if (LaneMark::number() == 0 || cached.empty() || LaneMark::is_complete(driver_) ||
+      CUPOOL_MUTATED("releases-in-lane")) {
+    return;
+  }
+  BlockList complete;
+  std::int64_t retired = 0;
+  while (Block* block = cached.pop()) {
+    if (!block->freed_in_lane) {
+      complete.push(block);
+      continue;
+    }
+    block->freed_in_lane = false;
+    block->state.store(BlockState::freed, std::memory_order_relaxed);
+    retired += signed_bytes(block->capacity);
+    context.ordering().epochs().retire(block);
+  }
+  context.stats().gauge_add(Gauge::cached_bytes, -retired);
+  context.stats().gauge_add(Gauge::retired_bytes, retired);
+  cached = complete;
+}
+
+void IdleMemory::retire_cached(Context& context) {
+  if (LaneMark::number() == 0) return;
+  BlockList cached = context.cache().evict_to(0);
+  retire_pending(context, cached);
+  context.cache().cache(cached);
+}
+
 void IdleMemory::release(Context& context, BlockList& idle) {
+  retire_pending(context, idle);
   if (idle.empty()) return;
   GivingBack giving_back(give_backs_);
   giving_back.gave_back = true;

@@ -18,9 +18,10 @@ namespace cupool::engine {
 /// One per process. Thread-safe.
 class IdleMemory {
  public:
-  IdleMemory(const config::Settings& settings, ContextRegistry& registry, PointerMap& blocks,
-             IpcExports& exports, FreePolicy& policy)
-      : settings_(settings),
+  IdleMemory(const cuda::Driver& driver, const config::Settings& settings,
+             ContextRegistry& registry, PointerMap& blocks, IpcExports& exports, FreePolicy& policy)
+      : driver_(driver),
+        settings_(settings),
         registry_(registry),
         blocks_(blocks),
         exports_(exports),
@@ -39,7 +40,17 @@ class IdleMemory {
   /// are released. The caller is in a visit.
   void cache_or_release(Context& context, BlockList& reclaimed);
 
-  /// Releases blocks that the statistics count as cached. The caller is in a visit.
+  /// Whether a block freed in a lane may be cached at once (engine/reclaim/lane).
+  static bool is_reusable_in_lane(Device& device, const Block& block) {
+    return block.source == BlockSource::pool && is_wanted(device, block);
+  }
+
+  /// Retires the cached blocks that the GPU may still use, because they were freed in a lane. The
+  /// others stay. The caller is in a visit.
+  void retire_cached(Context& context);
+
+  /// Releases blocks that the statistics count as cached; those that the GPU may still use are
+  /// retired instead. The caller is in a visit.
   void release(Context& context, BlockList& idle);
 
   /// Reclaims the calling thread's complete batches, and the batch that it is filling if that is
@@ -64,10 +75,12 @@ class IdleMemory {
                         !CUPOOL_MUTATED("shared-served-again");
     return !shared && device.may_cache(block) && !Serving::stepped_aside();
   }
+  void retire_pending(Context& context, BlockList& cached);
   bool is_leased(Block& block);
   static bool stays_exported(Block& block);
   void trim_gathered(Context& context);
 
+  const cuda::Driver& driver_;
   const config::Settings& settings_;
   ContextRegistry& registry_;
   PointerMap& blocks_;

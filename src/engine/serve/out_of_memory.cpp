@@ -61,6 +61,7 @@ bool OutOfMemory::give_back_idle_of(Context& context, Patience& patience) {
     if (!visit || !context.usable()) return false;
     if (!drained) {
       context.threads().drain(Drain::all);
+      idle_.retire_cached(context);
       newest = ordering.newest();
     }
     const auto wait = [&] { return ordering.wait(newest, std::min(left_ns, kOneVisitNs)); };

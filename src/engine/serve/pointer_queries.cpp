@@ -3,6 +3,7 @@
 #include "engine/serve/pointer_queries.h"
 
 #include "engine/block/accounting.h"
+#include "engine/reclaim/lane_mark.h"
 
 namespace cupool::engine {
 
@@ -104,6 +105,7 @@ void PointerQueries::mark_shared_outside(CUdeviceptr address, KnownBy by) {
   if (block == nullptr) return;
   if (by == KnownBy::descriptor) block->exported = true;
   block->set_shared_outside();
+  LaneMark::wait(driver_);  // its last owner's work may be pending
 }
 
 }  // namespace cupool::engine

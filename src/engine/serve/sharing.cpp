@@ -3,6 +3,7 @@
 // IPC).
 #include "engine/serve/sharing.h"
 
+#include "engine/reclaim/lane_mark.h"
 #include "util/log.h"
 
 namespace cupool::engine {
@@ -35,6 +36,7 @@ std::optional<CUresult> Sharing::try_export(CUdeviceptr address, CUipcMemHandle*
     if (result != CUDA_SUCCESS) return std::nullopt;
     // Before the handle is known to anyone: an importer may keep the address.
     block->set_shared_outside();
+    LaneMark::wait(driver_);  // its last owner's work may be pending
     if (!exports_.add(*block, memory, &made)) {
       CUPOOL_WARN_ONCE(
           "cannot share memory with other processes: no socket or thread could be created. "

@@ -3,6 +3,7 @@
 #include "engine/serve/step_aside.h"
 
 #include "cuda/errors.h"
+#include "engine/reclaim/lane.h"
 #include "engine/serve/failure.h"
 #include "util/log.h"
 
@@ -20,6 +21,7 @@ constexpr std::uint64_t kLongestWaitToStepAsideNs = 1'000'000'000;
 // for memory that other threads have cached meanwhile, once no thread caches any more.
 void StepAside::stop_serving(const char* reason) {
   if (Serving::stepped_aside()) return;
+  Lane::leave(Lane::End::unknown_work);
   bool first = true;
   for (const bool again : {false, true}) {
     for (Device* device : registry_.devices().all()) {
@@ -37,6 +39,7 @@ void StepAside::give_back(Context& context) {
   if (!visit || !context.usable()) return;
   if (context.device().pools() != nullptr) context.device().pools()->preallocation().end(context);
   context.threads().drain(Drain::all);
+  idle_.retire_cached(context);
   Ordering& ordering = context.ordering();
   const bool waits = policy_.mode() != config::FreeMode::ordered && !Serving::stepped_aside();
   CUresult error = CUDA_SUCCESS;

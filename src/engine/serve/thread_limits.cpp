@@ -12,6 +12,7 @@ ThreadCache::Limits limits_of_thread(Context& context) {
   constexpr std::uint64_t kMostCached = 64ull << 20;
   constexpr std::uint64_t kLargestBatch = 16ull << 20;
   constexpr std::uint64_t kLargestOfFew = 64ull << 20;
+  constexpr std::uint64_t kMostInLane = 32ull << 20;
   constexpr std::size_t kManyBlocks = 2048;
   constexpr std::uint64_t kLeastTally = 1ull << 20;
   constexpr std::uint64_t kLargestTally = 8ull << 20;
@@ -27,6 +28,7 @@ ThreadCache::Limits limits_of_thread(Context& context) {
   // All waiting batches may be reclaimed at once.
   limits.cached = std::min({std::max(kMostCached, kBatchesWaiting * limits.batch),
                             all.max_pending / threads, all.max_cached / threads});
+  limits.lane = std::min(limits.cached, kMostInLane);
   limits.tally = signed_bytes(std::clamp(limits.batch, kLeastTally, kLargestTally));
   return limits;
 }

@@ -43,6 +43,8 @@ class IdleLists {
   /// Pops the best fit, or returns null.
   Block* pop_large(std::uint64_t capacity);
 
+  /// Caches one block. False: it does not fit.
+  bool cache_one(Block* block, std::uint64_t most_bytes);
   /// Caches blocks of one capacity. The excess over `most_bytes` stays in `blocks`.
   void cache(BlockList& blocks, std::uint64_t most_bytes);
   /// Caches blocks that the thread has freed, those of one kind as a whole, and adds their bytes to
@@ -84,7 +86,6 @@ class IdleLists {
     SmallList() : fewest(0), popped_from(0), only_freed(0) {}
   };
 
-  bool cache_one(Block* block, std::uint64_t most_bytes);
   void cache_chain(SmallList& small, BlockList& blocks);
   bool cache_whole(BlockList& blocks, std::uint64_t most_bytes, BlockList* surplus,
                    std::int64_t* reclaimed);

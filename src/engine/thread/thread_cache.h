@@ -56,6 +56,7 @@ class alignas(128) ThreadCache {
     std::uint64_t batch = 0;       ///< byte threshold of a batch
     std::uint64_t few = 0;         ///< byte threshold of a batch with few blocks
     std::uint64_t cached = 0;      ///< cached bytes
+    std::uint64_t lane = 0;        ///< cached bytes up to which frees in a lane add more
     std::int64_t tally = 1 << 20;  ///< bytes not yet in the statistics
   };
 
@@ -104,6 +105,19 @@ class alignas(128) ThreadCache {
     }
     tally.count_free(bytes, block->capacity);
     retire(block);
+    return true;
+  }
+  /// Caches a block that was freed in a lane, and counts it. False, without side effects: it does
+  /// not fit, or the tally is due for a fold.
+  [[gnu::always_inline]] bool cache_hot(Block* block) {
+    const std::uint64_t bytes = block->requested;
+    if (tally.is_due_after(-static_cast<std::int64_t>(bytes), limits.tally) ||
+        !idle.cache_one(block, limits.lane)) {
+      return false;
+    }
+    tally.count_free(bytes, block->capacity);
+    tally.reclaimed += static_cast<std::int64_t>(block->capacity);
+    block->freed_in_lane = true;
     return true;
   }
   /// Flushes the batch into the open epoch; its blocks are in flight from now on.

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mark of the lane: an event behind all work that was submitted before the last free in it
+// (engine/reclaim/lane). It is recorded by frees, waited for on the device by other streams once
+// the lane was left, and on the host before memory of the lane leaves cupool.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "cuda/driver.h"
+
+namespace cupool::engine {
+
+/// One for the process. Thread-safe.
+class LaneMark {
+ public:
+  /// The stream that is marked. Before the first mark.
+  static void begin(CUcontext context, CUstream stream);
+
+  /// While this object lives, the calling thread uses the mark, and let_users_out() waits for it.
+  class Use {
+   public:
+    Use() { users_.fetch_add(1, std::memory_order_seq_cst); }
+    ~Use() { users_.fetch_sub(1, std::memory_order_release); }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+  };
+  /// Returns when no thread uses the mark. If one still does after ten seconds, since it waits in
+  /// the driver for room in the stream's queue, the mark is stale.
+  static void let_users_out();
+
+  /// Begins a mark; everything submitted before the next call is covered by it.
+  static void count() { begun_.fetch_add(1, std::memory_order_seq_cst); }
+  /// Records the mark, in a Use. False: the driver refused, and the mark is stale: from then on the
+  /// stream itself is waited for, on the host.
+  static bool record(const cuda::Driver& driver);
+
+  /// The number of marks begun; 0: no block was ever handed out in stream order.
+  static std::uint64_t number() { return begun_.load(std::memory_order_seq_cst); }
+  /// number() if all of these marks are recorded, else 0.
+  static std::uint64_t recorded();
+
+  /// Whether other streams have to be ordered behind the mark. One load.
+  static bool is_awaited() { return awaited_.load(std::memory_order_acquire); }
+  /// The lane was left: from now on they have to.
+  static void await() { awaited_.store(number() != 0, std::memory_order_release); }
+  /// Has `stream`, an explicit handle, wait on the device for the mark unless it is complete.
+  /// Nothing is awaited any more once it is.
+  static void order_behind(const cuda::Driver& driver, CUstream stream);
+
+  /// Whether the work before every free in the lane is complete, for blocks in the caller's hands.
+  /// A query of the driver if the lane was used.
+  static bool is_complete(const cuda::Driver& driver);
+  /// Waits on the host until it is.
+  static void wait(const cuda::Driver& driver);
+
+  /// The stream is about to be destroyed: its handle may name another one later.
+  static void forget_stream() { stream_.store(nullptr); }
+  static bool is_of(CUstream stream) { return stream_.load() == stream; }
+  /// The mark is complete, and its event is about to end with its context.
+  static void forget();
+
+  /// As at the start of the process.
+  static void reset();
+
+ private:
+  static bool wait_for_stream(const cuda::Driver& driver);
+
+  // Read by every submission once the lane was left.
+  alignas(128) static std::atomic<bool> awaited_;
+  static std::atomic<bool> stale_;
+  static std::atomic<CUstream> stream_;  ///< null: none, or destroyed
+  static std::atomic<CUcontext> context_;
+  static std::atomic<CUevent> event_;
+  // Written by every mark.
+  alignas(128) static std::atomic<unsigned> users_;
+  static std::atomic<std::uint64_t> begun_;
+};
+
+/// Launches that may begin before the kernel before them has ended (programmatic dependent
+/// launches): in the lane they must not overlap the last work on a block that was handed out.
+/// Thread-safe.
+class DependentLaunches {
+ public:
+  /// Around such a launch: whether it has to be serialised, because blocks may have been handed out
+  /// since the last one that was.
+  class Launch {
+   public:
+    Launch() : recorded_(LaneMark::recorded()), serialise_(LaneMark::number() > serialised_) {}
+    ~Launch() {
+      if (serialise_) note(recorded_);
+    }
+    Launch(const Launch&) = delete;
+    Launch& operator=(const Launch&) = delete;
+    bool must_be_serialised() const { return serialise_; }
+
+   private:
+    const std::uint64_t recorded_;
+    const bool serialise_;
+  };
+
+  /// As at the start of the process.
+  static void reset() { serialised_ = 0; }
+
+ private:
+  static void note(std::uint64_t recorded);
+  static std::atomic<std::uint64_t> serialised_;  ///< the newest mark before a serialised launch
+};
+
+}  // namespace cupool::engine
