@@ -1,162 +1,94 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which calls leave the lane of a program whose first work went to one stream: those that submit
-// work to another one, or to one that is not known, and what ends the stream or its context.
+// Contract 2 in a lane (docs/design.md, Lanes): while all work goes to one stream, a freed block is
+// handed out with its last work pending; whatever leaves the lane comes behind that work.
 #include "harness.h"
 
 namespace preload {
 namespace {
 
-enum class Open { stream, legacy };
+const Environment kLane = {
+    {"CUPOOL_LANE", "1"}, {"CUPOOL_POOL_START", "first"}, {"CUPOOL_SIM_JUDGE", "1"}};
 
-const char* const kStays = "";
-const char* const kOther = "work on another stream";
-const char* const kUnknown = "work whose stream is not known";
-const char* const kContext = "another context, or the end of the first";
-const char* const kDestroyed = "its stream was destroyed";
+// How often a block came back with work pending.
+int early_in(const ProcessResult& run) {
+  const std::size_t at = run.err.find("early=");
+  return at == std::string::npos ? -1 : std::stoi(run.err.substr(at + 6));
+}
 
-struct Call {
-  Open open;
-  const char* symbol;
-  const char* arguments;
-  const char* end;
+struct Way {
+  const char* name;
+  bool leaves;  ///< the lane of the legacy stream
 };
 
-void PrintTo(const Call& call, std::ostream* out) {
-  *out << call.symbol << "(" << call.arguments << ")"
-       << (call.open == Open::legacy ? " in the lane of the legacy stream" : "");
-}
+class Lane : public testing::TestWithParam<Way> {};
 
-void expect_end(const Call& call, const std::string& more = "") {
-  const std::string command = std::string("probe_lane call=") + call.symbol +
-                              " args=" + call.arguments +
-                              (call.open == Open::legacy ? " open=legacy" : " open=stream") + more;
-  SCOPED_TRACE(command);
-  const PreloadedRun result =
-      run_preloaded(command, old_driver("lib-newer", {{"CUPOOL_LOG_LEVEL", "debug"}}));
-  EXPECT_EQ(result.process.exit_code, 0) << result.describe();
-  std::string end;
-  for (const std::string& line : lines_of(result.process.err)) {
-    const std::string leaves = "leaves its one lane: ";
-    const std::size_t at = line.find(leaves);
-    if (at != std::string::npos) end += line.substr(at + leaves.size());
-  }
-  EXPECT_EQ(end, call.end) << result.describe();
-}
-
-class LaneCalls : public testing::TestWithParam<Call> {};
-
-TEST_P(LaneCalls, LeaveItOrStay) {
-  expect_end(GetParam());
-}
-
-const Call kCalls[] = {
-    // To the stream that they name.
-    {Open::stream, "cuMemsetD8Async", "0,0,0,h", kStays},
-    {Open::stream, "cuMemsetD8Async", "0,0,0,o", kOther},
-    {Open::stream, "cuMemcpyDtoHAsync_v2", "0,0,0,h", kStays},
-    {Open::stream, "cuMemcpyDtoHAsync_v2", "", kOther},
-    {Open::legacy, "cuMemcpyDtoHAsync_v2", "", kStays},
-    {Open::legacy, "cuMemcpyDtoHAsync_v2", "0,0,0,1", kStays},
-    {Open::legacy, "cuMemcpyDtoHAsync_v2_ptsz", "", kOther},
-    {Open::legacy, "cuMemcpyDtoHAsync_v2_ptsz", "0,0,0,1", kStays},
-    {Open::stream, "cuMemcpyDtoHAsync", "0,0,0,h", kStays},
-    {Open::stream, "cuMemcpyDtoHAsync", "0,0,0,o", kOther},
-    {Open::stream, "cuStreamWriteValue32_v2", "h", kStays},
-    {Open::stream, "cuStreamWriteValue32_v2", "o", kOther},
-    {Open::stream, "cuStreamBatchMemOp", "o", kOther},
-    {Open::stream, "cuLaunchHostFunc", "h", kStays},
-    {Open::stream, "cuLaunchHostFunc", "o", kOther},
-    {Open::stream, "cuStreamAddCallback", "o", kOther},
-    {Open::stream, "cuGraphLaunch", "0,h", kStays},
-    {Open::stream, "cuGraphLaunch", "0,o", kOther},
-    {Open::legacy, "cuGraphLaunch_ptsz", "", kOther},
-    {Open::stream, "cuGraphUpload", "0,h", kStays},
-    {Open::stream, "cuGraphUpload", "0,o", kOther},
-    {Open::stream, "cuLaunchKernel", "0,0,0,0,0,0,0,0,h", kStays},
-    {Open::stream, "cuLaunchKernel", "0,0,0,0,0,0,0,0,o", kOther},
-    {Open::legacy, "cuLaunchKernel", "", kStays},
-    {Open::legacy, "cuLaunchKernel_ptsz", "", kOther},
-    {Open::stream, "cuLaunchKernelEx", "e", kStays},
-    {Open::legacy, "cuLaunchKernelEx", "e", kOther},
-    {Open::legacy, "cuLaunchKernelEx_ptsz", "", kOther},
-    {Open::stream, "cuLaunchCooperativeKernel", "0,0,0,0,0,0,0,0,h", kStays},
-    {Open::stream, "cuLaunchCooperativeKernel", "0,0,0,0,0,0,0,0,o", kOther},
-    {Open::stream, "cuLaunchGridAsync", "0,0,0,h", kStays},
-    {Open::stream, "cuLaunchGridAsync", "0,0,0,o", kOther},
-    {Open::stream, "cuMemPrefetchAsync", "0,0,0,h", kStays},
-    {Open::stream, "cuMemPrefetchAsync", "0,0,0,o", kOther},
-    {Open::stream, "cuMemPrefetchAsync_v2", "0,0,0,0,h", kStays},
-    {Open::stream, "cuMemPrefetchAsync_v2", "0,0,0,0,o", kOther},
-    {Open::legacy, "cuMemPrefetchAsync_v2_ptsz", "", kOther},
-    {Open::stream, "cuMemDiscardBatchAsync", "0,0,0,0,h", kStays},
-    {Open::stream, "cuMemDiscardBatchAsync", "0,0,0,0,o", kOther},
-    {Open::stream, "cuMemBatchDecompressAsync", "0,0,0,0,o", kOther},
-    {Open::stream, "cuMemMapArrayAsync", "0,0,o", kOther},
-    {Open::stream, "cuStreamAttachMemAsync", "h", kStays},
-    {Open::stream, "cuStreamAttachMemAsync", "o", kOther},
-    {Open::stream, "cuSignalExternalSemaphoresAsync", "0,0,0,o", kOther},
-    {Open::stream, "cuWaitExternalSemaphoresAsync", "0,0,0,h", kStays},
-    {Open::stream, "cuWaitExternalSemaphoresAsync", "0,0,0,o", kOther},
-    {Open::stream, "cuGraphicsMapResources", "0,0,h", kStays},
-    {Open::stream, "cuGraphicsUnmapResources", "0,0,o", kOther},
-    // To the default stream.
-    {Open::legacy, "cuMemcpy", "", kStays},
-    {Open::legacy, "cuMemcpy_ptds", "", kOther},
-    {Open::stream, "cuMemcpy", "", kOther},
-    {Open::legacy, "cuMemcpyHtoD_v2", "", kStays},
-    {Open::legacy, "cuMemcpyHtoD_v2_ptds", "", kOther},
-    {Open::stream, "cuMemcpyHtoD_v2", "", kOther},
-    {Open::stream, "cuMemcpyHtoD", "", kOther},
-    {Open::stream, "cuMemcpyAtoA_v2", "", kOther},
-    {Open::stream, "cuMemcpy2DUnaligned_v2", "", kOther},
-    {Open::stream, "cuMemcpy3D_v2", "", kOther},
-    {Open::legacy, "cuMemsetD2D32_v2", "", kStays},
-    {Open::legacy, "cuMemsetD2D32_v2_ptds", "", kOther},
-    {Open::stream, "cuMemsetD2D32_v2", "", kOther},
-    {Open::stream, "cuLaunch", "", kOther},
-    {Open::legacy, "cuLaunchGrid", "", kStays},
-    // Between contexts, or in several streams.
-    {Open::legacy, "cuMemcpyPeer", "0,c,0,c", kStays},
-    {Open::legacy, "cuMemcpyPeer", "0,c,0,4096", kUnknown},
-    {Open::stream, "cuMemcpyPeerAsync", "0,c,0,c,0,h", kStays},
-    {Open::stream, "cuMemcpyPeerAsync", "0,c,0,c,0,o", kOther},
-    {Open::stream, "cuMemcpyPeerAsync", "0,4096,0,c,0,h", kUnknown},
-    {Open::legacy, "cuMemcpy3DPeer", "d", kUnknown},
-    {Open::legacy, "cuMemcpy3DPeer", "", kStays},
-    {Open::stream, "cuMemcpy3DPeerAsync", "d,h", kUnknown},
-    {Open::stream, "cuLaunchCooperativeKernelMultiDevice", "", kUnknown},
-    {Open::stream, "cuGreenCtxCreate", "", kUnknown},
-    // Newer than cupool.
-    {Open::stream, "cuMemcpyTomorrowAsync", "0,0,0,h", kUnknown},
-    // No work.
-    {Open::stream, "cuEventRecord", "0,o", kStays},
-    {Open::stream, "cuStreamWaitEvent", "o", kStays},
-    {Open::stream, "cuStreamSynchronize", "o", kStays},
-    {Open::stream, "cuMemAllocAsync", "p,4096,o", kStays},
-    {Open::stream, "cuStreamBeginCapture_v2", "o,2", kStays},
-    // Streams and contexts.
-    {Open::stream, "cuStreamDestroy_v2", "h", kDestroyed},
-    {Open::stream, "cuStreamDestroy_v2", "o", kStays},
-    {Open::stream, "cuStreamDestroy_v2", "", kStays},
-    {Open::legacy, "cuStreamDestroy_v2", "o", kStays},
-    {Open::stream, "cuCtxSetCurrent", "c", kStays},
-    {Open::stream, "cuCtxSetCurrent", "", kStays},
-    {Open::stream, "cuCtxPushCurrent_v2", "c", kStays},
-    {Open::stream, "cuDevicePrimaryCtxRetain", "p", kStays},
-    {Open::stream, "cuCtxCreate_v2", "p", kContext},
-    {Open::stream, "cuCtxDestroy_v2", "", kStays},
-};
-
-INSTANTIATE_TEST_SUITE_P(Each, LaneCalls, testing::ValuesIn(kCalls));
-
-// With an engine, and without one.
-TEST(Lane, TheEndOfItsContextLeavesIt) {
-  for (const char* blocks : {" blocks=1", " blocks=0"}) {
-    for (const char* symbol : {"cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxRelease",
-                               "cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxReset"}) {
-      expect_end({Open::stream, symbol, "", kContext}, blocks);
+// Contract 2: the judge sees every access of the next owner that is not ordered behind the last
+// one's.
+TEST_P(Lane, WorkOfTheNextOwnerComesBehindThatOfTheLast) {
+  for (const char* stream : {"legacy", "created"}) {
+    for (const char* mode : {"late", "early"}) {
+      SCOPED_TRACE(std::string(stream) + ", " + mode);
+      const std::string probe = std::string("probe_lane leave=") + GetParam().name + " h=" + stream;
+      const Environment environment = with(kLane, {{"CUPOOL_SIM_MODE", mode}});
+      const PreloadedRun run = expect_same(probe, 0, 1, environment);
+      expect_counts(run);
+      const bool leaves = GetParam().leaves || (std::string(stream) == "created" &&
+                                                contains(GetParam().name, "synchronous"));
+      EXPECT_GE(early_in(run.process), leaves ? 4 : 6) << run.describe();
+      const PreloadedRun many = expect_same(probe, 0, 1, with(environment, {{"CUPOOL_LANE", "0"}}));
+      if (std::string(mode) == "late") EXPECT_EQ(early_in(many.process), 0) << many.describe();
     }
-    expect_end({Open::stream, "cuCtxDestroy_v2", "c", kContext}, blocks);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, Lane,
+                         testing::Values(Way{"none", false}, Way{"kernel", true},
+                                         Way{"per_thread", true}, Way{"copy", true},
+                                         Way{"fill", true}, Way{"synchronous_fill", false},
+                                         Way{"synchronous_copy", false}, Way{"value", true},
+                                         Way{"graph", true}, Way{"graph_in_lane", false},
+                                         Way{"thread", true}, Way{"context", true}),
+                         [](const auto& row) { return std::string(row.param.name); });
+
+// Contract 2.
+TEST(LaneLeft, AHandleThatComesAgainIsAnotherStream) {
+  const PreloadedRun run = expect_same("probe_lane mode=destroy", 0, 1, kLane);
+  EXPECT_EQ(early_in(run.process), 1) << run.describe();
+}
+
+// A program that stops its work from another stream goes on.
+TEST(LaneLeft, WorkAfterAFreeHoldsNoOtherStreamUp) {
+  expect_same("probe_lane mode=hang", 0, 1, kLane);
+}
+
+// Contract 4: what lies ready is not lost when memory is short, and the judge sees what goes back
+// to a pool while work uses it.
+TEST(LaneLeft, ReadyMemoryComesBackWhenMemoryIsShort) {
+  for (const char* stream : {"legacy", "created"}) {
+    expect_same(std::string("probe_lane mode=fill h=") + stream, 0, 1,
+                with(kLane, {{"CUPOOL_SIM_MEMORY", "1G"}}));
+  }
+}
+
+// The wrong engines that these tests have to find.
+TEST(LaneMutation, IsFound) {
+  const struct {
+    const char* mutation;
+    const char* probe;
+  } rows[] = {{"leaves-without-a-wait", "probe_lane leave=kernel"},
+              {"leaves-without-a-wait", "probe_lane leave=graph"},
+              {"frees-without-a-mark", "probe_lane leave=copy"},
+              {"keeps-the-handle", "probe_lane mode=destroy"},
+              {"marks-when-leaving", "probe_lane mode=hang"},
+              {"releases-in-lane", "probe_lane mode=fill"}};
+  for (const auto& row : rows) {
+    SCOPED_TRACE(std::string(row.mutation) + ", " + row.probe);
+    Environment environment = with(kLane, {{"CUPOOL_SIM_MEMORY", "1G"},
+                                           {"CUPOOL_STATS", "off"},
+                                           {"CUPOOL_TEST_MUTATION", row.mutation}});
+    environment["LD_PRELOAD"] = tested_build().folder + "/tests/libcupool_mutable.so";
+    const ProcessResult run = run_plain(row.probe, environment);
+    EXPECT_NE(run.exit_code, 0) << run.describe();
   }
 }
 

@@ -102,6 +102,7 @@ void Lane::leave_locked(End why) {
   left_ns.store(util::now_ns());
   if (!open) return;
   if (!CUPOOL_MUTATED("leaves-beside-a-mark")) LaneMark::let_users_out();
+  if (CUPOOL_MUTATED("marks-when-leaving")) LaneMark::record(*cuda::driver());
   if (!CUPOOL_MUTATED("leaves-without-a-wait")) LaneMark::await();
   CUPOOL_LOG(debug, "the process has left its one lane: %s", text_of(why));
 }
@@ -134,7 +135,7 @@ void Lane::let_marks_in() {
 void Lane::destroys(CUstream stream) {
   if (!LaneMark::is_of(stream)) return;
   leave(End::destroyed);
-  LaneMark::forget_stream();
+  if (!CUPOOL_MUTATED("keeps-the-handle")) LaneMark::forget_stream();
 }
 
 void Lane::context_seen(CUcontext context) {

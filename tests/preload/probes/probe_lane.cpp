@@ -1,85 +1,280 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program whose first work goes to its stream, or with open=legacy to the legacy stream, and that
-// calls one more function of the driver: call=, its exported name. args= are the arguments, numbers
-// or h (the stream), o (another one), c (the context), e (a launch's configuration with the
-// stream), d (a copy from the context to none), p (room for an answer); what is left is 0. The
-// driver may refuse the call. With blocks=0 the program allocates nothing.
+// A program in one lane (design.md, Lanes), and each way of leaving it: work that is pending on a
+// freed block is followed by the work of its next owner, in the same stream or elsewhere.
+//
+//   probe_lane leave=none      all work in one stream
+//   probe_lane leave=WAY       the next owner works elsewhere; see ways below
+//   probe_lane mode=hang       a kernel that never ends is stopped from another stream
+//   probe_lane h=created       the one stream is a created one (default: legacy)
+// `early=N` counts how often a freed block came back while its work was pending.
 #include <cuda.h>
-#include <dlfcn.h>
 
-#include <sstream>
+#include <cstring>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "owner.h"
 #include "probe.h"
 
 namespace {
 
-constexpr int kArguments = 12;
+constexpr size_t kBytes = 256 << 10;
+constexpr uint64_t kWords = kBytes / 4;
 
-template <typename Function>
-Function named(void* library, const char* symbol) {
-  void* const function = dlsym(library, symbol);
-  CHECK(function != nullptr);
-  return reinterpret_cast<Function>(function);
+CUcontext context = nullptr;
+CUfunction stamp_function = nullptr;
+CUfunction spin_function = nullptr;
+uint64_t mallocs = 0;
+uint64_t frees = 0;
+
+void load() {
+  CUmodule module = nullptr;
+  MUST(cuModuleLoadData(&module, ""));
+  MUST(cuModuleGetFunction(&stamp_function, module, "stamp_u32"));
+  MUST(cuModuleGetFunction(&spin_function, module, "spin_ns"));
+}
+
+void spin(CUstream stream, uint64_t ns) {
+  void* arguments[] = {&ns};
+  MUST(cuLaunchKernel(spin_function, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
+}
+
+void stamp(CUdeviceptr block, uint32_t value, CUstream stream) {
+  uint64_t words = kWords;
+  void* arguments[] = {&block, &words, &value};
+  MUST(cuLaunchKernel(stamp_function, 64, 1, 1, 256, 1, 1, 0, stream, arguments, nullptr));
+}
+
+CUdeviceptr allocate() {
+  CUdeviceptr block = 0;
+  MUST(cuMemAlloc(&block, kBytes));
+  ++mallocs;
+  probe::own(reinterpret_cast<void*>(block), kBytes);
+  return block;
+}
+
+void release(CUdeviceptr block) {
+  probe::disown(reinterpret_cast<void*>(block), kBytes);
+  MUST(cuMemFree(block));
+  ++frees;
+}
+
+// The pools have started, and the thread has a cache.
+void warm_up() {
+  for (int i = 0; i < 16; ++i) release(allocate());
+  MUST(cuCtxSynchronize());
+}
+
+// Work of the new owner, which has to come after the old one's: each has its own stream for it.
+void work_elsewhere(const std::string& way, CUdeviceptr block, CUstream lane) {
+  CUstream other = nullptr;
+  std::vector<unsigned char> host(kBytes, 0x22);
+  if (way == "kernel" || way == "copy" || way == "fill" || way == "peer" || way == "value" ||
+      way == "graph") {
+    MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  }
+  if (way == "none") {
+    stamp(block, 0x22222222, lane);
+  } else if (way == "kernel") {
+    stamp(block, 0x22222222, other);
+  } else if (way == "per_thread") {
+    stamp(block, 0x22222222, CU_STREAM_PER_THREAD);
+  } else if (way == "copy") {
+    MUST(cuMemcpyHtoDAsync(block, host.data(), kBytes, other));
+  } else if (way == "fill") {
+    MUST(cuMemsetD32Async(block, 0x22222222, kWords, other));
+  } else if (way == "synchronous_fill") {
+    MUST(cuMemsetD32(block, 0x22222222, kWords));
+  } else if (way == "synchronous_copy") {
+    MUST(cuMemcpyHtoD(block, host.data(), kBytes));
+  } else if (way == "value") {
+    MUST(cuMemsetD32Async(block, 0x22222222, 1, other));
+    MUST(cuStreamWriteValue32(other, block + 4, 0x22222222, 0));
+    MUST(cuMemsetD32Async(block + 8, 0x22222222, kWords - 2, other));
+  } else if (way == "graph") {
+    CUgraph graph = nullptr;
+    CUgraphExec executable = nullptr;
+    MUST(cuStreamBeginCapture(other, CU_STREAM_CAPTURE_MODE_RELAXED));
+    stamp(block, 0x22222222, other);
+    MUST(cuStreamEndCapture(other, &graph));
+    MUST(cuGraphInstantiateWithFlags(&executable, graph, 0));
+    MUST(cuGraphLaunch(executable, other));
+    MUST(cuStreamSynchronize(other));
+    MUST(cuGraphExecDestroy(executable));
+    MUST(cuGraphDestroy(graph));
+  } else if (way == "graph_in_lane") {
+    CUstream recorder = nullptr;
+    CUgraph graph = nullptr;
+    CUgraphExec executable = nullptr;
+    MUST(cuStreamCreate(&recorder, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamBeginCapture(recorder, CU_STREAM_CAPTURE_MODE_RELAXED));
+    stamp(block, 0x22222222, recorder);
+    MUST(cuStreamEndCapture(recorder, &graph));
+    MUST(cuStreamDestroy(recorder));
+    MUST(cuGraphInstantiateWithFlags(&executable, graph, 0));
+    MUST(cuGraphLaunch(executable, lane));
+    MUST(cuStreamSynchronize(lane));
+    MUST(cuGraphExecDestroy(executable));
+    MUST(cuGraphDestroy(graph));
+  } else if (way == "thread") {
+    std::thread worker([&] {
+      MUST(cuCtxSetCurrent(context));
+      CUstream own = nullptr;
+      MUST(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
+      stamp(block, 0x22222222, own);
+      MUST(cuStreamSynchronize(own));
+      MUST(cuStreamDestroy(own));
+    });
+    worker.join();
+  } else if (way == "context") {
+    CUcontext second = nullptr;
+#if CUDA_VERSION >= 13000
+    MUST(cuCtxCreate(&second, nullptr, 0, 0));
+#else
+    MUST(cuCtxCreate(&second, 0, 0));
+#endif
+    MUST(cuMemsetD32(block, 0x22222222, kWords));
+    MUST(cuCtxSynchronize());
+    MUST(cuCtxDestroy(second));
+    MUST(cuCtxSetCurrent(context));
+  } else {
+    CHECK(!"a known way");
+  }
+  if (other != nullptr) {
+    MUST(cuStreamSynchronize(other));
+    MUST(cuStreamDestroy(other));
+  }
+}
+
+void hand_on(const std::string& way, bool created) {
+  CUstream lane = CU_STREAM_LEGACY;
+  if (created) MUST(cuStreamCreate(&lane, CU_STREAM_NON_BLOCKING));
+  warm_up();
+  int early = 0;
+  int wrong = 0;
+  for (int round = 0; round < 6; ++round) {
+    const CUdeviceptr block = allocate();
+    spin(lane, 20000000);
+    stamp(block, 0x11111111, lane);
+    release(block);
+    const CUdeviceptr next = allocate();
+    early += next == block ? 1 : 0;
+    work_elsewhere(round < 3 ? "none" : way, next, lane);
+    MUST(cuCtxSynchronize());
+    std::vector<unsigned char> host(kBytes);
+    MUST(cuMemcpyDtoHAsync(host.data(), next, kBytes, lane));
+    MUST(cuStreamSynchronize(lane));
+    if (probe::count_other_bytes(host.data(), kBytes, 0x22) != 0) ++wrong;
+    release(next);
+  }
+  std::printf("wrong %d\n", wrong);
+  std::fprintf(stderr, "early=%d\n", early);
+  if (created) MUST(cuStreamDestroy(lane));
+  CHECK(wrong == 0);
+}
+
+// A stream that the program destroys: the next stream may get its handle.
+void destroy_and_create() {
+  CUstream lane = nullptr;
+  MUST(cuStreamCreate(&lane, CU_STREAM_NON_BLOCKING));
+  warm_up();
+  const CUdeviceptr block = allocate();
+  spin(lane, 20000000);
+  stamp(block, 0x11111111, lane);
+  release(block);
+  const CUdeviceptr next = allocate();
+  std::fprintf(stderr, "early=%d\n", next == block ? 1 : 0);
+  MUST(cuStreamDestroy(lane));
+  CUstream again = nullptr;
+  MUST(cuStreamCreate(&again, CU_STREAM_NON_BLOCKING));
+  stamp(next, 0x22222222, again);
+  MUST(cuCtxSynchronize());
+  std::vector<unsigned char> host(kBytes);
+  MUST(cuMemcpyDtoH(host.data(), next, kBytes));
+  CHECK(probe::count_other_bytes(host.data(), kBytes, 0x22) == 0);
+  release(next);
+  MUST(cuStreamDestroy(again));
+}
+
+// The lane waits for a word that another stream writes. What was freed before does not hold that
+// stream up, since the driver's own free would have waited for what came before it only.
+void stop_from_elsewhere() {
+  CUstream lane = nullptr;
+  CUstream other = nullptr;
+  MUST(cuStreamCreate(&lane, CU_STREAM_NON_BLOCKING));
+  warm_up();
+  const CUdeviceptr flag = allocate();
+  MUST(cuMemsetD32Async(flag, 0, kWords, lane));
+  const CUdeviceptr block = allocate();
+  stamp(block, 0x11111111, lane);
+  release(block);
+  const CUdeviceptr next = allocate();
+  MUST(cuStreamWaitValue32(lane, flag, 1, CU_STREAM_WAIT_VALUE_EQ));
+  stamp(next, 0x22222222, lane);
+  MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  MUST(cuStreamWriteValue32(other, flag, 1, 0));
+  MUST(cuStreamSynchronize(lane));
+  MUST(cuCtxSynchronize());
+  release(next);
+  release(flag);
+  MUST(cuStreamDestroy(other));
+  MUST(cuStreamDestroy(lane));
+}
+
+// More than the device has in all, freed with work pending: what lies ready is no idle memory, but
+// comes back when memory is short.
+void fill(bool created) {
+  CUstream lane = CU_STREAM_LEGACY;
+  if (created) MUST(cuStreamCreate(&lane, CU_STREAM_NON_BLOCKING));
+  size_t free_bytes = 0;
+  size_t total = 0;
+  warm_up();
+  MUST(cuMemGetInfo(&free_bytes, &total));
+  std::vector<CUdeviceptr> blocks;
+  for (int round = 0; round < 6; ++round) {
+    // Sizes that do not serve each other.
+    const size_t size = (size_t{8} << 20) << round;
+    for (size_t have = 0; have + size <= free_bytes / 2; have += size) {
+      CUdeviceptr block = 0;
+      MUST(cuMemAlloc(&block, size));
+      ++mallocs;
+      probe::own(reinterpret_cast<void*>(block), size);
+      MUST(cuMemsetD8Async(block, round, 4096, lane));
+      blocks.push_back(block);
+    }
+    for (const CUdeviceptr block : blocks) {
+      probe::disown(reinterpret_cast<void*>(block), size);
+      MUST(cuMemFree(block));
+      ++frees;
+    }
+    blocks.clear();
+  }
+  if (created) MUST(cuStreamDestroy(lane));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  CHECK(library != nullptr);
-  CUcontext context = nullptr;
-  CUstream stream = nullptr;
-  CUstream other = nullptr;
-  CUdeviceptr block = 0;
-  const auto create = named<decltype(&cuStreamCreate)>(library, "cuStreamCreate");
-  MUST(named<decltype(&cuInit)>(library, "cuInit")(0));
-  MUST(named<CUresult (*)(CUcontext*, CUdevice)>(library, "cuDevicePrimaryCtxRetain")(&context, 0));
-  MUST(named<CUresult (*)(CUcontext)>(library, "cuCtxSetCurrent")(context));
-  MUST(create(&stream, CU_STREAM_NON_BLOCKING));
-  MUST(create(&other, CU_STREAM_NON_BLOCKING));
-  if (probe::number(argc, argv, "blocks", 1) != 0) {
-    MUST(named<CUresult (*)(CUdeviceptr*, size_t)>(library, "cuMemAlloc_v2")(&block, 4096));
+  const std::string way = probe::argument(argc, argv, "leave", "none");
+  const std::string mode = probe::argument(argc, argv, "mode", "leave");
+  const bool created = probe::argument_is(argc, argv, "h", "created");
+  MUST(cuInit(0));
+  CUdevice device = 0;
+  MUST(cuDeviceGet(&device, 0));
+  MUST(cuDevicePrimaryCtxRetain(&context, device));
+  MUST(cuCtxSetCurrent(context));
+  load();
+  if (mode == "hang") {
+    stop_from_elsewhere();
+  } else if (mode == "destroy") {
+    destroy_and_create();
+  } else if (mode == "fill") {
+    fill(created);
+  } else {
+    hand_on(way, created);
   }
-  const CUstream first = probe::argument_is(argc, argv, "open", "legacy") ? nullptr : stream;
-  // Refused without a block, which does not matter.
-  named<CUresult (*)(CUdeviceptr, unsigned char, size_t, CUstream)>(library, "cuMemsetD8Async")(
-      block, 1, 4096, first);
-
-  CUlaunchConfig configuration{};
-  configuration.hStream = stream;
-  CUDA_MEMCPY3D_PEER copy{};
-  copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-  copy.srcContext = context;
-  CUresult answer[8] = {};
-  std::uintptr_t arguments[kArguments] = {};
-  std::istringstream given(probe::argument(argc, argv, "args", ""));
-  std::string word;
-  for (std::uintptr_t* next = arguments; std::getline(given, word, ','); ++next) {
-    CHECK(next != arguments + kArguments);
-    if (word == "h") {
-      *next = reinterpret_cast<std::uintptr_t>(stream);
-    } else if (word == "o") {
-      *next = reinterpret_cast<std::uintptr_t>(other);
-    } else if (word == "c") {
-      *next = reinterpret_cast<std::uintptr_t>(context);
-    } else if (word == "e") {
-      *next = reinterpret_cast<std::uintptr_t>(&configuration);
-    } else if (word == "d") {
-      *next = reinterpret_cast<std::uintptr_t>(&copy);
-    } else if (word == "p") {
-      *next = reinterpret_cast<std::uintptr_t>(answer);
-    } else {
-      *next = std::stoul(word);
-    }
-  }
-  using Any = int (*)(std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t,
-                      std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t,
-                      std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t);
-  const char* const symbol = probe::argument(argc, argv, "call", "");
-  const std::uintptr_t* const a = arguments;
-  named<Any>(library, symbol)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10],
-                              a[11]);
-  std::printf("called %s\n", symbol);
+  probe::print_counts(mallocs, frees);
+  MUST(cuDevicePrimaryCtxRelease(device));
   return 0;
 }
