@@ -135,7 +135,7 @@ void Lane::let_marks_in() {
 void Lane::destroys(CUstream stream) {
   if (!LaneMark::is_of(stream)) return;
   leave(End::destroyed);
-  if (!CUPOOL_MUTATED("keeps-the-handle")) LaneMark::forget_stream();
+  LaneMark::forget_stream();
 }
 
 void Lane::context_seen(CUcontext context) {

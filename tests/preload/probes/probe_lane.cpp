@@ -6,9 +6,12 @@
 //   probe_lane leave=WAY       the next owner works elsewhere; see ways below
 //   probe_lane mode=hang       a kernel that never ends is stopped from another stream
 //   probe_lane h=created       the one stream is a created one (default: legacy)
-// `early=N` counts how often a freed block came back while its work was pending.
+//   probe_lane early=FILE      writes there how often a freed block came back with work pending
 #include <cuda.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -27,6 +30,15 @@ CUfunction stamp_function = nullptr;
 CUfunction spin_function = nullptr;
 uint64_t mallocs = 0;
 uint64_t frees = 0;
+
+// Not on standard output, which is the same with and without cupool.
+const char* early_file = nullptr;
+void note_early(int count) {
+  FILE* const file = early_file == nullptr ? nullptr : std::fopen(early_file, "w");
+  if (file == nullptr) return;
+  std::fprintf(file, "%d\n", count);
+  std::fclose(file);
+}
 
 void load() {
   CUmodule module = nullptr;
@@ -169,7 +181,7 @@ void hand_on(const std::string& way, bool created) {
     release(next);
   }
   std::printf("wrong %d\n", wrong);
-  std::fprintf(stderr, "early=%d\n", early);
+  note_early(early);
   if (created) MUST(cuStreamDestroy(lane));
   CHECK(wrong == 0);
 }
@@ -184,7 +196,7 @@ void destroy_and_create() {
   stamp(block, 0x11111111, lane);
   release(block);
   const CUdeviceptr next = allocate();
-  std::fprintf(stderr, "early=%d\n", next == block ? 1 : 0);
+  note_early(next == block ? 1 : 0);
   MUST(cuStreamDestroy(lane));
   CUstream again = nullptr;
   MUST(cuStreamCreate(&again, CU_STREAM_NON_BLOCKING));
@@ -197,25 +209,32 @@ void destroy_and_create() {
   MUST(cuStreamDestroy(again));
 }
 
-// The lane waits for a word that another stream writes. What was freed before does not hold that
-// stream up, since the driver's own free would have waited for what came before it only.
+std::atomic<bool> stopped{false};
+void wait_for_stop(void*) {
+  while (!stopped) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+// The lane's work goes on until another stream's work is complete. What was freed before does not
+// hold that stream up, since the driver's own free would have waited for what came before it only.
 void stop_from_elsewhere() {
+  alarm(5);
   CUstream lane = nullptr;
   CUstream other = nullptr;
   MUST(cuStreamCreate(&lane, CU_STREAM_NON_BLOCKING));
   warm_up();
   const CUdeviceptr flag = allocate();
-  MUST(cuMemsetD32Async(flag, 0, kWords, lane));
   const CUdeviceptr block = allocate();
   stamp(block, 0x11111111, lane);
   release(block);
   const CUdeviceptr next = allocate();
-  MUST(cuStreamWaitValue32(lane, flag, 1, CU_STREAM_WAIT_VALUE_EQ));
+  note_early(next == block ? 1 : 0);
+  MUST(cuLaunchHostFunc(lane, wait_for_stop, nullptr));
   stamp(next, 0x22222222, lane);
   MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
-  MUST(cuStreamWriteValue32(other, flag, 1, 0));
+  MUST(cuMemsetD32Async(flag, 1, kWords, other));
+  MUST(cuStreamSynchronize(other));
+  stopped = true;
   MUST(cuStreamSynchronize(lane));
-  MUST(cuCtxSynchronize());
   release(next);
   release(flag);
   MUST(cuStreamDestroy(other));
@@ -259,6 +278,7 @@ int main(int argc, char** argv) {
   const std::string way = probe::argument(argc, argv, "leave", "none");
   const std::string mode = probe::argument(argc, argv, "mode", "leave");
   const bool created = probe::argument_is(argc, argv, "h", "created");
+  early_file = probe::argument(argc, argv, "early", nullptr);
   MUST(cuInit(0));
   CUdevice device = 0;
   MUST(cuDeviceGet(&device, 0));
