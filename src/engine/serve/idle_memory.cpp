@@ -135,10 +135,11 @@ void IdleMemory::retire_cached(Context& context) {
 }
 
 void IdleMemory::release(Context& context, BlockList& idle) {
-  retire_pending(context, idle);
   if (idle.empty()) return;
   GivingBack giving_back(give_backs_);
   giving_back.gave_back = true;
+  retire_pending(context, idle);
+  if (idle.empty()) return;
   Device& device = context.device();
   DeviceStats& stats = context.stats();
   std::vector<CUdeviceptr> refused;
