@@ -104,12 +104,21 @@ struct EglFrame {
   unsigned int rest[10];
 };
 
-/// The begin of CUlaunchConfig, which toolkits have from CUDA 11.8 on.
+/// CUlaunchAttribute and CUlaunchConfig, which toolkits have from CUDA 11.8 on.
+struct LaunchAttribute {
+  int id;
+  char pad[4];
+  alignas(8) char value[64];
+};
 struct LaunchConfiguration {
   unsigned int grid[3];
   unsigned int block[3];
   unsigned int shared_bytes;
   CUstream stream;
+  const LaunchAttribute* attributes;
+  unsigned int attribute_count;
 };
+/// CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+inline constexpr int kProgrammaticStreamSerialization = 6;
 
 }  // namespace cupool::cuda

@@ -2,6 +2,7 @@
 // Driver hooks of everything else that may take device memory: arrays, physical memory, code,
 // graphs, streams, launches (code is loaded late, local memory grows). Untouched; after out of
 // memory they are retried once idle memory was given back (contract 4).
+#include "engine/reclaim/dependent_launches.h"
 #include "engine/reclaim/host_targets.h"
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/legacy_stream.h"
@@ -34,6 +35,15 @@ __attribute__((noinline)) CUresult rescue_stream(const Call& create) {
   cupool::engine::Allocator* allocator = cupool::process::engine();
   return allocator == nullptr ? CUDA_ERROR_OUT_OF_MEMORY
                               : allocator->out_of_memory().retry_stream(create);
+}
+
+template <typename Call>
+CUresult launch(const cupool::cuda::Driver& real, const void* configuration, CUstream stream,
+                const Call& call) {
+  const cupool::engine::DependentLaunch dependent(real, configuration, stream);
+  const CUresult result = call(dependent.configuration());
+  if (__builtin_expect(result != CUDA_ERROR_OUT_OF_MEMORY, 1)) return result;
+  return rescue([&] { return call(dependent.configuration()); });
 }
 
 }  // namespace
@@ -90,11 +100,29 @@ CUPOOL_RESCUED_STREAM(cuStreamCreateWithPriority, (CUstream* stream, unsigned in
 CUPOOL_RESCUED(cuCtxSetLimit, (CUlimit limit, size_t value), (limit, value))
 CUPOOL_RESCUED_WORK(cuLaunchKernel, legacy(stream), (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters, void** extra), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra))
 CUPOOL_RESCUED_WORK(cuLaunchKernel_ptsz, per_thread(stream), (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters, void** extra), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra))
-CUPOOL_RESCUED_WORK(cuLaunchKernelEx, legacy(stream_of(configuration)), (const void* configuration, CUfunction function, void** parameters, void** extra), (configuration, function, parameters, extra))
-CUPOOL_RESCUED_WORK(cuLaunchKernelEx_ptsz, per_thread(stream_of(configuration)), (const void* configuration, CUfunction function, void** parameters, void** extra), (configuration, function, parameters, extra))
 CUPOOL_RESCUED_WORK(cuLaunchCooperativeKernel, legacy(stream), (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters))
 CUPOOL_RESCUED_WORK(cuLaunchCooperativeKernel_ptsz, per_thread(stream), (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters))
 // clang-format on
+
+CUresult cupool_hook_cuLaunchKernelEx(const void* configuration, CUfunction function,
+                                      void** parameters, void** extra) {
+  CUPOOL_REAL_OR_RETURN(cuLaunchKernelEx);
+  const CUstream stream = legacy(stream_of(configuration));
+  const Submission submission(real, stream);
+  return launch(real, configuration, stream, [&](const void* given) {
+    return real.cuLaunchKernelEx(given, function, parameters, extra);
+  });
+}
+
+CUresult cupool_hook_cuLaunchKernelEx_ptsz(const void* configuration, CUfunction function,
+                                           void** parameters, void** extra) {
+  CUPOOL_REAL_OR_RETURN(cuLaunchKernelEx_ptsz);
+  const CUstream stream = per_thread(stream_of(configuration));
+  const Submission submission(real, stream);
+  return launch(real, configuration, stream, [&](const void* given) {
+    return real.cuLaunchKernelEx_ptsz(given, function, parameters, extra);
+  });
+}
 
 // Names its device, independent of the current context.
 CUresult cupool_hook_cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,

@@ -150,6 +150,12 @@ bool submits_nothing(const std::string& symbol) {
 
 #if CUDA_VERSION >= 11080
 static_assert(offsetof(CUlaunchConfig, hStream) == offsetof(LaunchConfiguration, stream));
+static_assert(offsetof(CUlaunchConfig, attrs) == offsetof(LaunchConfiguration, attributes));
+static_assert(offsetof(CUlaunchConfig, numAttrs) == offsetof(LaunchConfiguration, attribute_count));
+static_assert(sizeof(CUlaunchConfig) == sizeof(LaunchConfiguration));
+static_assert(sizeof(CUlaunchAttribute) == sizeof(LaunchAttribute));
+static_assert(kProgrammaticStreamSerialization ==
+              CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
 #endif
 
 // A lane rests on it that no work is submitted unseen (docs/design.md, Lanes).

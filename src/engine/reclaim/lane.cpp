@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "cuda/capture_state.h"
+#include "engine/reclaim/dependent_launches.h"
 #include "engine/reclaim/serving.h"
 #include "util/clock.h"
 #include "util/lock_order.h"
@@ -163,7 +164,7 @@ void Lane::reset() {
   opened_ns = left_ns = 0;
   end_of_lane = End::none;
   LaneMark::reset();
-  DependentLaunches::reset();
+  DependentLaunch::reset();
 }
 
 }  // namespace cupool::engine

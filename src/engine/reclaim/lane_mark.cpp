@@ -18,7 +18,6 @@ std::atomic<CUcontext> LaneMark::context_{nullptr};
 std::atomic<CUevent> LaneMark::event_{nullptr};
 std::atomic<unsigned> LaneMark::users_{0};
 std::atomic<std::uint64_t> LaneMark::begun_{0};
-std::atomic<std::uint64_t> DependentLaunches::serialised_{0};
 
 void LaneMark::begin(CUcontext context, CUstream stream) {
   context_.store(context);
@@ -122,12 +121,6 @@ void LaneMark::reset() {
   event_ = nullptr;
   users_ = 0;
   begun_ = 0;
-}
-
-void DependentLaunches::note(std::uint64_t recorded) {
-  std::uint64_t known = serialised_.load(std::memory_order_relaxed);
-  while (known < recorded && !serialised_.compare_exchange_weak(known, recorded)) {
-  }
 }
 
 }  // namespace cupool::engine

@@ -77,34 +77,4 @@ class LaneMark {
   static std::atomic<std::uint64_t> begun_;
 };
 
-/// Launches that may begin before the kernel before them has ended (programmatic dependent
-/// launches): in the lane they must not overlap the last work on a block that was handed out.
-/// Thread-safe.
-class DependentLaunches {
- public:
-  /// Around such a launch: whether it has to be serialised, because blocks may have been handed out
-  /// since the last one that was.
-  class Launch {
-   public:
-    Launch() : recorded_(LaneMark::recorded()), serialise_(LaneMark::number() > serialised_) {}
-    ~Launch() {
-      if (serialise_) note(recorded_);
-    }
-    Launch(const Launch&) = delete;
-    Launch& operator=(const Launch&) = delete;
-    bool must_be_serialised() const { return serialise_; }
-
-   private:
-    const std::uint64_t recorded_;
-    const bool serialise_;
-  };
-
-  /// As at the start of the process.
-  static void reset() { serialised_ = 0; }
-
- private:
-  static void note(std::uint64_t recorded);
-  static std::atomic<std::uint64_t> serialised_;  ///< the newest mark before a serialised launch
-};
-
 }  // namespace cupool::engine

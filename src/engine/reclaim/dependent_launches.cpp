@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which dependent launches are serialised.
+#include "engine/reclaim/dependent_launches.h"
+
+#include "cuda/capture_state.h"
+#include "engine/reclaim/lane_mark.h"
+#include "engine/reclaim/serving.h"
+#include "util/mutation.h"
+
+namespace cupool::engine {
+
+std::atomic<std::uint64_t> DependentLaunch::newest_{0};
+
+// A block handed out since the last serialised launch was freed after a mark, or with one. In a
+// capture nothing is launched yet, and no block of cupool's is handed out.
+void DependentLaunch::serialise(const cuda::Driver& driver, CUstream stream) {
+  if (LaneMark::number() <= newest_.load(std::memory_order_acquire)) return;
+  if (configuration_->attribute_count > kMostAttributes || CUPOOL_MUTATED("launches-overlap")) {
+    return;
+  }
+  if (Serving::any_capture() && cuda::is_capturing(driver, stream).value_or(true)) return;
+  recorded_ = LaneMark::recorded();
+  copy_ = *configuration_;
+  copy_.attributes = attributes_.data();
+  copy_.attribute_count = 0;
+  for (unsigned i = 0; i < configuration_->attribute_count; ++i) {
+    const cuda::LaunchAttribute& attribute = configuration_->attributes[i];
+    if (attribute.id == cuda::kProgrammaticStreamSerialization) continue;
+    attributes_[copy_.attribute_count++] = attribute;
+  }
+  serialised_ = true;
+}
+
+void DependentLaunch::note() const {
+  std::uint64_t known = newest_.load(std::memory_order_relaxed);
+  while (known < recorded_ && !newest_.compare_exchange_weak(known, recorded_)) {
+  }
+}
+
+}  // namespace cupool::engine

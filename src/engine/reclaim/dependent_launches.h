@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programmatic dependent launches: kernels that may begin before the kernel before them in their
+// stream has ended. In a lane, one must not overlap the last work on a block that was handed out
+// again, so the first one after each mark is serialised. The attribute only permits the overlap.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "cuda/api.h"
+#include "cuda/driver.h"
+
+namespace cupool::engine {
+
+/// A launch by cuLaunchKernelEx, from before the driver's call to after it. Thread-safe.
+class DependentLaunch {
+ public:
+  /// `stream`: explicit handle of the launch.
+  DependentLaunch(const cuda::Driver& driver, const void* configuration, CUstream stream)
+      : configuration_(static_cast<const cuda::LaunchConfiguration*>(configuration)) {
+    if (permits_overlap(configuration_)) serialise(driver, stream);
+  }
+  ~DependentLaunch() {
+    if (serialised_) note();
+  }
+  DependentLaunch(const DependentLaunch&) = delete;
+  DependentLaunch& operator=(const DependentLaunch&) = delete;
+
+  /// The configuration to pass to the driver: the program's, or a copy without the attribute.
+  const void* configuration() const { return serialised_ ? &copy_ : configuration_; }
+
+  /// For tests: as at the start of the process.
+  static void reset() { newest_ = 0; }
+
+ private:
+  static constexpr unsigned kMostAttributes = 32;
+
+  static bool permits_overlap(const cuda::LaunchConfiguration* configuration) {
+    if (configuration == nullptr || configuration->attributes == nullptr) return false;
+    for (unsigned i = 0; i < configuration->attribute_count; ++i) {
+      if (configuration->attributes[i].id == cuda::kProgrammaticStreamSerialization) return true;
+    }
+    return false;
+  }
+  void serialise(const cuda::Driver& driver, CUstream stream);
+  void note() const;
+
+  const cuda::LaunchConfiguration* const configuration_;
+  bool serialised_ = false;
+  std::uint64_t recorded_ = 0;  ///< marks recorded before the launch
+  cuda::LaunchConfiguration copy_;
+  std::array<cuda::LaunchAttribute, kMostAttributes> attributes_;
+
+  static std::atomic<std::uint64_t> newest_;  ///< the newest mark before a serialised launch
+};
+
+}  // namespace cupool::engine
