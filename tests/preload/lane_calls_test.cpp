@@ -31,14 +31,13 @@ void expect_end(const Call& call, const std::string& more = "") {
                               " args=" + call.arguments +
                               (call.open == Open::legacy ? " open=legacy" : " open=stream") + more;
   SCOPED_TRACE(command);
-  const PreloadedRun result =
-      run_preloaded(command, old_driver("lib-newer", {{"CUPOOL_LOG_LEVEL", "debug"}}));
+  const PreloadedRun result = run_preloaded(
+      command, old_driver("lib-newer", {{"CUPOOL_LANE", "1"}, {"CUPOOL_LOG_LEVEL", "info"}}));
   EXPECT_EQ(result.process.exit_code, 0) << result.describe();
   std::string end;
   for (const std::string& line : lines_of(result.process.err)) {
-    const std::string leaves = "leaves its one lane: ";
-    const std::size_t at = line.find(leaves);
-    if (at != std::string::npos) end += line.substr(at + leaves.size());
+    if (!contains(line, "has left its one lane after ")) continue;
+    end += line.substr(line.rfind(": ") + 2);
   }
   EXPECT_EQ(end, call.end) << result.describe();
 }

@@ -72,6 +72,19 @@ TEST(LaneLeft, ReadyMemoryComesBackWhenMemoryIsShort) {
   }
 }
 
+// A program that runs ahead of the GPU needs no more memory for it.
+TEST(LaneLeft, RunningAheadCostsNoMemory) {
+  const auto held_over_live = [](const char* lane) {
+    const PreloadedRun run =
+        expect_same("probe_lane mode=steps", 0, 1, with(kLane, {{"CUPOOL_LANE", lane}}));
+    const nlohmann::json& gauges = run.reports.at(0)["devices"][0]["gauges"];
+    return gauges["held_bytes"]["peak"].get<double>() /
+           gauges["application_bytes"]["peak"].get<double>();
+  };
+  EXPECT_LT(held_over_live("1"), 1.35);
+  EXPECT_GT(held_over_live("0"), 1.35);
+}
+
 // The wrong engines that these tests have to find.
 TEST(LaneMutation, IsFound) {
   const struct {

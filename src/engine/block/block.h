@@ -97,9 +97,9 @@ struct alignas(128) Block {
   std::atomic<bool> shared_outside{false};
   /// Exported as a descriptor, whose end is not announced: the memory is never reused.
   Relaxed<bool> exported{false};
-  /// Freed in a lane (engine/reclaim/lane) and in no epoch since: cached, but maybe in use by the
-  /// GPU.
-  Relaxed<bool> freed_in_lane{false};
+  /// Number of the epoch that was open when the block was freed in a lane (engine/reclaim/lane):
+  /// the GPU may use the cached block until it is complete. 0: it was cached behind a fence.
+  Relaxed<std::uint64_t> lane_epoch{0};
   /// Set aside: freed, and neither cached nor released while its context lives.
   Relaxed<bool> aside{false};
   void set_shared_outside() {

@@ -27,13 +27,9 @@ namespace {
 // Guards opening and leaving.
 util::Ranked<util::LockRank::lane> change_mutex;
 std::atomic<std::uint64_t> opened_ns{0};
-std::atomic<std::uint64_t> left_ns{0};
-std::atomic<Lane::End> end_of_lane{Lane::End::none};
 
 const char* text_of(Lane::End end) {
   switch (end) {
-    case Lane::End::none:
-      return "one stream";
     case Lane::End::off:
       return "switched off";
     case Lane::End::second_stream:
@@ -99,13 +95,12 @@ void Lane::leave(End why) {
 void Lane::leave_locked(End why) {
   const bool open = word_.load(std::memory_order_relaxed) > kLeft;
   word_.store(kLeft, std::memory_order_seq_cst);
-  end_of_lane.store(why);
-  left_ns.store(util::now_ns());
   if (!open) return;
   if (!CUPOOL_MUTATED("leaves-beside-a-mark")) LaneMark::let_users_out();
   if (CUPOOL_MUTATED("marks-when-leaving")) LaneMark::record(*cuda::driver());
   if (!CUPOOL_MUTATED("leaves-without-a-wait")) LaneMark::await();
-  CUPOOL_LOG(debug, "the process has left its one lane: %s", text_of(why));
+  CUPOOL_LOG(info, "the process has left its one lane after %.1f s: %s",
+             static_cast<double>(util::now_ns() - opened_ns.load()) / 1e9, text_of(why));
 }
 
 void Lane::leave_unknown(const cuda::Driver& driver) {
@@ -153,16 +148,11 @@ void Lane::context_ends(const cuda::Driver& driver, CUcontext context) {
   LaneMark::forget();
 }
 
-Lane::Story Lane::story() {
-  return {opened_ns.load(), left_ns.load(), text_of(end_of_lane.load())};
-}
-
 void Lane::reset() {
   word_ = kNoWork;
   context_ = nullptr;
   submitted_ = false;
-  opened_ns = left_ns = 0;
-  end_of_lane = End::none;
+  opened_ns = 0;
   LaneMark::reset();
   DependentLaunch::reset();
 }

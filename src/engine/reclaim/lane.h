@@ -24,7 +24,6 @@ class Lane {
  public:
   /// What left the lane.
   enum class End : std::uint8_t {
-    none,           ///< it was not left
     off,            ///< the settings exclude lanes
     second_stream,  ///< work was submitted to another stream
     per_thread,     ///< the first work went to a per-thread default stream
@@ -83,14 +82,6 @@ class Lane {
   /// Called before `context` ends, with its event. Waits for the mark, as the driver's end of a
   /// context waits for its work.
   static void context_ends(const cuda::Driver& driver, CUcontext context);
-
-  /// How long the lane was open, and why it ended.
-  struct Story {
-    std::uint64_t opened_ns = 0;  ///< 0: never
-    std::uint64_t left_ns = 0;    ///< 0: not left
-    const char* end = "";         ///< what left it
-  };
-  static Story story();
 
   /// For tests: as at the start of the process.
   static void reset();

@@ -87,14 +87,6 @@ void LaneMark::order_behind(const cuda::Driver& driver, CUstream stream) {
   }
 }
 
-bool LaneMark::is_complete(const cuda::Driver& driver) {
-  if (number() == 0) return true;
-  if (users_.load(std::memory_order_seq_cst) != 0 || stale_.load()) return false;
-  const CUevent event = event_.load(std::memory_order_acquire);
-  const cuda::RelaxedCaptureScope relaxed(driver);
-  return event == nullptr || driver.cuEventQuery(event) == CUDA_SUCCESS;
-}
-
 void LaneMark::wait(const cuda::Driver& driver) {
   if (number() == 0 || CUPOOL_MUTATED("exports-without-a-wait")) return;
   let_users_out();

@@ -48,10 +48,7 @@ class LaneMark {
   /// Nothing is awaited any more once it is.
   static void order_behind(const cuda::Driver& driver, CUstream stream);
 
-  /// Whether the work before every free in the lane is complete, for blocks in the caller's hands.
-  /// A query of the driver if the lane was used.
-  static bool is_complete(const cuda::Driver& driver);
-  /// Waits on the host until it is.
+  /// Waits on the host until the work before every free in the lane is complete.
   static void wait(const cuda::Driver& driver);
 
   /// The stream is about to be destroyed: its handle may name another one later.

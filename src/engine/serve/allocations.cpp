@@ -226,7 +226,7 @@ Block* Allocations::fresh_block(Context& context, std::uint64_t capacity, Patien
     BlockList others = context.cache().evict_for(capacity);
     const bool other_kind =
         !others.empty() && is_large(others.head->capacity) != is_large(capacity);
-    idle_.release(context, others);
+    idle_.release_complete(context, others);
     // The pool of the other kind would keep the memory that the growing pool needs.
     if (other_kind) {
       device.trim(context);

@@ -13,7 +13,7 @@ Allocator::Allocator(const cuda::Driver& driver, const config::Settings& setting
       streams_(driver, registry_),
       imports_(driver),
       policy_(settings.free_mode),
-      idle_(driver, settings_, registry_, blocks_, exports_, policy_),
+      idle_(settings_, registry_, blocks_, exports_, policy_),
       out_of_memory_(driver, registry_, idle_),
       preparation_(registry_, idle_.give_backs()),
       allocations_(registry_, blocks_, idle_, out_of_memory_, preparation_),

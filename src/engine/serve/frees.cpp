@@ -64,7 +64,7 @@ CUresult Frees::refusal_here() const {
   if (!idle_.is_reusable_in_lane(context.device(), block) || !Lane::covers_free(driver_)) {
     return false;
   }
-  block.freed_in_lane = true;
+  block.lane_epoch = value_of(context.ordering().epochs().open());
   {
     const ThreadCache::Guard guard(cache);
     Tally& tally = cache.tally;

@@ -53,8 +53,12 @@ namespace cupool::engine {
     return std::nullopt;
   }
   if (cache->try_lock()) {
-    const bool retired =
-        Lane::is_open() ? in_lane(*block) && cache->cache_hot(block) : cache->retire_hot(block);
+    bool retired = false;
+    if (!Lane::is_open()) {
+      retired = cache->retire_hot(block);
+    } else if (in_lane(*block)) {
+      retired = cache->retire_hot(block, context.ordering().epochs().open());
+    }
     cache->unlock();
     if (retired) {
       count_untimed();

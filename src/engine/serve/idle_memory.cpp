@@ -9,6 +9,7 @@
 #include "engine/block/accounting.h"
 #include "engine/context/rdma_libraries.h"
 #include "engine/reclaim/lane.h"
+#include "engine/serve/failure.h"
 #include "engine/serve/retire.h"
 #include "stats/timeline.h"
 #include "util/log.h"
@@ -100,31 +101,34 @@ void IdleMemory::cache_or_release(Context& context, BlockList& reclaimed) {
   const std::uint64_t allowed = context.device().limits().max_cached;
   if (context.cache().bytes() > allowed) {
     BlockList excess = context.cache().evict_to(allowed);
-    release(context, excess);
+    release_complete(context, excess);
   }
 }
 
-// A fence proves what the order of a stream only promises.
-void IdleMemory::retire_pending(Context& context, BlockList& cached) {
-  if (LaneMark::number() == 0 || cached.empty() || LaneMark::is_complete(driver_) ||
-      CUPOOL_MUTATED("releases-in-lane")) {
-    return;
-  }
-  BlockList complete;
-  std::int64_t retired = 0;
+// A fence proves what the order of a stream only promises. Takes out the blocks whose fence is not
+// complete.
+BlockList IdleMemory::pop_pending(Context& context, BlockList& cached) {
+  BlockList pending;
+  if (LaneMark::number() == 0 || CUPOOL_MUTATED("releases-in-lane")) return pending;
+  const EpochNumber complete = context.ordering().epochs().complete_up_to();
+  BlockList rest;
   while (Block* block = cached.pop()) {
-    if (!block->freed_in_lane) {
-      complete.push(block);
-      continue;
-    }
-    block->freed_in_lane = false;
+    (EpochNumber{std::uint64_t{block->lane_epoch}} > complete ? pending : rest).push(block);
+  }
+  cached = rest;
+  return pending;
+}
+
+void IdleMemory::retire_pending(Context& context, BlockList& cached) {
+  BlockList pending = pop_pending(context, cached);
+  if (pending.empty()) return;
+  context.stats().gauge_add(Gauge::cached_bytes, -signed_bytes(pending.bytes));
+  context.stats().gauge_add(Gauge::retired_bytes, signed_bytes(pending.bytes));
+  while (Block* block = pending.pop()) {
+    block->lane_epoch = 0;
     block->state.store(BlockState::freed, std::memory_order_relaxed);
-    retired += signed_bytes(block->capacity);
     context.ordering().epochs().retire(block);
   }
-  context.stats().gauge_add(Gauge::cached_bytes, -retired);
-  context.stats().gauge_add(Gauge::retired_bytes, retired);
-  cached = complete;
 }
 
 void IdleMemory::retire_cached(Context& context) {
@@ -132,6 +136,21 @@ void IdleMemory::retire_cached(Context& context) {
   BlockList cached = context.cache().evict_to(0);
   retire_pending(context, cached);
   context.cache().cache(cached);
+}
+
+// The next fence makes them complete, so one is asked for.
+void IdleMemory::release_complete(Context& context, BlockList& idle) {
+  BlockList pending = pop_pending(context, idle);
+  if (!pending.empty()) {
+    context.cache().cache(pending);
+    Ordering& ordering = context.ordering();
+    ordering.epochs().join(0, 1);
+    BlockList reclaimed;
+    const CUresult result = ordering.poll(Ordering::Poll::all, &reclaimed, kNoEpoch);
+    if (result != CUDA_SUCCESS) note_failure(context, result);
+    if (!reclaimed.empty()) cache_or_release(context, reclaimed);
+  }
+  release(context, idle);
 }
 
 void IdleMemory::release(Context& context, BlockList& idle) {

@@ -18,10 +18,9 @@ namespace cupool::engine {
 /// One per process. Thread-safe.
 class IdleMemory {
  public:
-  IdleMemory(const cuda::Driver& driver, const config::Settings& settings,
-             ContextRegistry& registry, PointerMap& blocks, IpcExports& exports, FreePolicy& policy)
-      : driver_(driver),
-        settings_(settings),
+  IdleMemory(const config::Settings& settings, ContextRegistry& registry, PointerMap& blocks,
+             IpcExports& exports, FreePolicy& policy)
+      : settings_(settings),
         registry_(registry),
         blocks_(blocks),
         exports_(exports),
@@ -49,6 +48,10 @@ class IdleMemory {
   /// others stay. The caller is in a visit.
   void retire_cached(Context& context);
 
+  /// Releases blocks as release() does, but for those that the GPU may still use, which stay
+  /// cached.
+  void release_complete(Context& context, BlockList& idle);
+
   /// Releases blocks that the statistics count as cached; those that the GPU may still use are
   /// retired instead. The caller is in a visit.
   void release(Context& context, BlockList& idle);
@@ -75,12 +78,12 @@ class IdleMemory {
                         !CUPOOL_MUTATED("shared-served-again");
     return !shared && device.may_cache(block) && !Serving::stepped_aside();
   }
-  void retire_pending(Context& context, BlockList& cached);
+  static BlockList pop_pending(Context& context, BlockList& cached);
+  static void retire_pending(Context& context, BlockList& cached);
   bool is_leased(Block& block);
   static bool stays_exported(Block& block);
   void trim_gathered(Context& context);
 
-  const cuda::Driver& driver_;
   const config::Settings& settings_;
   ContextRegistry& registry_;
   PointerMap& blocks_;

@@ -95,29 +95,22 @@ class alignas(128) ThreadCache {
     batch.push(block);
     return batch.is_due();
   }
-  /// As retire(), and counts the block. False, without side effects: the block would trigger a
-  /// flush, or the tally is due for a fold.
-  [[gnu::always_inline]] bool retire_hot(Block* block) {
+  /// As retire(), and counts the block. In a lane (engine/reclaim/lane), with the open epoch as
+  /// `lane`, the block is cached instead. False, without side effects: the block would trigger a
+  /// flush or does not fit, or the tally is due for a fold.
+  [[gnu::always_inline]] bool retire_hot(Block* block, EpochNumber lane = kNoEpoch) {
     const std::uint64_t bytes = block->requested;
-    if (batch.is_due_with(batch.count() + 1, batch.bytes() + block->capacity) ||
-        tally.is_due_after(-static_cast<std::int64_t>(bytes), limits.tally)) {
+    if (tally.is_due_after(-static_cast<std::int64_t>(bytes), limits.tally)) return false;
+    if (lane != kNoEpoch) {
+      if (!idle.cache_one(block, limits.lane)) return false;
+      block->lane_epoch = value_of(lane);
+      tally.reclaimed += static_cast<std::int64_t>(block->capacity);
+    } else if (batch.is_due_with(batch.count() + 1, batch.bytes() + block->capacity)) {
       return false;
+    } else {
+      retire(block);
     }
     tally.count_free(bytes, block->capacity);
-    retire(block);
-    return true;
-  }
-  /// Caches a block that was freed in a lane, and counts it. False, without side effects: it does
-  /// not fit, or the tally is due for a fold.
-  [[gnu::always_inline]] bool cache_hot(Block* block) {
-    const std::uint64_t bytes = block->requested;
-    if (tally.is_due_after(-static_cast<std::int64_t>(bytes), limits.tally) ||
-        !idle.cache_one(block, limits.lane)) {
-      return false;
-    }
-    tally.count_free(bytes, block->capacity);
-    tally.reclaimed += static_cast<std::int64_t>(block->capacity);
-    block->freed_in_lane = true;
     return true;
   }
   /// Flushes the batch into the open epoch; its blocks are in flight from now on.

@@ -21,7 +21,10 @@ from common.machine import REPOSITORY, built
 MIB = 1 << 20
 OBVIOUS = "obvious-mapping"
 LEGACY_COVERS_ALL = "legacy-wait-covers-all"
-WRONG = (OBVIOUS, LEGACY_COVERS_ALL)
+# Wrong in a lane.
+LEAVES_WITHOUT = "leaves-without-a-wait"
+OVERLAP = "launches-overlap"
+WRONG = (OBVIOUS, LEGACY_COVERS_ALL, LEAVES_WITHOUT, OVERLAP)
 # What each variant adds to the environment; legacy runs without the preload.
 VARIANTS = {
     "legacy": None,
@@ -30,7 +33,9 @@ VARIANTS = {
     "ordered": {"CUPOOL_FREE_MODE": "ordered"},
     "sync": {"CUPOOL_FREE_MODE": "sync"},
     # Wrong on purpose. In ordered mode, so that no other wait hides the fault.
-    **{wrong: {"CUPOOL_FREE_MODE": "ordered", "CUPOOL_TEST_MUTATION": wrong} for wrong in WRONG},
+    **{wrong: {"CUPOOL_FREE_MODE": "ordered", "CUPOOL_TEST_MUTATION": wrong} for wrong in (OBVIOUS, LEGACY_COVERS_ALL)},
+    "lane": {"CUPOOL_LANE": "1"},
+    **{wrong: {"CUPOOL_LANE": "1", "CUPOOL_TEST_MUTATION": wrong} for wrong in (LEAVES_WITHOUT, OVERLAP)},
     # The program has no non-blocking stream: its waits for the legacy stream take the place of fences.
     "blocking": {"CUPOOL_FREE_MODE": "auto"},
 }

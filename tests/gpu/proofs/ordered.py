@@ -15,9 +15,11 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from common.alternating import alternating, torch_runs  # noqa: E402  (the path must be set first)
 from common.machine import (argument_parser, built, parse_arguments, python,  # noqa: E402
                             write_environment)
-from common.session import (LEGACY_COVERS_ALL, MIB, OBVIOUS, VARIANTS, WRONG, Session,  # noqa: E402
-                            spread)
+from common.session import (LEAVES_WITHOUT, LEGACY_COVERS_ALL, MIB, OBVIOUS, OVERLAP,  # noqa: E402
+                            VARIANTS, Session, spread)
 
+# What is measured is the state after the pools' start.
+STEADY = {"CUPOOL_POOL_START": "first"}
 FOOTPRINT_FACTOR = 1.15
 FOOTPRINT_BYTES = 32 * MIB
 
@@ -51,11 +53,11 @@ def stress(session):
     for variant, (seed, pairs, limit_ms) in plan.items():
         runs[variant] = session.run("ordered_stress",
                                     command_of(variant, seed, pairs, limit_ms, captures), variant,
-                                    limit_ms / 1e3 + 20, may_fail=variant in WRONG)
+                                    limit_ms / 1e3 + 20, may_fail=variant in (OBVIOUS, LEGACY_COVERS_ALL))
     total = 0
     for variant, run in runs.items():
         foreign = run.values.get("foreign_words")
-        if variant in WRONG:
+        if variant in (OBVIOUS, LEGACY_COVERS_ALL):
             session.require(f"the check sees {variant}", bool(foreign),
                             f"{foreign} foreign words, exit {run.code}", "> 0")
             continue
@@ -151,6 +153,29 @@ def reliance(session):
     session.table("Host memory touched right after cudaFree: wrong rounds",
                   ["case", *variants],
                   [[name, *[runs[v].cases.get(name, "-") for v in variants]] for name in names])
+
+
+def lane(session):
+    """Programs in one lane, and each way of leaving it: foreign words, counted on the GPU."""
+    ways = ("none", "kernel", "copy", "fill", "graph", "thread", "destroy")
+    rows = []
+    for number, way in enumerate(ways):
+        for stream in ("legacy", "created"):
+            for threads, dependent in ((1, 0), (4, 0), (1, 1)):
+                command = [built("lane_stress"), f"leave={way}", f"stream={stream}", f"threads={threads}",
+                           f"dependent={dependent}", f"seed={session.options.seed + number}"]
+                name = " ".join(command[1:5])
+                run = session.run(name, command, "lane", 30, setup=STEADY)
+                foreign = run.values.get("foreign_words")
+                session.require(f"no foreign word, {name}", foreign == 0, foreign, "0")
+                rows.append([name, foreign, run.values.get("early"), run.values.get("ms")])
+    for way, wrong in (("kernel", LEAVES_WITHOUT), ("none", OVERLAP)):
+        command = [built("lane_stress"), f"leave={way}", "stream=created", "dependent=1"]
+        run = session.run(f"lane {wrong}", command, wrong, 30, setup=STEADY, may_fail=True)
+        foreign = run.values.get("foreign_words", 0)
+        session.require(f"the check sees {wrong}", foreign > 0, f"{foreign} foreign words", "> 0")
+    session.table("One lane, and beyond", ["program", "foreign words", "came back with work pending", "ms"],
+                  rows)
 
 
 def overlap(session):
@@ -253,7 +278,7 @@ def programs(session):
                                                        "median (min–max)", "ratio"], rows)
 
 
-SECTIONS = {f.__name__: f for f in (stress, micro, reliance, overlap, footprint, programs)}
+SECTIONS = {f.__name__: f for f in (stress, lane, micro, reliance, overlap, footprint, programs)}
 
 
 def main():

@@ -5,6 +5,7 @@
 //   probe_lane leave=none      all work in one stream
 //   probe_lane leave=WAY       the next owner works elsewhere; see ways below
 //   probe_lane mode=hang       a kernel that never ends is stopped from another stream
+//   probe_lane mode=steps      runs ahead of the GPU with blocks of many sizes
 //   probe_lane h=created       the one stream is a created one (default: legacy)
 //   probe_lane early=FILE      writes there how often a freed block came back with work pending
 #include <cuda.h>
@@ -272,6 +273,46 @@ void fill(bool created) {
   if (created) MUST(cuStreamDestroy(lane));
 }
 
+// Steps of a program that runs ahead of the GPU, as a training loop does: blocks of many sizes,
+// each used and freed before the host waits for anything. A second thread frees half of them.
+void steps() {
+  warm_up();
+  constexpr int kBlocks = 40;
+  for (int step = 0; step < 12; ++step) {
+    std::vector<std::pair<CUdeviceptr, size_t>> blocks;
+    for (int i = 0; i < kBlocks; ++i) {
+      const size_t size = (size_t{1} << 20) + static_cast<size_t>(i % 13) * 700000;
+      CUdeviceptr block = 0;
+      CUdeviceptr temporary = 0;
+      MUST(cuMemAlloc(&block, size));
+      MUST(cuMemAlloc(&temporary, size / 2));
+      mallocs += 2;
+      probe::own(reinterpret_cast<void*>(block), size);
+      probe::own(reinterpret_cast<void*>(temporary), size / 2);
+      MUST(cuMemsetD8Async(block, static_cast<unsigned char>(step), size, CU_STREAM_LEGACY));
+      MUST(cuMemsetD8Async(temporary, 1, size / 2, CU_STREAM_LEGACY));
+      probe::disown(reinterpret_cast<void*>(temporary), size / 2);
+      MUST(cuMemFree(temporary));
+      ++frees;
+      blocks.emplace_back(block, size);
+    }
+    const auto free_half = [&](int first) {
+      for (int i = kBlocks - 1 - first; i >= 0; i -= 2) {
+        const auto& [block, size] = blocks[static_cast<size_t>(i)];
+        probe::disown(reinterpret_cast<void*>(block), size);
+        MUST(cuMemFree(block));
+      }
+    };
+    free_half(0);
+    std::thread other([&] {
+      MUST(cuCtxSetCurrent(context));
+      free_half(1);
+    });
+    other.join();
+    frees += kBlocks;
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -289,6 +330,8 @@ int main(int argc, char** argv) {
     stop_from_elsewhere();
   } else if (mode == "destroy") {
     destroy_and_create();
+  } else if (mode == "steps") {
+    steps();
   } else if (mode == "fill") {
     fill(created);
   } else {
