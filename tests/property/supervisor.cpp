@@ -246,8 +246,10 @@ Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
     if (refused) set("CUPOOL_SIM_FAIL", refusal);
     set("CUPOOL_DECAY_MS", pick({"", "", "1", "4"}));
     set("CUPOOL_POOL_START", pick({"first", "first", "first", "background"}));
+    set("CUPOOL_LANE", pick({"1", ""}));
   } else {
     set("CUPOOL_POOL_START", "first");  // to find faults soon
+    if (options.mutation == "leaves-without-a-wait") set("CUPOOL_LANE", "1");
   }
   if (options.mutation == "synchronises-into-capture") {
     set("CUPOOL_SIM_FAIL", refusal);
