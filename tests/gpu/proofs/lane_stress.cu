@@ -42,9 +42,9 @@ const char* text(int argc, char** argv, const char* name, const char* otherwise)
   return otherwise;
 }
 
-// With `dependent`, stamps may begin before the kernel before them has ended. The program's own order
-// permits that: the kernel before one has nothing to do with its block, or checked it for its last
-// owner, whose free the stamp comes behind.
+// With `dependent`, stamps may begin before the kernel before them has ended. The program's own
+// order permits that: the kernel before one has nothing to do with its block, or checked it for its
+// last owner, whose free the stamp comes behind.
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), cudaStream_t stream, Arguments... arguments) {
   const bool stamps = reinterpret_cast<void*>(kernel) == reinterpret_cast<void*>(stamp_u32);
