@@ -14,6 +14,7 @@
 
 #include "config/settings.h"
 #include "engine/context/thread_slots.h"
+#include "engine/reclaim/lane.h"
 #include "engine/reclaim/stream_use.h"
 #include "process/background_visits.h"
 #include "process/bounded.h"
@@ -58,6 +59,7 @@ void stop() {
 // I6: the child has nothing of its parent's GPU state, and locks may be held for ever in it.
 void stop_in_child() {
   engine::StreamUse::forget();
+  engine::Lane::end_in_child();
   // Not left to the comparison with getpid(): in a pid namespace the ids may be equal.
   owner.store(0, std::memory_order_relaxed);
   stop();

@@ -148,6 +148,11 @@ void Lane::context_ends(const cuda::Driver& driver, CUcontext context) {
   LaneMark::forget();
 }
 
+void Lane::end_in_child() {
+  word_ = kLeft;
+  LaneMark::reset();
+}
+
 void Lane::reset() {
   word_ = kNoWork;
   context_ = nullptr;

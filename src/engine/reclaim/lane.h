@@ -83,6 +83,9 @@ class Lane {
   /// context waits for its work.
   static void context_ends(const cuda::Driver& driver, CUcontext context);
 
+  /// In a forked child, which cannot use the GPU: over, without the lock, which may be held for
+  /// ever.
+  static void end_in_child();
   /// For tests: as at the start of the process.
   static void reset();
 
