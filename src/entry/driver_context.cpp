@@ -295,7 +295,7 @@ CUresult cupool_hook_cuGreenCtxCreate(void** green, void* resources, CUdevice de
                                       unsigned int flags) {
   CUPOOL_REAL_OR_RETURN(cuGreenCtxCreate);
   // Before the call: no block may be reused once a green context has work.
-  Lane::leave_unknown(real);
+  Lane::leave_unknown(real, "cuGreenCtxCreate");
   if (Allocator* allocator = started_engine()) {
     allocator->step_aside().stop_serving(
         "the program uses green contexts, whose work no event of a context covers");

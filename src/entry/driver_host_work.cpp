@@ -69,8 +69,8 @@ extern "C" {
 #define CUPOOL_NOTED_AS(possible, apart, symbol, named, touches, parameters, ...) \
   CUresult cupool_hook_##symbol parameters {                                      \
     CUPOOL_REAL_OR_RETURN(symbol);                                                \
-    if (apart) Lane::leave_unknown(real);                                         \
-    const Submission submission(real, named(stream));                             \
+    if (apart) Lane::leave_unknown(real, #symbol);                                \
+    const Submission submission(real, named(stream), #symbol);                    \
     if (!(possible)) return real.symbol(__VA_ARGS__);                             \
     const StreamUse in_use(stream);                                               \
     const CUresult result = real.symbol(__VA_ARGS__);                             \
@@ -184,13 +184,13 @@ CUPOOL_AIMED(cuStreamBatchMemOp_v2, HostTargets::in_operations(real, count, oper
 
 CUresult cupool_hook_cuGraphLaunch(CUgraphExec graph, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuGraphLaunch);
-  const Submission submission(real, legacy(stream));
+  const Submission submission(real, legacy(stream), "cuGraphLaunch");
   return launch_graph(legacy(stream), [&] { return real.cuGraphLaunch(graph, stream); });
 }
 
 CUresult cupool_hook_cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuGraphLaunch_ptsz);
-  const Submission submission(real, per_thread(stream));
+  const Submission submission(real, per_thread(stream), "cuGraphLaunch_ptsz");
   return launch_graph(per_thread(stream), [&] { return real.cuGraphLaunch_ptsz(graph, stream); });
 }
 

@@ -65,7 +65,7 @@ CUresult launch(const cupool::cuda::Driver& real, const void* configuration, CUs
   }
 // Work: the retry is one submission with the first attempt.
 #define CUPOOL_RESCUED_WORK(symbol, to, parameters, arguments) \
-  CUPOOL_RESCUED_AFTER(const Submission submission(real, to), symbol, parameters, arguments)
+  CUPOOL_RESCUED_AFTER(const Submission submission(real, to, #symbol), symbol, parameters, arguments)
 
 extern "C" {
 
@@ -108,7 +108,7 @@ CUresult cupool_hook_cuLaunchKernelEx(const void* configuration, CUfunction func
                                       void** parameters, void** extra) {
   CUPOOL_REAL_OR_RETURN(cuLaunchKernelEx);
   const CUstream stream = legacy(stream_of(configuration));
-  const Submission submission(real, stream);
+  const Submission submission(real, stream, "cuLaunchKernelEx");
   return launch(real, configuration, stream, [&](const void* given) {
     return real.cuLaunchKernelEx(given, function, parameters, extra);
   });
@@ -118,7 +118,7 @@ CUresult cupool_hook_cuLaunchKernelEx_ptsz(const void* configuration, CUfunction
                                            void** parameters, void** extra) {
   CUPOOL_REAL_OR_RETURN(cuLaunchKernelEx_ptsz);
   const CUstream stream = per_thread(stream_of(configuration));
-  const Submission submission(real, stream);
+  const Submission submission(real, stream, "cuLaunchKernelEx_ptsz");
   return launch(real, configuration, stream, [&](const void* given) {
     return real.cuLaunchKernelEx_ptsz(given, function, parameters, extra);
   });

@@ -17,7 +17,7 @@ using cupool::entry::per_thread;
 #define CUPOOL_SUBMITTED_AS(symbol, to_stream, parameters, arguments) \
   CUresult cupool_hook_##symbol parameters {                          \
     CUPOOL_REAL_OR_RETURN(symbol);                                    \
-    const Submission submission(real, to_stream);                     \
+    const Submission submission(real, to_stream, #symbol);            \
     return real.symbol arguments;                                     \
   }
 // Each with its form for per-thread default streams.
@@ -30,8 +30,8 @@ using cupool::entry::per_thread;
 #define CUPOOL_PEER_AS(symbol, to_stream, parameters, apart, arguments) \
   CUresult cupool_hook_##symbol parameters {                            \
     CUPOOL_REAL_OR_RETURN(symbol);                                      \
-    if (apart) Lane::leave_unknown(real);                               \
-    const Submission submission(real, to_stream);                       \
+    if (apart) Lane::leave_unknown(real, #symbol);                      \
+    const Submission submission(real, to_stream, #symbol);              \
     return real.symbol arguments;                                       \
   }
 #define CUPOOL_PEER(name, parameters, apart, arguments)                \
@@ -40,7 +40,7 @@ using cupool::entry::per_thread;
 #define CUPOOL_UNASSIGNED(symbol, parameters, arguments) \
   CUresult cupool_hook_##symbol parameters {             \
     CUPOOL_REAL_OR_RETURN(symbol);                       \
-    Lane::leave_unknown(real);                           \
+    Lane::leave_unknown(real, #symbol);                  \
     return real.symbol arguments;                        \
   }
 

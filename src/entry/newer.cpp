@@ -102,7 +102,7 @@ extern "C" __attribute__((visibility("hidden"))) void* cupool_newer_called(std::
   using namespace cupool::entry;
   const Guard& guard = guards[index];
   if (const cupool::cuda::Driver* const driver = cupool::cuda::driver()) {
-    cupool::engine::Lane::leave_unknown(*driver);
+    cupool::engine::Lane::leave_unknown(*driver, "a function that cupool does not know");
   }
   cupool::engine::Allocator* const allocator = cupool::process::started_engine();
   if (allocator != nullptr && allocator->step_aside().serves()) {

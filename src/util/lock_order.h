@@ -26,6 +26,7 @@ namespace cupool::util {
   X(context_registry, "which handle is which context")                                             \
   X(devices, "which ordinal is which device")                                                      \
   X(lane, "whether the process is in one lane")                                                    \
+  X(other_streams, "work on streams other than that of the lane")                                  \
   X(leaves, "nothing: the leaves begin here")                                                      \
   X(thread_cache, "one thread's cache")                                                            \
   X(open_epoch, "blocks of the open epoch")                                                        \

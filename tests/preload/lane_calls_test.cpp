@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which calls leave the lane of a program whose first work went to one stream: those that submit
-// work to another one, or to one that is not known, and what ends the stream or its context.
+// Which calls leave the lane of a program whose first work went to one stream, for a time or for
+// good: those that submit work to another one, or to one that is not known, and what ends the
+// stream or its context.
 #include "harness.h"
 
 namespace preload {
@@ -9,7 +10,8 @@ namespace {
 enum class Open { stream, legacy };
 
 const char* const kStays = "";
-const char* const kOther = "work on another stream";
+const char* const kAway = "away";
+const char* const kPerThread = "work on a per-thread default stream";
 const char* const kUnknown = "work whose stream is not known";
 const char* const kContext = "another context, or the end of the first";
 const char* const kDestroyed = "its stream was destroyed";
@@ -32,12 +34,15 @@ void expect_end(const Call& call, const std::string& more = "") {
                               (call.open == Open::legacy ? " open=legacy" : " open=stream") + more;
   SCOPED_TRACE(command);
   const PreloadedRun result = run_preloaded(
-      command, old_driver("lib-newer", {{"CUPOOL_LANE", "1"}, {"CUPOOL_LOG_LEVEL", "info"}}));
+      command, old_driver("lib-newer", {{"CUPOOL_LANE", "1"}, {"CUPOOL_LOG_LEVEL", "debug"}}));
   EXPECT_EQ(result.process.exit_code, 0) << result.describe();
   std::string end;
   for (const std::string& line : lines_of(result.process.err)) {
-    if (!contains(line, "has left its one lane after ")) continue;
-    end += line.substr(line.rfind(": ") + 2);
+    const std::string what = line.substr(line.rfind(": ") + 2);
+    if (contains(line, "has left its one lane after ")) end += what.substr(0, what.find(", by "));
+    if (!contains(line, "is away from its one lane: ")) continue;
+    EXPECT_EQ(what, call.symbol);
+    end += kAway;
   }
   EXPECT_EQ(end, call.end) << result.describe();
 }
@@ -51,74 +56,74 @@ TEST_P(LaneCalls, LeaveItOrStay) {
 const Call kCalls[] = {
     // To the stream that they name.
     {Open::stream, "cuMemsetD8Async", "0,0,0,h", kStays},
-    {Open::stream, "cuMemsetD8Async", "0,0,0,o", kOther},
+    {Open::stream, "cuMemsetD8Async", "0,0,0,o", kAway},
     {Open::stream, "cuMemcpyDtoHAsync_v2", "0,0,0,h", kStays},
-    {Open::stream, "cuMemcpyDtoHAsync_v2", "", kOther},
+    {Open::stream, "cuMemcpyDtoHAsync_v2", "", kAway},
     {Open::legacy, "cuMemcpyDtoHAsync_v2", "", kStays},
     {Open::legacy, "cuMemcpyDtoHAsync_v2", "0,0,0,1", kStays},
-    {Open::legacy, "cuMemcpyDtoHAsync_v2_ptsz", "", kOther},
+    {Open::legacy, "cuMemcpyDtoHAsync_v2_ptsz", "", kPerThread},
     {Open::legacy, "cuMemcpyDtoHAsync_v2_ptsz", "0,0,0,1", kStays},
     {Open::stream, "cuMemcpyDtoHAsync", "0,0,0,h", kStays},
-    {Open::stream, "cuMemcpyDtoHAsync", "0,0,0,o", kOther},
+    {Open::stream, "cuMemcpyDtoHAsync", "0,0,0,o", kAway},
     {Open::stream, "cuStreamWriteValue32_v2", "h", kStays},
-    {Open::stream, "cuStreamWriteValue32_v2", "o", kOther},
-    {Open::stream, "cuStreamBatchMemOp", "o", kOther},
+    {Open::stream, "cuStreamWriteValue32_v2", "o", kAway},
+    {Open::stream, "cuStreamBatchMemOp", "o", kAway},
     {Open::stream, "cuLaunchHostFunc", "h", kStays},
-    {Open::stream, "cuLaunchHostFunc", "o", kOther},
-    {Open::stream, "cuStreamAddCallback", "o", kOther},
+    {Open::stream, "cuLaunchHostFunc", "o", kAway},
+    {Open::stream, "cuStreamAddCallback", "o", kAway},
     {Open::stream, "cuGraphLaunch", "0,h", kStays},
-    {Open::stream, "cuGraphLaunch", "0,o", kOther},
-    {Open::legacy, "cuGraphLaunch_ptsz", "", kOther},
+    {Open::stream, "cuGraphLaunch", "0,o", kAway},
+    {Open::legacy, "cuGraphLaunch_ptsz", "", kPerThread},
     {Open::stream, "cuGraphUpload", "0,h", kStays},
-    {Open::stream, "cuGraphUpload", "0,o", kOther},
+    {Open::stream, "cuGraphUpload", "0,o", kAway},
     {Open::stream, "cuLaunchKernel", "0,0,0,0,0,0,0,0,h", kStays},
-    {Open::stream, "cuLaunchKernel", "0,0,0,0,0,0,0,0,o", kOther},
+    {Open::stream, "cuLaunchKernel", "0,0,0,0,0,0,0,0,o", kAway},
     {Open::legacy, "cuLaunchKernel", "", kStays},
-    {Open::legacy, "cuLaunchKernel_ptsz", "", kOther},
+    {Open::legacy, "cuLaunchKernel_ptsz", "", kPerThread},
     {Open::stream, "cuLaunchKernelEx", "e", kStays},
-    {Open::legacy, "cuLaunchKernelEx", "e", kOther},
-    {Open::legacy, "cuLaunchKernelEx_ptsz", "", kOther},
+    {Open::legacy, "cuLaunchKernelEx", "e", kAway},
+    {Open::legacy, "cuLaunchKernelEx_ptsz", "", kPerThread},
     {Open::stream, "cuLaunchCooperativeKernel", "0,0,0,0,0,0,0,0,h", kStays},
-    {Open::stream, "cuLaunchCooperativeKernel", "0,0,0,0,0,0,0,0,o", kOther},
+    {Open::stream, "cuLaunchCooperativeKernel", "0,0,0,0,0,0,0,0,o", kAway},
     {Open::stream, "cuLaunchGridAsync", "0,0,0,h", kStays},
-    {Open::stream, "cuLaunchGridAsync", "0,0,0,o", kOther},
+    {Open::stream, "cuLaunchGridAsync", "0,0,0,o", kAway},
     {Open::stream, "cuMemPrefetchAsync", "0,0,0,h", kStays},
-    {Open::stream, "cuMemPrefetchAsync", "0,0,0,o", kOther},
+    {Open::stream, "cuMemPrefetchAsync", "0,0,0,o", kAway},
     {Open::stream, "cuMemPrefetchAsync_v2", "0,0,0,0,h", kStays},
-    {Open::stream, "cuMemPrefetchAsync_v2", "0,0,0,0,o", kOther},
-    {Open::legacy, "cuMemPrefetchAsync_v2_ptsz", "", kOther},
+    {Open::stream, "cuMemPrefetchAsync_v2", "0,0,0,0,o", kAway},
+    {Open::legacy, "cuMemPrefetchAsync_v2_ptsz", "", kPerThread},
     {Open::stream, "cuMemDiscardBatchAsync", "0,0,0,0,h", kStays},
-    {Open::stream, "cuMemDiscardBatchAsync", "0,0,0,0,o", kOther},
-    {Open::stream, "cuMemBatchDecompressAsync", "0,0,0,0,o", kOther},
-    {Open::stream, "cuMemMapArrayAsync", "0,0,o", kOther},
+    {Open::stream, "cuMemDiscardBatchAsync", "0,0,0,0,o", kAway},
+    {Open::stream, "cuMemBatchDecompressAsync", "0,0,0,0,o", kAway},
+    {Open::stream, "cuMemMapArrayAsync", "0,0,o", kAway},
     {Open::stream, "cuStreamAttachMemAsync", "h", kStays},
-    {Open::stream, "cuStreamAttachMemAsync", "o", kOther},
-    {Open::stream, "cuSignalExternalSemaphoresAsync", "0,0,0,o", kOther},
+    {Open::stream, "cuStreamAttachMemAsync", "o", kAway},
+    {Open::stream, "cuSignalExternalSemaphoresAsync", "0,0,0,o", kAway},
     {Open::stream, "cuWaitExternalSemaphoresAsync", "0,0,0,h", kStays},
-    {Open::stream, "cuWaitExternalSemaphoresAsync", "0,0,0,o", kOther},
+    {Open::stream, "cuWaitExternalSemaphoresAsync", "0,0,0,o", kAway},
     {Open::stream, "cuGraphicsMapResources", "0,0,h", kStays},
-    {Open::stream, "cuGraphicsUnmapResources", "0,0,o", kOther},
+    {Open::stream, "cuGraphicsUnmapResources", "0,0,o", kAway},
     // To the default stream.
     {Open::legacy, "cuMemcpy", "", kStays},
-    {Open::legacy, "cuMemcpy_ptds", "", kOther},
-    {Open::stream, "cuMemcpy", "", kOther},
+    {Open::legacy, "cuMemcpy_ptds", "", kPerThread},
+    {Open::stream, "cuMemcpy", "", kAway},
     {Open::legacy, "cuMemcpyHtoD_v2", "", kStays},
-    {Open::legacy, "cuMemcpyHtoD_v2_ptds", "", kOther},
-    {Open::stream, "cuMemcpyHtoD_v2", "", kOther},
-    {Open::stream, "cuMemcpyHtoD", "", kOther},
-    {Open::stream, "cuMemcpyAtoA_v2", "", kOther},
-    {Open::stream, "cuMemcpy2DUnaligned_v2", "", kOther},
-    {Open::stream, "cuMemcpy3D_v2", "", kOther},
+    {Open::legacy, "cuMemcpyHtoD_v2_ptds", "", kPerThread},
+    {Open::stream, "cuMemcpyHtoD_v2", "", kAway},
+    {Open::stream, "cuMemcpyHtoD", "", kAway},
+    {Open::stream, "cuMemcpyAtoA_v2", "", kAway},
+    {Open::stream, "cuMemcpy2DUnaligned_v2", "", kAway},
+    {Open::stream, "cuMemcpy3D_v2", "", kAway},
     {Open::legacy, "cuMemsetD2D32_v2", "", kStays},
-    {Open::legacy, "cuMemsetD2D32_v2_ptds", "", kOther},
-    {Open::stream, "cuMemsetD2D32_v2", "", kOther},
-    {Open::stream, "cuLaunch", "", kOther},
+    {Open::legacy, "cuMemsetD2D32_v2_ptds", "", kPerThread},
+    {Open::stream, "cuMemsetD2D32_v2", "", kAway},
+    {Open::stream, "cuLaunch", "", kAway},
     {Open::legacy, "cuLaunchGrid", "", kStays},
     // Between contexts, or in several streams.
     {Open::legacy, "cuMemcpyPeer", "0,c,0,c", kStays},
     {Open::legacy, "cuMemcpyPeer", "0,c,0,4096", kUnknown},
     {Open::stream, "cuMemcpyPeerAsync", "0,c,0,c,0,h", kStays},
-    {Open::stream, "cuMemcpyPeerAsync", "0,c,0,c,0,o", kOther},
+    {Open::stream, "cuMemcpyPeerAsync", "0,c,0,c,0,o", kAway},
     {Open::stream, "cuMemcpyPeerAsync", "0,4096,0,c,0,h", kUnknown},
     {Open::legacy, "cuMemcpy3DPeer", "d", kUnknown},
     {Open::legacy, "cuMemcpy3DPeer", "", kStays},

@@ -20,7 +20,7 @@ int early_of(const std::string& probe, const Environment& environment) {
 
 struct Way {
   const char* name;
-  bool leaves;  ///< the lane of the legacy stream
+  bool leaves;  ///< for good
 };
 
 class Lane : public testing::TestWithParam<Way> {};
@@ -33,9 +33,7 @@ TEST_P(Lane, WorkOfTheNextOwnerComesBehindThatOfTheLast) {
       SCOPED_TRACE(std::string(stream) + ", " + mode);
       const std::string probe = std::string("probe_lane leave=") + GetParam().name + " h=" + stream;
       const Environment environment = with(kLane, {{"CUPOOL_SIM_MODE", mode}});
-      const bool leaves = GetParam().leaves || (std::string(stream) == "created" &&
-                                                contains(GetParam().name, "synchronous"));
-      EXPECT_GE(early_of(probe, environment), leaves ? 4 : 6);
+      EXPECT_EQ(early_of(probe, environment), GetParam().leaves ? 4 : 6);
       const int without = early_of(probe, with(environment, {{"CUPOOL_LANE", "0"}}));
       if (std::string(mode) == "late") {
         EXPECT_EQ(without, 0);
@@ -45,17 +43,29 @@ TEST_P(Lane, WorkOfTheNextOwnerComesBehindThatOfTheLast) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, Lane,
-                         testing::Values(Way{"none", false}, Way{"kernel", true},
-                                         Way{"per_thread", true}, Way{"copy", true},
-                                         Way{"fill", true}, Way{"synchronous_fill", false},
-                                         Way{"synchronous_copy", false}, Way{"value", true},
-                                         Way{"graph", true}, Way{"graph_in_lane", false},
-                                         Way{"thread", true}, Way{"context", true}),
+                         testing::Values(Way{"none", false}, Way{"kernel", false},
+                                         Way{"per_thread", true}, Way{"copy", false},
+                                         Way{"fill", false}, Way{"synchronous_fill", false},
+                                         Way{"synchronous_copy", false}, Way{"value", false},
+                                         Way{"graph", false}, Way{"graph_in_lane", false},
+                                         Way{"thread", false}, Way{"context", true}),
                          [](const auto& row) { return std::string(row.param.name); });
 
 // Contract 2.
 TEST(LaneLeft, AHandleThatComesAgainIsAnotherStream) {
   EXPECT_EQ(early_of("probe_lane mode=destroy", kLane), 1);
+}
+
+// Contract 2: the process returns to its lane when the work elsewhere is complete, and no sooner.
+TEST(LaneLeft, WorkElsewhereKeepsTheProcessAway) {
+  for (const char* mode : {"away", "again"}) {
+    for (const char* simulated : {"late", "early"}) {
+      SCOPED_TRACE(std::string(mode) + ", " + simulated);
+      EXPECT_EQ(early_of(std::string("probe_lane mode=") + mode,
+                         with(kLane, {{"CUPOOL_SIM_MODE", simulated}})),
+                4);
+    }
+  }
 }
 
 // A program that stops its work from another stream goes on.
@@ -96,6 +106,8 @@ TEST(LaneMutation, IsFound) {
               {"frees-without-a-mark", "probe_lane leave=copy"},
               {"trusts-the-handle", "probe_lane leave=context"},
               {"marks-when-leaving", "probe_lane mode=hang"},
+              {"returns-with-work-pending", "probe_lane mode=away"},
+              {"keeps-a-destroyed-stream", "probe_lane mode=again"},
               {"releases-in-lane", "probe_lane mode=fill"}};
   for (const auto& row : rows) {
     SCOPED_TRACE(std::string(row.mutation) + ", " + row.probe);

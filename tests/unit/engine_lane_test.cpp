@@ -5,6 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <map>
+#include <optional>
+#include <set>
 #include <thread>
 
 #include "engine/reclaim/dependent_launches.h"
@@ -13,7 +17,8 @@
 namespace cupool::engine {
 namespace {
 
-// A driver that counts. Its events are complete when `complete` says so.
+// A driver that counts. Its events are complete when `complete` says so, or their last record went
+// to a stream in `idle`.
 struct Calls {
   int records = 0;
   int waits = 0;
@@ -21,6 +26,9 @@ struct Calls {
   bool complete = false;
   CUresult record = CUDA_SUCCESS;
   CUstream waiting = nullptr;
+  std::set<CUstream> idle;
+  std::map<CUevent, CUstream> recorded;
+  std::uintptr_t events = 0x7000;
 };
 Calls calls;
 const auto one_context = reinterpret_cast<CUcontext>(0x10000);
@@ -42,15 +50,17 @@ class LaneTest : public testing::Test {
       return CUDA_SUCCESS;
     };
     driver_.cuEventCreate = [](CUevent* event, unsigned) {
-      *event = reinterpret_cast<CUevent>(0x7000);
+      *event = reinterpret_cast<CUevent>(calls.events += 0x10);
       return CUDA_SUCCESS;
     };
-    driver_.cuEventRecord = [](CUevent, CUstream) {
-      ++calls.records;
+    driver_.cuEventRecord = [](CUevent event, CUstream stream) {
+      calls.records += stream == second ? 0 : 1;
+      calls.recorded[event] = stream;
       return calls.record;
     };
-    driver_.cuEventQuery = [](CUevent) {
-      return calls.complete ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    driver_.cuEventQuery = [](CUevent event) {
+      const bool complete = calls.complete || calls.idle.count(calls.recorded[event]) != 0;
+      return complete ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
     };
     driver_.cuEventSynchronize = [](CUevent) {
       ++calls.synchronised;
@@ -72,7 +82,15 @@ class LaneTest : public testing::Test {
   }
   ~LaneTest() override { Lane::reset(); }
 
-  void submit(CUstream stream) { const Submission submission(driver_, stream); }
+  void submit(CUstream stream) { const Submission submission(driver_, stream, "a call"); }
+  // Whether work in the lane's stream brings the process back; it asks again after a while.
+  bool returns(CUstream stream) {
+    for (int i = 0; i < 50 && !Lane::is_open(); ++i) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      submit(stream);
+    }
+    return Lane::is_open();
+  }
   bool free_is_covered() { return Lane::covers_free_at_once() || Lane::covers_free(driver_); }
 
   cuda::Driver driver_{};
@@ -90,7 +108,7 @@ TEST_F(LaneTest, AFreeAfterWorkMarksTheStreamOnce) {
   EXPECT_EQ(calls.records, 2);
 }
 
-TEST_F(LaneTest, ASecondStreamLeavesItAndWaitsUntilTheMarkIsComplete) {
+TEST_F(LaneTest, AnotherStreamWaitsUntilTheMarkIsComplete) {
   submit(created);
   ASSERT_TRUE(free_is_covered());
   submit(second);
@@ -98,18 +116,117 @@ TEST_F(LaneTest, ASecondStreamLeavesItAndWaitsUntilTheMarkIsComplete) {
   EXPECT_FALSE(free_is_covered());
   submit(second);
   EXPECT_EQ(calls.waits, 2);
-  calls.complete = true;
+  calls.idle = {created};
   submit(second);
-  calls.complete = false;
+  calls.idle = {};
   submit(second);
   EXPECT_EQ(calls.waits, 2) << "the mark was seen complete";
-  EXPECT_TRUE(Lane::is_over());
 }
 
 TEST_F(LaneTest, NobodyWaitsIfNothingWasHandedOut) {
   submit(created);
   submit(second);
   EXPECT_EQ(calls.waits, 0);
+  EXPECT_FALSE(Lane::is_open());
+}
+
+TEST_F(LaneTest, TheProcessReturnsOnceTheWorkOfOthersIsComplete) {
+  submit(created);
+  ASSERT_TRUE(free_is_covered());
+  submit(second);
+  EXPECT_FALSE(returns(created));
+  calls.idle = {second};
+  EXPECT_TRUE(returns(created));
+  const int before = calls.records;
+  EXPECT_TRUE(free_is_covered());
+  EXPECT_EQ(calls.records, before + 1) << "for the work while the process was away";
+  EXPECT_TRUE(free_is_covered());
+  EXPECT_EQ(calls.records, before + 1);
+  const int waits = calls.waits;
+  submit(second);
+  EXPECT_EQ(calls.waits, waits + 1) << "for the mark after the return";
+}
+
+// I1: what is about to be submitted is as pending as what was.
+TEST_F(LaneTest, TheProcessStaysAwayBesideACallToAnotherStream) {
+  submit(created);
+  calls.complete = true;
+  {
+    const Submission submission(driver_, second, "a call");
+    EXPECT_FALSE(returns(created));
+  }
+  EXPECT_TRUE(returns(created));
+}
+
+// I1: a call that began while the process was away may end after the next mark.
+TEST_F(LaneTest, WorkOfTheLaneThatBeganWhileAwayIsMarked) {
+  calls.complete = true;
+  submit(created);
+  submit(second);
+  std::optional<Submission> slow;
+  calls.complete = false;
+  slow.emplace(driver_, created, "a call");
+  calls.complete = true;
+  ASSERT_TRUE(returns(created));
+  ASSERT_TRUE(free_is_covered());
+  const int before = calls.records;
+  slow.reset();
+  ASSERT_TRUE(free_is_covered());
+  EXPECT_EQ(calls.records, before + 1);
+}
+
+// I1: its handle may name another stream, whose event says nothing about the first one's work.
+TEST_F(LaneTest, TheWorkOfADestroyedStreamIsStillPending) {
+  submit(created);
+  submit(second);
+  const CUevent first = calls.recorded.rbegin()->first;
+  Lane::destroys(second);
+  submit(second);
+  const CUevent other = calls.recorded.rbegin()->first;
+  EXPECT_NE(first, other);
+  calls.recorded[first] = reinterpret_cast<CUstream>(0x9000);
+  calls.idle = {second};
+  EXPECT_FALSE(returns(created));
+  calls.idle.insert(reinterpret_cast<CUstream>(0x9000));
+  EXPECT_TRUE(returns(created));
+}
+
+TEST_F(LaneTest, WhatGoesToOthersTooOftenLeavesItForGood) {
+  calls.complete = true;
+  submit(created);
+  int visits = 0;
+  while (visits < 100'000 && !Lane::is_over()) {
+    submit(second);
+    if (!Lane::is_over()) submit(created);
+    ++visits;
+  }
+  EXPECT_GE(visits, 1000);
+  EXPECT_TRUE(Lane::is_over());
+}
+
+TEST_F(LaneTest, SoDoManyStreamsAtOnceAndOtherContexts) {
+  submit(created);
+  for (std::uintptr_t i = 0; i < 9 && !Lane::is_over(); ++i) {
+    submit(reinterpret_cast<CUstream>(0x10000 + 0x100 * i));
+  }
+  EXPECT_TRUE(Lane::is_over());
+  Lane::reset();
+  submit(created);
+  driver_.cuStreamGetCtx = [](CUstream, CUcontext* context) {
+    *context = other_context;
+    return CUDA_SUCCESS;
+  };
+  submit(second);
+  EXPECT_TRUE(Lane::is_over());
+}
+
+TEST_F(LaneTest, AnEventThatIsRefusedLeavesItForGood) {
+  submit(created);
+  calls.record = CUDA_ERROR_UNKNOWN;
+  submit(second);
+  calls.complete = true;
+  EXPECT_FALSE(returns(created));
+  submit(second);
   EXPECT_TRUE(Lane::is_over());
 }
 
@@ -119,6 +236,7 @@ TEST_F(LaneTest, ARefusedMarkLeavesItAndTheStreamIsWaitedFor) {
   submit(created);
   calls.record = CUDA_ERROR_UNKNOWN;
   EXPECT_FALSE(free_is_covered());
+  EXPECT_FALSE(Lane::is_open());
   submit(second);
   EXPECT_EQ(calls.waits, 0);
   EXPECT_EQ(calls.synchronised, 1);
@@ -126,7 +244,11 @@ TEST_F(LaneTest, ARefusedMarkLeavesItAndTheStreamIsWaitedFor) {
 
 TEST_F(LaneTest, PerThreadStreamsAndSecondContextsHaveNone) {
   submit(CU_STREAM_PER_THREAD);
-  EXPECT_FALSE(Lane::is_open());
+  EXPECT_TRUE(Lane::is_over());
+  Lane::reset();
+  submit(CU_STREAM_LEGACY);
+  submit(CU_STREAM_PER_THREAD);
+  EXPECT_TRUE(Lane::is_over());
   Lane::reset();
   Lane::context_seen(one_context);
   submit(CU_STREAM_LEGACY);
@@ -169,7 +291,7 @@ TEST_F(LaneTest, TheFirstDependentLaunchAfterAMarkIsSerialised) {
   configuration.attributes = attributes;
   configuration.attribute_count = 2;
   const auto is_serialised = [&] {
-    const Submission submission(driver_, created);
+    const Submission submission(driver_, created, "a call");
     const DependentLaunch launch(driver_, &configuration, created);
     const auto* given = static_cast<const cuda::LaunchConfiguration*>(launch.configuration());
     if (given == &configuration) return false;

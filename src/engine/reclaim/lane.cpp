@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening, marking and leaving the lane.
+// Opening, marking and leaving the lane, and returning to it.
 //
 // Who leaves publishes it, waits until no thread is marking, and only then has streams wait for the
 // mark. Who frees looks at `submitted_` first and at `word_` second. So if a free still finds the
 // lane open, the mark that covers it was begun before the leaving, which waits for it.
+//
+// While the process is away, work outside is counted before it is submitted, and has an event after
+// it. The process returns when there are no such calls and all events are complete. Then no work is
+// pending but in the lane's stream, and the first free marks it.
 #include "engine/reclaim/lane.h"
 
 #include <mutex>
 
 #include "cuda/capture_state.h"
 #include "engine/reclaim/dependent_launches.h"
+#include "engine/reclaim/other_streams.h"
 #include "engine/reclaim/serving.h"
 #include "util/clock.h"
 #include "util/lock_order.h"
@@ -24,16 +29,24 @@ std::atomic<bool> Lane::submitted_{false};
 
 namespace {
 
-// Guards opening and leaving.
+// Work outside that takes this long is not for a moment: the lane is left for good.
+constexpr std::uint64_t kLongestAwayNs = 1'000'000'000;
+// The process asks whether it may return once away for another 16th of the time.
+constexpr std::uint64_t kLookShare = 16;
+
+// Guards opening, leaving and returning.
 util::Ranked<util::LockRank::lane> change_mutex;
+OtherStreams others;
 std::atomic<std::uint64_t> opened_ns{0};
+std::atomic<std::uint64_t> away_since_ns{0};
+std::atomic<std::uint64_t> next_look_ns{0};
 
 const char* text_of(Lane::End end) {
   switch (end) {
     case Lane::End::off:
       return "switched off";
     case Lane::End::second_stream:
-      return "work on another stream";
+      return "work on other streams";
     case Lane::End::per_thread:
       return "work on a per-thread default stream";
     case Lane::End::context:
@@ -48,36 +61,51 @@ const char* text_of(Lane::End end) {
   return "";
 }
 
-}  // namespace
-
-bool Lane::admit(const cuda::Driver& driver, CUstream stream) {
-  // What a capture records is not submitted. Its graph is, when it is launched.
-  if (Serving::any_capture() && cuda::is_capturing(driver, stream).value_or(false)) return false;
-  {
-    const std::lock_guard lock(change_mutex);
-    const std::uint64_t word = word_.load(std::memory_order_relaxed);
-    if (word == kNoWork && open(driver, stream)) return true;
-    if (word == key_of(stream)) return true;
-    if (word > kLeft) leave_locked(End::second_stream);
-  }
-  LaneMark::order_behind(driver, stream);
-  return false;
-}
-
-// The first work of the process. False: no lane.
-bool Lane::open(const cuda::Driver& driver, CUstream stream) {
-  if (stream == CU_STREAM_PER_THREAD) {
-    leave_locked(End::per_thread);
-    return false;
-  }
+// That of the work which is submitted to `stream`; null if there is none.
+CUcontext context_of(const cuda::Driver& driver, CUstream stream) {
   CUcontext context = nullptr;
   const CUresult result = stream == CU_STREAM_LEGACY || driver.cuStreamGetCtx == nullptr
                               ? driver.cuCtxGetCurrent(&context)
                               : driver.cuStreamGetCtx(stream, &context);
-  if (result != CUDA_SUCCESS || context == nullptr) return false;  // the driver refuses the work
+  return result == CUDA_SUCCESS ? context : nullptr;
+}
+
+}  // namespace
+
+// The lane's own stream never waits for the mark while the process is away: a thread that takes the
+// mark for complete then may be too late, when the process has returned and marked again.
+Lane::Work Lane::admit(const cuda::Driver& driver, CUstream stream, const char* call) {
+  // What a capture records is not submitted. Its graph is, when it is launched.
+  if (Serving::any_capture() && cuda::is_capturing(driver, stream).value_or(false)) {
+    return Work::none;
+  }
+  Work work = Work::none;
+  {
+    const std::lock_guard lock(change_mutex);
+    const std::uint64_t word = word_.load(std::memory_order_relaxed);
+    if (word == kNoWork && open(driver, stream, call)) return Work::inside;
+    if (word == key_of(stream)) return Work::inside;
+    if (word == kAway && LaneMark::stream() == stream) {
+      try_to_return(driver);
+      return Work::inside;
+    }
+    if (word > kLeft && go_outside(driver, stream, call)) work = Work::outside;
+  }
+  LaneMark::order_behind(driver, stream);
+  return work;
+}
+
+// The first work of the process. False: no lane.
+bool Lane::open(const cuda::Driver& driver, CUstream stream, const char* call) {
+  if (stream == CU_STREAM_PER_THREAD) {
+    leave_locked(End::per_thread, call);
+    return false;
+  }
+  const CUcontext context = context_of(driver, stream);
+  if (context == nullptr) return false;  // the driver refuses the work
   CUcontext known = nullptr;
   if (!context_.compare_exchange_strong(known, context) && known != context) {
-    leave_locked(End::context);
+    leave_locked(End::context, call);
     return false;
   }
   LaneMark::begin(context, stream);
@@ -86,26 +114,73 @@ bool Lane::open(const cuda::Driver& driver, CUstream stream) {
   return true;
 }
 
-void Lane::leave(End why) {
-  if (word_.load(std::memory_order_acquire) == kLeft) return;
-  const std::lock_guard lock(change_mutex);
-  if (word_.load(std::memory_order_relaxed) != kLeft) leave_locked(why);
+// True: the call is counted, and the process away.
+bool Lane::go_outside(const cuda::Driver& driver, CUstream stream, const char* call) {
+  End why = End::second_stream;
+  if (stream == CU_STREAM_PER_THREAD) {
+    why = End::per_thread;
+  } else if (context_of(driver, stream) != context_.load()) {
+    why = End::context;
+  } else if (others.begin(stream)) {
+    if (word_.load(std::memory_order_relaxed) != kAway) {
+      close(kAway);
+      away_since_ns.store(util::now_ns());
+      next_look_ns.store(0);
+      CUPOOL_LOG(debug, "the process is away from its one lane: %s", call);
+    }
+    return true;
+  }
+  leave_locked(why, call);
+  return false;
 }
 
-void Lane::leave_locked(End why) {
-  const bool open = word_.load(std::memory_order_relaxed) > kLeft;
-  word_.store(kLeft, std::memory_order_seq_cst);
-  if (!open) return;
+void Lane::submitted_outside(const cuda::Driver& driver, CUstream stream) {
+  others.end(driver, context_.load(), stream);
+}
+
+// Threads still write `submitted_` after calls that began while the process was away.
+void Lane::try_to_return(const cuda::Driver& driver) {
+  const std::uint64_t now = util::now_ns();
+  if (now < next_look_ns.load()) return;
+  if (!others.are_complete(driver)) {
+    const std::uint64_t away = now - away_since_ns.load();
+    next_look_ns.store(now + away / kLookShare);
+    if (away > kLongestAwayNs) leave_locked(End::second_stream);
+    return;
+  }
+  if (LaneMark::is_stale()) return leave_locked(End::failure);
+  submitted_.store(true, std::memory_order_release);
+  word_.store(key_of(LaneMark::stream()), std::memory_order_seq_cst);
+}
+
+void Lane::leave(End why, const char* call) {
+  if (word_.load(std::memory_order_acquire) == kLeft) return;
+  const std::lock_guard lock(change_mutex);
+  if (word_.load(std::memory_order_relaxed) != kLeft) leave_locked(why, call);
+}
+
+// From here on no free is covered, and other streams wait for the mark.
+void Lane::close(std::uint64_t word) {
+  const bool was_open = is_key(word_.load(std::memory_order_relaxed));
+  word_.store(word, std::memory_order_seq_cst);
+  if (!was_open) return;
   if (!CUPOOL_MUTATED("leaves-beside-a-mark")) LaneMark::let_users_out();
   if (CUPOOL_MUTATED("marks-when-leaving")) LaneMark::record(*cuda::driver());
   if (!CUPOOL_MUTATED("leaves-without-a-wait")) LaneMark::await();
-  CUPOOL_LOG(info, "the process has left its one lane after %.1f s: %s",
-             static_cast<double>(util::now_ns() - opened_ns.load()) / 1e9, text_of(why));
 }
 
-void Lane::leave_unknown(const cuda::Driver& driver) {
+void Lane::leave_locked(End why, const char* call) {
+  const bool was_ever_open = word_.load(std::memory_order_relaxed) > kLeft;
+  close(kLeft);
+  if (!was_ever_open) return;
+  CUPOOL_LOG(info, "the process has left its one lane after %.1f s: %s%s%s",
+             static_cast<double>(util::now_ns() - opened_ns.load()) / 1e9, text_of(why),
+             call == nullptr ? "" : ", by ", call == nullptr ? "" : call);
+}
+
+void Lane::leave_unknown(const cuda::Driver& driver, const char* call) {
   if (is_over()) return;
-  leave(End::unknown_work);
+  leave(End::unknown_work, call);
   LaneMark::wait(driver);
 }
 
@@ -124,12 +199,9 @@ bool Lane::covers_free(const cuda::Driver& driver) {
   return marked && is_open();
 }
 
-void Lane::let_marks_in() {
-  if (is_open()) LaneMark::let_users_out();
-}
-
 void Lane::destroys(CUstream stream) {
-  if (!LaneMark::is_of(stream)) return;
+  if (word_.load(std::memory_order_acquire) == kAway) others.destroys(stream);
+  if (LaneMark::stream() != stream) return;
   leave(End::destroyed);
   LaneMark::forget_stream();
 }
@@ -158,6 +230,7 @@ void Lane::reset() {
   context_ = nullptr;
   submitted_ = false;
   opened_ns = 0;
+  others.reset();
   LaneMark::reset();
   DependentLaunch::reset();
 }

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reuse in stream order. While all work that the process has ever submitted went to one stream, the
-// process is in one lane: a freed block may be handed out at once, since the work of its next owner
-// runs behind the work of its last one.
+// Reuse in stream order. While all work that is not complete went to one stream, the process is in
+// one lane: a freed block may be handed out at once, since the work of its next owner runs behind
+// the work of its last one.
 //
 // A free marks the stream: it records one event, the mark, if there were submissions since the last
-// one. The first submission anywhere else leaves the lane for good. From then on every other stream
-// waits on the device for the latest mark before its next work, until the mark is seen complete.
-// The mark is taken at the free and not at the leaving, because the driver's free waits for the
-// work before it and no more: what the program submits after its free must not hold other streams
-// back. Read with docs/design.md, section Lanes.
+// one. A submission anywhere else leaves the lane. From then on every other stream waits on the
+// device for the latest mark before its next work, until the mark is seen complete. The mark is
+// taken at the free and not at the leaving, because the driver's free waits for the work before it
+// and no more: what the program submits after its free must not hold other streams back.
+//
+// Libraries use streams of their own for a moment (cuDNN clears memory when it is opened). So once
+// the work of other streams is complete, the next submission to the lane's stream returns to it.
+// What happens too often, or cannot be followed, leaves the lane for good. Read with
+// docs/design.md, section Lanes.
 #pragma once
 
 #include <atomic>
@@ -22,15 +26,22 @@ namespace cupool::engine {
 /// One state for the process. Thread-safe. May be called before the rest of cupool has started.
 class Lane {
  public:
-  /// What left the lane.
+  /// What left the lane for good.
   enum class End : std::uint8_t {
     off,            ///< the settings exclude lanes
-    second_stream,  ///< work was submitted to another stream
-    per_thread,     ///< the first work went to a per-thread default stream
+    second_stream,  ///< work was submitted to other streams too often
+    per_thread,     ///< work was submitted to a per-thread default stream
     context,        ///< another context, or the end of the first
     destroyed,      ///< the program destroyed the stream
     unknown_work,   ///< work that cupool cannot assign to a stream
     failure,        ///< the driver refused a mark
+  };
+
+  /// What a submission is to the lane.
+  enum class Work : std::uint8_t {
+    none,     ///< nothing: the lane was left for good, or the driver only captures
+    inside,   ///< in the lane's stream
+    outside,  ///< in another one, which the lane waits for
   };
 
   // Submissions. `stream` is always an explicit handle, never 0.
@@ -39,26 +50,29 @@ class Lane {
   [[gnu::always_inline]] static bool holds(CUstream stream) {
     return word_.load(std::memory_order_relaxed) == key_of(stream);
   }
-  /// Whether submissions need no attention any more: the lane was left, and no stream waits for the
-  /// mark. Two loads.
+  /// Whether submissions need no attention any more: the lane was left for good, and no stream
+  /// waits for the mark. Two loads.
   [[gnu::always_inline]] static bool is_over() {
     return word_.load(std::memory_order_relaxed) == kLeft && !LaneMark::is_awaited();
   }
-  /// Before work is submitted to a stream for which neither holds. True: the work counts, and
-  /// submitted() has to follow it.
-  static bool admit(const cuda::Driver& driver, CUstream stream);
-  /// After work was submitted to the stream of the lane.
+  /// Before work is submitted to a stream for which neither holds. submitted() or
+  /// submitted_outside() has to follow work inside or outside.
+  static Work admit(const cuda::Driver& driver, CUstream stream, const char* call);
+  /// After work was submitted inside.
   [[gnu::always_inline]] static void submitted() {
     if (!submitted_.load(std::memory_order_acquire)) {
       submitted_.store(true, std::memory_order_release);
     }
   }
 
-  /// Leaves the lane; no effect if it was left before. When it returns, no block freed later is
-  /// handed out in stream order.
-  static void leave(End why);
-  /// Leaves the lane because of work whose stream is not known, and waits for the mark on the host.
-  static void leave_unknown(const cuda::Driver& driver);
+  /// After work was submitted outside.
+  static void submitted_outside(const cuda::Driver& driver, CUstream stream);
+
+  /// Leaves the lane for good; no effect if it was left before. When it returns, no block freed
+  /// later is handed out in stream order.
+  static void leave(End why, const char* call = nullptr);
+  /// Leaves it because of work whose stream is not known, and waits for the mark on the host.
+  static void leave_unknown(const cuda::Driver& driver, const char* call);
 
   /// In a free whose block has no other work to wait for: whether the block may be handed out at
   /// once. Two loads; false if covers_free() has to decide.
@@ -69,12 +83,9 @@ class Lane {
   static bool covers_free(const cuda::Driver& driver);
   /// Whether the process is in a lane.
   [[gnu::always_inline]] static bool is_open() {
-    return word_.load(std::memory_order_seq_cst) > kLeft;
+    return is_key(word_.load(std::memory_order_seq_cst));
   }
 
-  /// Returns when no thread is recording a mark. Called after a capture was announced
-  /// (Serving::capture_begins()) and before it begins.
-  static void let_marks_in();
   /// Called before `stream` is destroyed.
   static void destroys(CUstream stream);
   /// The program holds or uses this context.
@@ -91,14 +102,19 @@ class Lane {
 
  private:
   static constexpr std::uint64_t kNoWork = 0;  ///< nothing was submitted yet
-  static constexpr std::uint64_t kLeft = 1;
-  // Handles are addresses of at least 4096 but for the default streams, 1 and 2.
+  static constexpr std::uint64_t kLeft = 1;    ///< for good
+  static constexpr std::uint64_t kAway = 3;    ///< other streams have work
+  // Handles are addresses of at least 4096 but for the default streams, 1 and 2. Keys are even.
   static std::uint64_t key_of(CUstream stream) {
     return reinterpret_cast<std::uint64_t>(stream) << 1;
   }
+  static bool is_key(std::uint64_t word) { return word > kLeft && word != kAway; }
 
-  static bool open(const cuda::Driver& driver, CUstream stream);
-  static void leave_locked(End why);
+  static bool open(const cuda::Driver& driver, CUstream stream, const char* call);
+  static bool go_outside(const cuda::Driver& driver, CUstream stream, const char* call);
+  static void try_to_return(const cuda::Driver& driver);
+  static void close(std::uint64_t word);
+  static void leave_locked(End why, const char* call = nullptr);
 
   // Read by every submission and every free, written when the lane opens and when it is left.
   alignas(128) static std::atomic<std::uint64_t> word_;
@@ -110,16 +126,27 @@ class Lane {
 /// Around a driver call that submits work to `stream`, an explicit handle.
 class Submission {
  public:
-  [[gnu::always_inline]] Submission(const cuda::Driver& driver, CUstream stream)
-      : counts_(Lane::holds(stream) || (!Lane::is_over() && Lane::admit(driver, stream))) {}
+  /// `call`: the function, for messages.
+  [[gnu::always_inline]] Submission(const cuda::Driver& driver, CUstream stream, const char* call)
+      : driver_(driver),
+        stream_(stream),
+        work_(Lane::holds(stream) ? Lane::Work::inside
+              : Lane::is_over()   ? Lane::Work::none
+                                  : Lane::admit(driver, stream, call)) {}
   [[gnu::always_inline]] ~Submission() {
-    if (counts_) Lane::submitted();
+    if (work_ == Lane::Work::inside) {
+      Lane::submitted();
+    } else if (work_ == Lane::Work::outside) {
+      Lane::submitted_outside(driver_, stream_);
+    }
   }
   Submission(const Submission&) = delete;
   Submission& operator=(const Submission&) = delete;
 
  private:
-  const bool counts_;
+  const cuda::Driver& driver_;
+  const CUstream stream_;
+  const Lane::Work work_;
 };
 
 }  // namespace cupool::engine

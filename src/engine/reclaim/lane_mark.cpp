@@ -72,7 +72,7 @@ bool LaneMark::wait_for_stream(const cuda::Driver& driver) {
 // On the device, so that the host does not wait. The stream may be one of another context. The
 // lane's own stream may wait too, which changes nothing; its handle may mean another stream there.
 void LaneMark::order_behind(const cuda::Driver& driver, CUstream stream) {
-  if (!is_awaited() || (CUPOOL_MUTATED("trusts-the-handle") && is_of(stream))) return;
+  if (!is_awaited() || (CUPOOL_MUTATED("trusts-the-handle") && stream_.load() == stream)) return;
   const Use use;
   const CUevent event = event_.load(std::memory_order_acquire);
   const cuda::RelaxedCaptureScope relaxed(driver);

@@ -53,7 +53,9 @@ class LaneMark {
 
   /// The stream is about to be destroyed: its handle may name another one later.
   static void forget_stream() { stream_.store(nullptr); }
-  static bool is_of(CUstream stream) { return stream_.load() == stream; }
+  static CUstream stream() { return stream_.load(); }
+  /// Whether a mark could not be recorded.
+  static bool is_stale() { return stale_.load(); }
   /// The mark is complete, and its event is about to end with its context.
   static void forget();
 

@@ -20,7 +20,7 @@ class Serving {
     return closed_.load(std::memory_order_relaxed) == 0 || CUPOOL_MUTATED("serves-in-capture");
   }
 
-  /// The same, in one order with all captures that begin (Lane::let_marks_in()).
+  /// The same, in one order with all captures that begin (StreamContexts::begin_capture()).
   static bool open_for_certain() { return closed_.load(std::memory_order_seq_cst) == 0; }
 
   /// Whether a stream of the process captures: the driver answers allocations and frees (contract

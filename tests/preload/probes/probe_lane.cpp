@@ -4,7 +4,9 @@
 //
 //   probe_lane leave=none      all work in one stream
 //   probe_lane leave=WAY       the next owner works elsewhere; see ways below
-//   probe_lane mode=hang       a kernel that never ends is stopped from another stream
+//   probe_lane mode=away       frees what another stream uses, with work in the lane in between
+//   probe_lane mode=again      the same with a stream that is destroyed, and whose handle comes
+//   again probe_lane mode=hang       a kernel that never ends is stopped from another stream
 //   probe_lane mode=steps      runs ahead of the GPU with blocks of many sizes
 //   probe_lane h=created       the one stream is a created one (default: legacy)
 //   probe_lane early=FILE      writes there how often a freed block came back with work pending
@@ -210,6 +212,48 @@ void destroy_and_create() {
   MUST(cuStreamDestroy(again));
 }
 
+// Another stream works on a block that is freed, with work of the lane and of a third stream in
+// between: the process must not return to the lane before the other stream's work is complete.
+void free_while_away(bool again) {
+  warm_up();
+  int early = 0;
+  for (int round = 0; round < 4; ++round) {
+    const CUdeviceptr block = allocate();
+    const CUdeviceptr small = allocate();
+    CUstream other = nullptr;
+    MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    stamp(small, 0x33333333, CU_STREAM_LEGACY);
+    spin(other, 20000000);
+    stamp(block, 0x11111111, other);
+    if (again) {
+      MUST(cuStreamDestroy(other));
+      MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+      MUST(cuMemsetD8Async(small, 1, 16, other));
+      MUST(cuStreamSynchronize(other));
+    }
+    stamp(small, 0x33333333, CU_STREAM_LEGACY);
+    release(block);
+    const CUdeviceptr next = allocate();
+    stamp(next, 0x22222222, CU_STREAM_LEGACY);
+    MUST(cuCtxSynchronize());
+    std::vector<unsigned char> host(kBytes);
+    MUST(cuMemcpyDtoH(host.data(), next, kBytes));
+    CHECK(probe::count_other_bytes(host.data(), kBytes, 0x22) == 0);
+    // Back in the lane.
+    spin(CU_STREAM_LEGACY, 20000000);
+    stamp(next, 0x11111111, CU_STREAM_LEGACY);
+    release(next);
+    const CUdeviceptr last = allocate();
+    early += last == next ? 1 : 0;
+    stamp(last, 0x22222222, CU_STREAM_LEGACY);
+    MUST(cuCtxSynchronize());
+    release(last);
+    release(small);
+    MUST(cuStreamDestroy(other));
+  }
+  note_early(early);
+}
+
 std::atomic<bool> stopped{false};
 void wait_for_stop(void*) {
   while (!stopped) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -330,6 +374,8 @@ int main(int argc, char** argv) {
     stop_from_elsewhere();
   } else if (mode == "destroy") {
     destroy_and_create();
+  } else if (mode == "away" || mode == "again") {
+    free_while_away(mode == "again");
   } else if (mode == "steps") {
     steps();
   } else if (mode == "fill") {

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Work on streams other than that of the lane (engine/reclaim/lane.h), until it is complete. Then
+// all pending work is in the lane's stream again.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "cuda/driver.h"
+#include "util/lock_order.h"
+
+namespace cupool::engine {
+
+/// Thread-safe. Every begin() that was answered with true is followed by its end().
+class OtherStreams {
+ public:
+  /// Before work is submitted to `stream`, an explicit handle, in the lane's context. False: there
+  /// were too many such calls, or too many streams have work at once; then it is not counted.
+  bool begin(CUstream stream);
+  /// After it was submitted: records an event behind it. `context`: that of the lane.
+  void end(const cuda::Driver& driver, CUcontext context, CUstream stream);
+  /// Whether no call is between begin() and end(), and all work is complete.
+  bool are_complete(const cuda::Driver& driver);
+
+  /// `stream` is about to be destroyed: its handle may name another one later.
+  void destroys(CUstream stream);
+  /// The context of the events has ended, or the process was forked.
+  void reset();
+
+ private:
+  struct Stream {
+    CUstream handle = nullptr;  ///< null: destroyed, or none
+    CUevent event = nullptr;    ///< stays for the next stream
+    bool pending = false;       ///< the event was recorded, and not seen complete
+  };
+
+  static constexpr std::size_t kMostStreams = 8;
+
+  Stream* find(CUstream stream);
+  bool is_too_often();
+
+  util::Ranked<util::LockRank::other_streams> mutex_;
+  std::array<Stream, kMostStreams> streams_;
+  unsigned in_flight_ = 0;      ///< calls between begin() and end()
+  std::uint64_t calls_ = 0;     ///< of begin()
+  std::uint64_t first_ns_ = 0;  ///< time of the first one
+  bool failed_ = false;         ///< an event could not be recorded
+};
+
+}  // namespace cupool::engine
