@@ -311,6 +311,46 @@ TEST_F(LaneTest, TheFirstDependentLaunchAfterAMarkIsSerialised) {
   EXPECT_FALSE(is_serialised()) << "begins behind the kernel before it anyway";
 }
 
+TEST_F(LaneTest, AWaitForTheStreamMakesAMarkUnnecessary) {
+  submit(created);
+  {
+    LaneWait wait(true);
+    EXPECT_TRUE(LaneWork::any()) << "not yet complete";
+    wait.succeeded();
+  }
+  EXPECT_TRUE(free_is_covered());
+  EXPECT_EQ(calls.records, 0);
+  submit(created);
+  LaneWait failed(true);
+  EXPECT_TRUE(free_is_covered());
+  EXPECT_EQ(calls.records, 1);
+  submit(created);
+  LaneWait of_another_stream(false);
+  of_another_stream.succeeded();
+  EXPECT_TRUE(free_is_covered());
+  EXPECT_EQ(calls.records, 2);
+}
+
+// I1: nor does it cover what comes later, whichever of several waits ends first.
+TEST_F(LaneTest, AWaitDoesNotCoverWorkThatComesMeanwhile) {
+  submit(created);
+  LaneWait first(true);
+  submit(created);
+  LaneWait second_one(true);
+  first.succeeded();
+  EXPECT_TRUE(LaneWork::any());
+  submit(created);
+  second_one.succeeded();
+  EXPECT_TRUE(LaneWork::any());
+  LaneWait third(true);
+  LaneWait beside(true);
+  third.succeeded();
+  EXPECT_FALSE(LaneWork::any());
+  submit(created);
+  beside.succeeded();
+  EXPECT_TRUE(LaneWork::any());
+}
+
 // Threads that free beside the one that leaves: whoever is told that its free is covered began
 // before the mark that the others wait for.
 TEST_F(LaneTest, ALeavingThreadWaitsForMarksThatHaveBegun) {

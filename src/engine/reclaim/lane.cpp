@@ -2,7 +2,7 @@
 // Opening, marking and leaving the lane, and returning to it.
 //
 // Who leaves publishes it, waits until no thread is marking, and only then has streams wait for the
-// mark. Who frees looks at `submitted_` first and at `word_` second. So if a free still finds the
+// mark. Who frees looks at LaneWork first and at `word_` second. So if a free still finds the
 // lane open, the mark that covers it was begun before the leaving, which waits for it.
 //
 // While the process is away, work outside is counted before it is submitted, and has an event after
@@ -25,7 +25,6 @@ namespace cupool::engine {
 
 std::atomic<std::uint64_t> Lane::word_{kNoWork};
 std::atomic<CUcontext> Lane::context_{nullptr};
-std::atomic<bool> Lane::submitted_{false};
 
 namespace {
 
@@ -138,7 +137,7 @@ void Lane::submitted_outside(const cuda::Driver& driver, CUstream stream) {
   others.end(driver, context_.load(), stream);
 }
 
-// Threads still write `submitted_` after calls that began while the process was away.
+// Threads still report work after calls that began while the process was away.
 void Lane::try_to_return(const cuda::Driver& driver) {
   const std::uint64_t now = util::now_ns();
   if (now < next_look_ns.load()) return;
@@ -149,7 +148,7 @@ void Lane::try_to_return(const cuda::Driver& driver) {
     return;
   }
   if (LaneMark::is_stale()) return leave_locked(End::failure);
-  submitted_.store(true, std::memory_order_release);
+  LaneWork::submitted();
   word_.store(key_of(LaneMark::stream()), std::memory_order_seq_cst);
 }
 
@@ -185,14 +184,14 @@ void Lane::leave_unknown(const cuda::Driver& driver, const char* call) {
 }
 
 bool Lane::covers_free(const cuda::Driver& driver) {
-  if (!submitted_.load(std::memory_order_acquire)) return is_open();
+  if (!LaneWork::any()) return is_open();
   if (!is_open()) return false;
   bool marked = false;
   {
     const LaneMark::Use use;
     if (!is_open() || !Serving::open_for_certain()) return false;
     LaneMark::count();
-    submitted_.exchange(false, std::memory_order_acq_rel);
+    LaneWork::take();
     marked = CUPOOL_MUTATED("frees-without-a-mark") || LaneMark::record(driver);
   }
   if (!marked) leave(End::failure);
@@ -228,7 +227,7 @@ void Lane::end_in_child() {
 void Lane::reset() {
   word_ = kNoWork;
   context_ = nullptr;
-  submitted_ = false;
+  LaneWork::reset();
   opened_ns = 0;
   others.reset();
   LaneMark::reset();

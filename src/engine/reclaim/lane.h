@@ -20,6 +20,7 @@
 
 #include "cuda/driver.h"
 #include "engine/reclaim/lane_mark.h"
+#include "engine/reclaim/lane_work.h"
 
 namespace cupool::engine {
 
@@ -55,18 +56,15 @@ class Lane {
   [[gnu::always_inline]] static bool is_over() {
     return word_.load(std::memory_order_relaxed) == kLeft && !LaneMark::is_awaited();
   }
-  /// Before work is submitted to a stream for which neither holds. submitted() or
+  /// Before work is submitted to a stream for which neither holds. LaneWork::submitted() or
   /// submitted_outside() has to follow work inside or outside.
   static Work admit(const cuda::Driver& driver, CUstream stream, const char* call);
-  /// After work was submitted inside.
-  [[gnu::always_inline]] static void submitted() {
-    if (!submitted_.load(std::memory_order_acquire)) {
-      submitted_.store(true, std::memory_order_release);
-    }
-  }
 
   /// After work was submitted outside.
   static void submitted_outside(const cuda::Driver& driver, CUstream stream);
+
+  /// Whether the process is in a lane of this context.
+  static bool is_in(CUcontext context) { return is_open() && context_.load() == context; }
 
   /// Leaves the lane for good; no effect if it was left before. When it returns, no block freed
   /// later is handed out in stream order.
@@ -76,9 +74,7 @@ class Lane {
 
   /// In a free whose block has no other work to wait for: whether the block may be handed out at
   /// once. Two loads; false if covers_free() has to decide.
-  [[gnu::always_inline]] static bool covers_free_at_once() {
-    return !submitted_.load(std::memory_order_acquire) && is_open();
-  }
+  [[gnu::always_inline]] static bool covers_free_at_once() { return !LaneWork::any() && is_open(); }
   /// The same, with a mark if one is needed.
   static bool covers_free(const cuda::Driver& driver);
   /// Whether the process is in a lane.
@@ -119,8 +115,6 @@ class Lane {
   // Read by every submission and every free, written when the lane opens and when it is left.
   alignas(128) static std::atomic<std::uint64_t> word_;
   static std::atomic<CUcontext> context_;
-  // Written by submissions and marks.
-  alignas(128) static std::atomic<bool> submitted_;  ///< since the last mark
 };
 
 /// Around a driver call that submits work to `stream`, an explicit handle.
@@ -135,7 +129,7 @@ class Submission {
                                   : Lane::admit(driver, stream, call)) {}
   [[gnu::always_inline]] ~Submission() {
     if (work_ == Lane::Work::inside) {
-      Lane::submitted();
+      LaneWork::submitted();
     } else if (work_ == Lane::Work::outside) {
       Lane::submitted_outside(driver_, stream_);
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "engine/context/context_registry.h"
+#include "engine/reclaim/lane.h"
 #include "engine/reclaim/legacy_stream.h"
 #include "engine/serve/failure.h"
 #include "engine/serve/idle_memory.h"
@@ -27,12 +28,14 @@ class Synchronization {
     context->threads().drain(Drain::flush);
     const EpochNumber before = context->ordering().begin_synchronize();
     const HostWork::Mark host_work = context->host_work().begin_wait();
+    LaneWait lane_wait(Lane::is_in(context->handle()));
     const CUresult result = real();
     if (result == CUDA_SUCCESS || failure == Failure::counted) {
       context->stats().add(stats::Counter::synchronize_calls_total);
       context->stats().call_times().synchronize.record(util::now_ns() - start);
     }
     if (result == CUDA_SUCCESS) {
+      lane_wait.succeeded();
       context->ordering().end_synchronize(before);
       context->host_work().end_context_wait(host_work);
       idle_.cache_reclaimed(*context);
@@ -46,7 +49,13 @@ class Synchronization {
   /// again. A wait for the legacy stream may cover all retired blocks. Another stream is identified
   /// only by its handle: a stream of a context other than the current one is not found.
   template <typename Call>
-  CUresult of_stream(CUstream stream, const Call& real) {
+  CUresult of_stream(CUstream stream, const Call& call) {
+    const auto real = [&] {
+      LaneWait lane_wait(Lane::holds(stream));
+      const CUresult result = call();
+      if (result == CUDA_SUCCESS) lane_wait.succeeded();
+      return result;
+    };
     Context* const context = registry_.current();
     if (context == nullptr) return real();
     if (stream == CU_STREAM_LEGACY && LegacyStream::covers_context()) {

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether the lane's stream (engine/reclaim/lane.h) has work since its last mark, so that the next
+// free has to mark it again. A wait of the program for the stream makes a mark unnecessary.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace cupool::engine {
+
+/// One state for the process. Thread-safe.
+class LaneWork {
+ public:
+  /// Work was submitted: called after the driver's call.
+  [[gnu::always_inline]] static void submitted() {
+    if (state_.load(std::memory_order_acquire) != kUnmarked) {
+      state_.store(kUnmarked, std::memory_order_release);
+    }
+  }
+  /// Whether a free needs a mark. One load.
+  [[gnu::always_inline]] static bool any() {
+    return state_.load(std::memory_order_acquire) != kNone;
+  }
+  /// A mark is about to be recorded.
+  static void take() { state_.exchange(kNone, std::memory_order_acq_rel); }
+  /// For tests: as at the start of the process.
+  static void reset() { state_ = kNone; }
+
+ private:
+  friend class LaneWait;
+  static constexpr std::uint64_t kNone = 0;
+  static constexpr std::uint64_t kUnmarked = 1;
+  // Further values: unmarked work that a wait with this number covers.
+  static inline std::atomic<std::uint64_t> last_wait_{kUnmarked};
+
+  // Written by submissions, marks and waits.
+  alignas(128) static inline std::atomic<std::uint64_t> state_{kNone};
+};
+
+/// From before the program's wait to after it. Work that is submitted meanwhile stays unmarked, and
+/// so does what another thread's wait covers already.
+class LaneWait {
+ public:
+  /// `covers`: the wait is one for the lane's stream.
+  explicit LaneWait(bool covers) {
+    std::uint64_t expected = LaneWork::kUnmarked;
+    if (!covers || !LaneWork::any()) return;
+    const std::uint64_t number = LaneWork::last_wait_.fetch_add(1, std::memory_order_relaxed) + 1;
+    if (LaneWork::state_.compare_exchange_strong(expected, number, std::memory_order_acq_rel)) {
+      number_ = number;
+    }
+  }
+  LaneWait(const LaneWait&) = delete;
+  LaneWait& operator=(const LaneWait&) = delete;
+
+  /// The wait has succeeded.
+  void succeeded() {
+    if (number_ == 0) return;
+    LaneWork::state_.compare_exchange_strong(number_, LaneWork::kNone, std::memory_order_acq_rel);
+  }
+
+ private:
+  std::uint64_t number_ = 0;  ///< 0: covers nothing
+};
+
+}  // namespace cupool::engine
