@@ -10,12 +10,23 @@ cupool_dlsym:
         hint    #34                     /* bti c, nothing on older processors */
         cbz     x1, 1f
         ldrb    w9, [x1]
+        cbz     w9, 1f
+        ldrb    w10, [x1, #1]
         cmp     w9, #'c'
+        b.ne    4f
+        cmp     w10, #'u'
+        b.eq    6f
+        b       1f
+4:      cmp     w9, #'o'
+        b.ne    5f
+        cmp     w10, #'p'
+        b.eq    6f
+        b       1f
+5:      cmp     w9, #'N'
         b.ne    1f
-        ldrb    w9, [x1, #1]
-        cmp     w9, #'u'
+        cmp     w10, #'v'
         b.ne    1f
-        stp     x29, x30, [sp, #-32]!
+6:      stp     x29, x30, [sp, #-32]!
         .cfi_adjust_cfa_offset 32
         .cfi_rel_offset x29, 0
         .cfi_rel_offset x30, 8

@@ -10,10 +10,20 @@ cupool_dlsym:
         testq   %rsi, %rsi
         je      1f
         cmpb    $'c', (%rsi)
-        jne     1f
+        jne     4f
         cmpb    $'u', 1(%rsi)
+        je      6f
+        jmp     1f
+4:      cmpb    $'o', (%rsi)
+        jne     5f
+        cmpb    $'p', 1(%rsi)
+        je      6f
+        jmp     1f
+5:      cmpb    $'N', (%rsi)
         jne     1f
-        movq    (%rsp), %rdx
+        cmpb    $'v', 1(%rsi)
+        jne     1f
+6:      movq    (%rsp), %rdx
         pushq   %rdi
         .cfi_adjust_cfa_offset 8
         pushq   %rsi

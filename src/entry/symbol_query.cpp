@@ -5,9 +5,11 @@
 #include <link.h>
 
 #include <cstdint>
+#include <cstring>
 
 #include "cuda/driver.h"
 #include "cuda/dynamic_linker.h"
+#include "engine/reclaim/lane.h"
 #include "entry/hooks.h"
 #include "entry/newer.h"
 #include "entry/substitution.h"
@@ -52,8 +54,8 @@ struct CupoolDlsymAnswer {
   std::uint64_t handled;
 };
 
-/// Called by the assembly entry of `dlsym` for names that begin with "cu". `caller` is the
-/// program's return address.
+/// Called by the assembly entry of `dlsym` for names that begin with "cu", "op" or "Nv". `caller`
+/// is the program's return address.
 __attribute__((visibility("hidden"))) CupoolDlsymAnswer cupool_dlsym_filter(void* handle,
                                                                             const char* name,
                                                                             const void* caller);
@@ -76,6 +78,12 @@ CupoolDlsymAnswer refusal(const void* caller) {
     cupool::cuda::real_dlclose()(without_us);
   }
   return {without_us, 0};
+}
+
+// The doors of OptiX, the video decoder and the encoder, which submit work by routes of their own.
+bool leads_to_unseen_work(const char* name) {
+  return std::strncmp(name, "cuvid", 5) == 0 || std::strcmp(name, "optixQueryFunctionTable") == 0 ||
+         std::strcmp(name, "NvEncodeAPICreateInstance") == 0;
 }
 
 // A name without a hook, which may be a function that needs a guard.
@@ -102,6 +110,10 @@ CupoolDlsymAnswer guarded(void* handle, const char* name, const void* caller) {
 CupoolDlsymAnswer cupool_dlsym_filter(void* handle, const char* name, const void* caller) {
   using namespace cupool::entry;
   if (cupool::cuda::is_round_trip(name)) return {nullptr, 1};
+  if (leads_to_unseen_work(name)) {
+    cupool::engine::Lane::leave(cupool::engine::Lane::End::unknown_work, "another library");
+    return {handle, 0};
+  }
   const bool driver_name = is_driver_hook(name);
   if (!driver_name && !is_runtime_hook(name)) return guarded(handle, name, caller);
 

@@ -95,6 +95,35 @@ TEST(LaneLeft, RunningAheadCostsNoMemory) {
   EXPECT_GT(held_over_live("0"), 1.35);
 }
 
+// What reaches the GPU unseen: by the library that it comes from, by the name that leads to it, and
+// by what the GPU still does when the lane's stream has nothing left.
+TEST(LaneLeft, WhatMayWorkUnseenEndsIt) {
+  for (const char* how :
+       {"mode=library", "mode=name name=optixQueryFunctionTable",
+        "mode=name name=NvEncodeAPICreateInstance", "mode=name name=cuvidCreateDecoder"}) {
+    SCOPED_TRACE(how);
+    const ProcessResult run = run_preloaded(std::string("probe_lane_unseen ") + how, kLane).process;
+    EXPECT_EQ(run.exit_code, 0) << run.describe();
+    EXPECT_EQ(run.err, "before 1 after 0\n") << run.describe();
+  }
+  const ProcessResult other =
+      run_preloaded("probe_lane_unseen mode=name name=optimum", kLane).process;
+  EXPECT_EQ(other.err, "before 1 after 1\n") << other.describe();
+}
+
+TEST(LaneLeft, WorkThatIsNotSeenEndsIt) {
+  if (!tested_build().sanitizer.empty()) GTEST_SKIP() << "sanitizers refuse RTLD_DEEPBIND";
+  for (const char* simulated : {"late", "early"}) {
+    SCOPED_TRACE(simulated);
+    const ProcessResult run =
+        run_preloaded("probe_lane_unseen mode=work", with(kLane, {{"CUPOOL_SIM_MODE", simulated}}))
+            .process;
+    EXPECT_EQ(run.exit_code, 0) << run.describe();
+    EXPECT_TRUE(contains(run.err, "by a route that cupool does not see")) << run.describe();
+    EXPECT_TRUE(contains(run.err, "before 1 after 0\n")) << run.describe();
+  }
+}
+
 // The wrong engines that these tests have to find.
 TEST(LaneMutation, IsFound) {
   if (!tested_build().sanitizer.empty()) GTEST_SKIP() << "no such engine with a sanitizer";

@@ -13,6 +13,7 @@
 
 #include "engine/reclaim/dependent_launches.h"
 #include "engine/reclaim/serving.h"
+#include "engine/reclaim/unseen_work.h"
 
 namespace cupool::engine {
 namespace {
@@ -349,6 +350,28 @@ TEST_F(LaneTest, AWaitDoesNotCoverWorkThatComesMeanwhile) {
   submit(created);
   beside.succeeded();
   EXPECT_TRUE(LaneWork::any());
+}
+
+// The context's event stays pending although the stream's is complete: another stream has work.
+TEST_F(LaneTest, WorkThatCameByNoHookedRouteIsFound) {
+  driver_.cuCtxRecordEvent = [](CUcontext, CUevent event) {
+    calls.recorded[event] = nullptr;
+    return CUDA_SUCCESS;
+  };
+  std::uint64_t now = 0;
+  const auto look_for_a_second = [&] {
+    for (const std::uint64_t end = now + 1'000'000'000; now < end; now += 500'000) {
+      if (UnseenWork::look(driver_, one_context, created, now)) return true;
+    }
+    return false;
+  };
+  UnseenWork::reset();
+  EXPECT_FALSE(look_for_a_second()) << "nothing is complete yet";
+  calls.idle = {created, nullptr};
+  EXPECT_FALSE(look_for_a_second());
+  calls.idle = {created};
+  EXPECT_TRUE(look_for_a_second());
+  UnseenWork::reset();
 }
 
 // Threads that free beside the one that leaves: whoever is told that its free is covered began

@@ -20,9 +20,29 @@ const char* const rdma_libraries[] = {
 #include "config/rdma_libraries.def"
 };
 
-int look(dl_phdr_info* object, std::size_t, void* found) {
-  if (object->dlpi_name == nullptr || !is_rdma_library(object->dlpi_name)) return 0;
-  *static_cast<const char**>(found) = object->dlpi_name;
+const char* const unseen_work_libraries[] = {
+#define CUPOOL_UNSEEN_WORK_LIBRARY(name) name,
+#include "config/unseen_work_libraries.def"
+};
+
+template <std::size_t count>
+bool is_among(const char* const (&libraries)[count], const char* path) {
+  const char* slash = std::strrchr(path, '/');
+  const char* name = slash == nullptr ? path : slash + 1;
+  for (const char* library : libraries) {
+    if (std::strncmp(name, library, std::strlen(library)) == 0) return true;
+  }
+  return false;
+}
+
+struct Look {
+  bool (*is_wanted)(const char* path);
+  const char* found = nullptr;
+};
+int look(dl_phdr_info* object, std::size_t, void* data) {
+  auto* const look = static_cast<Look*>(data);
+  if (object->dlpi_name == nullptr || !look->is_wanted(object->dlpi_name)) return 0;
+  look->found = object->dlpi_name;
   return 1;
 }
 
@@ -61,6 +81,14 @@ void watch_forks() {
   watching.store(true, std::memory_order_release);
 }
 
+const char* loaded_library(bool (*is_wanted)(const char* path)) {
+  watch_forks();
+  Look wanted{is_wanted};
+  const std::lock_guard lock(looking);
+  dl_iterate_phdr(look, &wanted);
+  return wanted.found;
+}
+
 }  // namespace
 
 bool libraries_were_added() {
@@ -82,20 +110,15 @@ bool libraries_were_removed() {
 }
 
 bool is_rdma_library(const char* path) {
-  const char* slash = std::strrchr(path, '/');
-  const char* name = slash == nullptr ? path : slash + 1;
-  for (const char* library : rdma_libraries) {
-    if (std::strncmp(name, library, std::strlen(library)) == 0) return true;
-  }
-  return false;
+  return is_among(rdma_libraries, path);
 }
 
 const char* loaded_rdma_library() {
-  watch_forks();
-  const char* found = nullptr;
-  const std::lock_guard lock(looking);
-  dl_iterate_phdr(look, &found);
-  return found;
+  return loaded_library(is_rdma_library);
+}
+
+const char* loaded_unseen_work_library() {
+  return loaded_library([](const char* path) { return is_among(unseen_work_libraries, path); });
 }
 
 }  // namespace cupool::engine

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+// Libraries whose presence changes how the process is served.
+//
 // RDMA libraries: communication libraries whose network and storage hardware reads and writes
 // device memory outside CUDA's ordering. They keep memory registered by address, and notice its end
 // by the driver's cuMemFree. They do not notice the reuse of a pool block (contract 8).
+//
+// Libraries that submit work by routes of their own: no lane (engine/reclaim/lane).
 #pragma once
 
 namespace cupool::engine {
@@ -9,6 +13,9 @@ namespace cupool::engine {
 /// File name of a loaded RDMA library (MPI, UCX, libfabric, GDRCopy), or null. Searches the objects
 /// of the process. Thread-safe.
 const char* loaded_rdma_library();
+
+/// The same for a library that submits work unseen (OptiX, video).
+const char* loaded_unseen_work_library();
 
 /// Whether objects were added to the process since the last call of any thread. True for the first
 /// call; false for a call concurrent with another. Costs tens of nanoseconds. Thread-safe.

@@ -16,6 +16,7 @@
 #include "engine/reclaim/dependent_launches.h"
 #include "engine/reclaim/other_streams.h"
 #include "engine/reclaim/serving.h"
+#include "engine/reclaim/unseen_work.h"
 #include "util/clock.h"
 #include "util/lock_order.h"
 #include "util/log.h"
@@ -54,6 +55,8 @@ const char* text_of(Lane::End end) {
       return "its stream was destroyed";
     case Lane::End::unknown_work:
       return "work whose stream is not known";
+    case Lane::End::unseen_work:
+      return "work that came by no hooked route";
     case Lane::End::failure:
       return "the driver refused to record an event";
   }
@@ -187,14 +190,23 @@ bool Lane::covers_free(const cuda::Driver& driver) {
   if (!LaneWork::any()) return is_open();
   if (!is_open()) return false;
   bool marked = false;
+  bool unseen = false;
   {
     const LaneMark::Use use;
     if (!is_open() || !Serving::open_for_certain()) return false;
     LaneMark::count();
     LaneWork::take();
     marked = CUPOOL_MUTATED("frees-without-a-mark") || LaneMark::record(driver);
+    unseen = UnseenWork::look(driver, context_.load(), LaneMark::stream(), util::now_ns());
   }
   if (!marked) leave(End::failure);
+  if (unseen) {
+    leave(End::unseen_work);
+    CUPOOL_WARN_ONCE(
+        "work reaches the GPU by a route that cupool does not see (a library loaded with "
+        "RTLD_DEEPBIND, for example): freed memory is no longer reused in the order of one stream. "
+        "CUPOOL_LANE=0 has it so from the start");
+  }
   return marked && is_open();
 }
 
@@ -217,6 +229,7 @@ void Lane::context_ends(const cuda::Driver& driver, CUcontext context) {
   leave(End::context);
   LaneMark::wait(driver);
   LaneMark::forget();
+  UnseenWork::reset();
 }
 
 void Lane::end_in_child() {
@@ -231,6 +244,7 @@ void Lane::reset() {
   opened_ns = 0;
   others.reset();
   LaneMark::reset();
+  UnseenWork::reset();
   DependentLaunch::reset();
 }
 

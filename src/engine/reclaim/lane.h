@@ -34,7 +34,8 @@ class Lane {
     per_thread,     ///< work was submitted to a per-thread default stream
     context,        ///< another context, or the end of the first
     destroyed,      ///< the program destroyed the stream
-    unknown_work,   ///< work that cupool cannot assign to a stream
+    unknown_work,   ///< work that cupool cannot assign to a stream, or may not see
+    unseen_work,    ///< work that cupool did not see
     failure,        ///< the driver refused a mark
   };
 

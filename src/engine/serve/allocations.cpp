@@ -155,7 +155,7 @@ Block* Allocations::pop_shared(Context& context, ThreadCache* cache, std::uint64
 // memory lets it grow, so that one fence serves many frees. The bound is higher while another
 // thread is at a fence, so that no thread queues.
 Block* Allocations::pop_or_reclaim(Context& context, std::uint64_t capacity, Counter* served_by) {
-  idle_.look_for_rdma_libraries();
+  idle_.look_for_libraries();
   const ContextVisit visit(context);
   if (!visit) return nullptr;
   ThreadCache* cache = thread_cache(context);
@@ -211,7 +211,7 @@ Block* Allocations::pop_or_reclaim(Context& context, std::uint64_t capacity, Cou
 Block* Allocations::fresh_block(Context& context, std::uint64_t capacity, Patience& patience) {
   Device& device = context.device();
   DeviceStats& stats = context.stats();
-  idle_.look_for_rdma_libraries();
+  idle_.look_for_libraries();
   preparation_.preallocate(context);
   idle_.release_ended_leases();
   if (held_bytes(stats) + capacity > device.budget().footprint()) {

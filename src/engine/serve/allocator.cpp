@@ -27,10 +27,12 @@ Allocator::Allocator(const cuda::Driver& driver, const config::Settings& setting
       step_aside_(registry_, policy_, idle_, out_of_memory_),
       figures_(registry_, blocks_, exports_) {
   Serving::start();
-  if (!settings_.lane || settings_.free_mode == config::FreeMode::sync) {
+  // Without events of a context nothing proves a cached block unused.
+  if (!settings_.lane || settings_.free_mode == config::FreeMode::sync ||
+      driver.cuCtxRecordEvent == nullptr) {
     Lane::leave(Lane::End::off);
   }
-  idle_.look_for_rdma_libraries();
+  idle_.look_for_libraries();
 }
 
 }  // namespace cupool::engine

@@ -61,9 +61,9 @@ CUresult Frees::refusal_here() const {
 // A free in a lane: the block is cached at once, since its next owner's work runs behind all work
 // so far. What the thread has no room for goes to the shared cache. False: no side effect.
 [[gnu::noinline]] bool Frees::free_in_lane(Context& context, ThreadCache& cache, Block& block) {
-  if (!idle_.is_reusable_in_lane(context.device(), block) || !Lane::covers_free(driver_)) {
-    return false;
-  }
+  if (!idle_.is_reusable_in_lane(context.device(), block)) return false;
+  if (LaneWork::any()) idle_.look_for_libraries();
+  if (!Lane::covers_free(driver_)) return false;
   block.lane_epoch = value_of(context.ordering().epochs().open());
   {
     const ThreadCache::Guard guard(cache);
@@ -165,7 +165,7 @@ CUresult Frees::free_singly(Block& block, std::uint64_t start_ns) {
 // Flushes the thread's batch and closes the open epoch with a fence. If another thread is recording
 // a fence, the next fence covers this batch too. Then reclaims the thread's complete batches.
 CUresult Frees::end_batch(Context& context, ThreadCache& cache) {
-  idle_.look_for_rdma_libraries();
+  idle_.look_for_libraries();
   Ordering& ordering = context.ordering();
   Ordering::Batch full{kBatchBlocks, context.device().limits().max_pending / kBatchShare};
   std::uint64_t bytes_freed = 0;

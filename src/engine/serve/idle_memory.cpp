@@ -30,13 +30,15 @@ constexpr std::uint64_t kGatheredBytes = 64ull << 20;
 
 }  // namespace
 
-void IdleMemory::look_for_rdma_libraries() {
-  const bool concerned = settings_.backend == config::Backend::automatic ||
-                         settings_.free_mode == config::FreeMode::automatic;
-  if (!concerned || rdma_library_found_.load(std::memory_order_relaxed) ||
-      !libraries_were_added()) {
-    return;
+void IdleMemory::look_for_libraries() {
+  const bool rdma_matters = (settings_.backend == config::Backend::automatic ||
+                             settings_.free_mode == config::FreeMode::automatic) &&
+                            !rdma_library_found_.load(std::memory_order_relaxed);
+  if ((!rdma_matters && Lane::is_over()) || !libraries_were_added()) return;
+  if (const char* const unseen = Lane::is_over() ? nullptr : loaded_unseen_work_library()) {
+    Lane::leave(Lane::End::unknown_work, unseen);
   }
+  if (!rdma_matters) return;
   const char* library = loaded_rdma_library();
   if (library == nullptr || rdma_library_found_.exchange(true, std::memory_order_relaxed)) return;
   Lane::leave(Lane::End::off);
@@ -59,7 +61,7 @@ void IdleMemory::look_for_rdma_libraries() {
 
 void IdleMemory::cache_reclaimed(Context& context) {
   if (!context.ordering().epochs().holds_blocks()) return;
-  look_for_rdma_libraries();
+  look_for_libraries();
   const ContextVisit visit(context);
   if (!visit) return;
   BlockList reclaimed = context.ordering().pop_reclaimed();

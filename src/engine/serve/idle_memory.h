@@ -26,11 +26,11 @@ class IdleMemory {
         exports_(exports),
         policy_(policy) {}
 
-  /// Looks for newly loaded RDMA libraries. With one in the process, `auto` means plain memory and
-  /// frees that wait. These libraries expect both, because their hardware reaches device memory
-  /// without a driver call. Called at each fresh block and each fence; on a change, idle blocks are
-  /// released first.
-  void look_for_rdma_libraries();
+  /// Looks for newly loaded libraries that matter. With an RDMA library in the process, `auto`
+  /// means plain memory and frees that wait. These libraries expect both, because their hardware
+  /// reaches device memory without a driver call. Idle blocks are released first. With a library
+  /// that submits work unseen there is no lane. Called at each fresh block, fence and mark.
+  void look_for_libraries();
 
   /// Caches blocks that were reclaimed by other calls than Ordering::poll().
   void cache_reclaimed(Context& context);
