@@ -111,7 +111,8 @@ CupoolDlsymAnswer cupool_dlsym_filter(void* handle, const char* name, const void
   using namespace cupool::entry;
   if (cupool::cuda::is_round_trip(name)) return {nullptr, 1};
   if (leads_to_unseen_work(name)) {
-    cupool::engine::Lane::leave(cupool::engine::Lane::End::unknown_work, "another library");
+    cupool::engine::Lane::leave(cupool::engine::Lane::End::unknown_work,
+                                "a library of OptiX or of the video engines");
     return {handle, 0};
   }
   const bool driver_name = is_driver_hook(name);

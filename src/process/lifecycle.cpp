@@ -15,6 +15,7 @@
 #include "config/settings.h"
 #include "engine/context/thread_slots.h"
 #include "engine/reclaim/lane.h"
+#include "engine/reclaim/lane_history.h"
 #include "engine/reclaim/stream_use.h"
 #include "process/background_visits.h"
 #include "process/bounded.h"
@@ -31,6 +32,7 @@
 #include "trace/nvtx.h"
 #include "trace/recorder.h"
 #include "trace/watch.h"
+#include "util/clock.h"
 #include "util/descriptor.h"
 #include "util/lock_order.h"
 #include "util/log.h"
@@ -163,6 +165,10 @@ stats::Snapshot take_snapshot(bool ask_driver, std::uint64_t number) {
   stats::Snapshot snapshot = stats::take();
   snapshot.number = number;
   if (measuring != nullptr) snapshot.observation = measuring->read();
+  // Work before the first allocation opens a lane whatever the settings say.
+  if (allocator != nullptr && config::settings().lane) {
+    snapshot.lane = engine::LaneHistory::read(util::now_ns());
+  }
   if (samples != nullptr) {
     snapshot.series = samples->read();
     snapshot.series.samples.push_back(take_sample(*allocator, ask_driver));

@@ -74,6 +74,19 @@ Json device_of(const stats::DeviceSnapshot& device) {
   return json;
 }
 
+Json text_or_null(const char* text) {
+  return text == nullptr ? Json(nullptr) : Json(text);
+}
+
+Json lane_of(const std::optional<stats::LaneFigures>& lane) {
+  if (!lane) return nullptr;
+  return {{"seconds", static_cast<double>(lane->inside_ns) / 1e9},
+          {"away", lane->away},
+          {"last_call", text_or_null(lane->last_call)},
+          {"end", text_or_null(lane->end)},
+          {"end_call", text_or_null(lane->end_call)}};
+}
+
 Json process_of(const stats::Snapshot& snapshot) {
   const stats::ProcessInfo& process = snapshot.process;
   Json json;
@@ -84,6 +97,7 @@ Json process_of(const stats::Snapshot& snapshot) {
   json["rank"] = process.rank.empty() ? Json(nullptr) : Json(process.rank);
   json["start_wall_ns"] = process.start_wall_ns;
   json["end_wall_ns"] = snapshot.end_wall_ns;
+  json["lane"] = lane_of(snapshot.lane);
   return json;
 }
 

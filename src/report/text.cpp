@@ -76,6 +76,25 @@ class Page {
   std::string text_;
 };
 
+void add_lane(Page& page, const stats::LaneFigures& lane, std::uint64_t ran_ns) {
+  std::string text = "One lane: ";
+  const bool was_open = lane.inside_ns != 0 || lane.end == nullptr;
+  if (was_open) {
+    // It may have been opened before the first allocation, with which the run begins.
+    const std::uint64_t whole_ns = std::max(lane.inside_ns, ran_ns);
+    text += format_duration_ns(lane.inside_ns) + " of " + format_duration_ns(whole_ns);
+  }
+  if (lane.away != 0) {
+    text += "; away " + (lane.away == 1 ? "once" : format_count(lane.away) + " times");
+    if (lane.last_call != nullptr) text += std::string(", last by ") + lane.last_call;
+  }
+  if (lane.end != nullptr) {
+    text += std::string(was_open ? "; left for good: " : "none: ") + lane.end;
+    if (lane.end_call != nullptr) text += std::string(", by ") + lane.end_call;
+  }
+  page.line(text);
+}
+
 void add_heading(Page& page, const stats::Snapshot& snapshot) {
   const stats::ProcessInfo& process = snapshot.process;
   const std::string& program = process.program_path.empty() ? process.argv0 : process.program_path;
@@ -91,6 +110,7 @@ void add_heading(Page& page, const stats::Snapshot& snapshot) {
   page.line("started " + util::format_wall_time(process.start_wall_ns) + ", ran " +
             format_duration_ns(ran_ns) + "; free mode " + process.free_mode + ", backend " +
             process.backend);
+  if (snapshot.lane) add_lane(page, *snapshot.lane, ran_ns);
 }
 
 void add_memory_row(Page& page, const char* before, const DeviceSnapshot& device, Gauge gauge) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "stats/device_stats.h"
+#include "stats/lane_figures.h"
 #include "stats/observation.h"
 #include "stats/series.h"
 #include "stats/thread_figures.h"
@@ -115,6 +116,7 @@ struct Snapshot {
   Series series;                           ///< added by the caller
   TraceSummary trace;                      ///< added by the caller
   Leaks leaks;                             ///< added by the caller
+  std::optional<LaneFigures> lane;         ///< with CUPOOL_LANE=1; added by the caller
   std::optional<Observation> observation;  ///< with CUPOOL_MODE=observe; added by the caller
 
   /// Whether the process allocated GPU memory in any way, by cupool or by itself. Only then it

@@ -13,7 +13,8 @@ const char* const kStays = "";
 const char* const kAway = "away";
 const char* const kPerThread = "work on a per-thread default stream";
 const char* const kUnknown = "work whose stream is not known";
-const char* const kContext = "another context, or the end of the first";
+const char* const kContext = "another context";
+const char* const kContextEnd = "the end of its context";
 const char* const kDestroyed = "its stream was destroyed";
 
 struct Call {
@@ -158,9 +159,9 @@ TEST(Lane, TheEndOfItsContextLeavesIt) {
   for (const char* blocks : {" blocks=1", " blocks=0"}) {
     for (const char* symbol : {"cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxRelease",
                                "cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxReset"}) {
-      expect_end({Open::stream, symbol, "", kContext}, blocks);
+      expect_end({Open::stream, symbol, "", kContextEnd}, blocks);
     }
-    expect_end({Open::stream, "cuCtxDestroy_v2", "c", kContext}, blocks);
+    expect_end({Open::stream, "cuCtxDestroy_v2", "c", kContextEnd}, blocks);
   }
 }
 

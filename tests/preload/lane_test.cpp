@@ -124,6 +124,79 @@ TEST(LaneLeft, WorkThatIsNotSeenEndsIt) {
   }
 }
 
+/// The lane in the JSON report, and the line of the text report; empty without one.
+struct ReportedLane {
+  nlohmann::json lane;
+  std::string line;
+};
+
+ReportedLane lane_in_report(const std::string& probe, const Environment& environment) {
+  const ScratchFolder folder;
+  const ProcessResult result = run_with_library(
+      probe, with(environment, {{"CUPOOL_STATS", "text,json"},
+                                {"CUPOOL_STATS_FILE", folder.path() + "/report"}}));
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  ReportedLane reported;
+  reported.lane =
+      nlohmann::json::parse(read_file(folder.path() + "/report.json")).at("process").at("lane");
+  for (const std::string& line : lines_of(read_file(folder.path() + "/report"))) {
+    if (contains(line, "One lane: ")) reported.line += line;
+  }
+  return reported;
+}
+
+TEST(LaneReport, SaysThatItLasts) {
+  const ReportedLane reported =
+      lane_in_report("probe_lane_calls call=cuMemsetD8Async args=0,0,0,h open=stream blocks=1",
+                     old_driver("lib-newer", kLane));
+  EXPECT_GT(reported.lane.at("seconds"), 0.0);
+  EXPECT_TRUE(reported.lane.at("end").is_null()) << reported.lane;
+  EXPECT_TRUE(contains(reported.line, "One lane: ")) << reported.line;
+  EXPECT_FALSE(contains(reported.line, "; ")) << reported.line;
+}
+
+// What ends it in these programs is that they release their context before they exit.
+TEST(LaneReport, SaysHowLongItLasted) {
+  const ReportedLane reported = lane_in_report("probe_lane leave=none", kLane);
+  EXPECT_GT(reported.lane.at("seconds"), 0.0);
+  EXPECT_EQ(reported.lane.at("away"), 0);
+  EXPECT_TRUE(reported.lane.at("last_call").is_null());
+  EXPECT_EQ(reported.lane.at("end"), "the end of its context");
+  EXPECT_TRUE(contains(reported.line, "; left for good: the end of its context")) << reported.line;
+  EXPECT_FALSE(contains(reported.line, "away")) << reported.line;
+}
+
+TEST(LaneReport, SaysHowOftenAndByWhichCallTheProcessWasAway) {
+  const ReportedLane reported = lane_in_report("probe_lane mode=away", kLane);
+  EXPECT_EQ(reported.lane.at("away"), 4) << "once a round";
+  EXPECT_EQ(reported.lane.at("last_call"), "cuLaunchKernel");
+  EXPECT_TRUE(contains(reported.line, "; away 4 times, last by cuLaunchKernel")) << reported.line;
+}
+
+TEST(LaneReport, SaysWhatEndedIt) {
+  const ReportedLane reported = lane_in_report("probe_lane leave=per_thread", kLane);
+  EXPECT_GT(reported.lane.at("seconds"), 0.0);
+  EXPECT_EQ(reported.lane.at("end"), "work on a per-thread default stream");
+  EXPECT_EQ(reported.lane.at("end_call"), "cuLaunchKernel");
+  EXPECT_TRUE(contains(reported.line,
+                       "; left for good: work on a per-thread default stream, by cuLaunchKernel"))
+      << reported.line;
+}
+
+TEST(LaneReport, SaysWhyThereWasNone) {
+  const ReportedLane reported =
+      lane_in_report("probe_lane leave=none", with(kLane, {{"CUPOOL_FREE_MODE", "sync"}}));
+  EXPECT_EQ(reported.lane.at("seconds"), 0.0);
+  EXPECT_EQ(reported.line, "One lane: none: excluded by the settings or by plain memory");
+}
+
+TEST(LaneReport, SaysNothingWithoutTheOption) {
+  const ReportedLane reported =
+      lane_in_report("probe_lane leave=none", with(kLane, {{"CUPOOL_LANE", "0"}}));
+  EXPECT_TRUE(reported.lane.is_null()) << reported.lane;
+  EXPECT_EQ(reported.line, "");
+}
+
 // The wrong engines that these tests have to find.
 TEST(LaneMutation, IsFound) {
   if (!tested_build().sanitizer.empty()) GTEST_SKIP() << "no such engine with a sanitizer";

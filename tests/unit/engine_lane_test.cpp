@@ -12,8 +12,10 @@
 #include <thread>
 
 #include "engine/reclaim/dependent_launches.h"
+#include "engine/reclaim/lane_history.h"
 #include "engine/reclaim/serving.h"
 #include "engine/reclaim/unseen_work.h"
+#include "util/clock.h"
 
 namespace cupool::engine {
 namespace {
@@ -257,6 +259,34 @@ TEST_F(LaneTest, PerThreadStreamsAndSecondContextsHaveNone) {
   EXPECT_TRUE(Lane::is_open());
   Lane::context_seen(other_context);
   EXPECT_FALSE(Lane::is_open());
+}
+
+// What a report says of it (docs/statistics.md, The one lane).
+TEST_F(LaneTest, ItsHistoryFollowsIt) {
+  // At times that grow by more than a tick of the clock.
+  std::uint64_t later_ns = 0;
+  const auto history = [&] { return LaneHistory::read(util::now_ns() + (later_ns += 1000)); };
+  EXPECT_FALSE(history());
+  submit(created);
+  ASSERT_TRUE(history());
+  const std::uint64_t inside = history()->inside_ns;
+  EXPECT_GT(history()->inside_ns, inside);
+  ASSERT_TRUE(free_is_covered());
+  submit(second);
+  submit(second);
+  EXPECT_EQ(history()->away, 1u) << "the second call found the process away";
+  EXPECT_STREQ(history()->last_call, "a call");
+  const std::uint64_t before = history()->inside_ns;
+  EXPECT_EQ(history()->inside_ns, before) << "away";
+  calls.idle = {second};
+  ASSERT_TRUE(returns(created));
+  EXPECT_GT(history()->inside_ns, before);
+  EXPECT_EQ(history()->end, nullptr);
+  Lane::context_seen(other_context);
+  EXPECT_STREQ(history()->end, "another context");
+  EXPECT_EQ(history()->end_call, nullptr);
+  Lane::leave(Lane::End::destroyed, "later");
+  EXPECT_EQ(history()->end_call, nullptr) << "it ends once";
 }
 
 TEST_F(LaneTest, WhatACaptureRecordsIsNoWork) {

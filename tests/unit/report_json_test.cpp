@@ -124,6 +124,18 @@ TEST(JsonReport, SamplesSayWhatCountersGrewBy) {
   EXPECT_TRUE(json::parse(json_report(snapshot)).at("series").is_null());
 }
 
+TEST(JsonReport, TheLaneIsOfTheProcess) {
+  stats::Snapshot snapshot = fixed_snapshot();
+  const auto lane = [&] { return json::parse(json_report(snapshot)).at("process").at("lane"); };
+  EXPECT_TRUE(lane().is_null());
+  snapshot.lane = {1'500'000'000, 2, "cuA", "this", "cuB"};
+  EXPECT_EQ(lane(), json::parse(R"({"seconds": 1.5, "away": 2, "last_call": "cuA", "end": "this",
+                                    "end_call": "cuB"})"));
+  snapshot.lane = stats::LaneFigures{};
+  EXPECT_EQ(lane(), json::parse(R"({"seconds": 0.0, "away": 0, "last_call": null, "end": null,
+                                    "end_call": null})"));
+}
+
 TEST(JsonReport, NamesTheProcessAndItsSettings) {
   const stats::Snapshot snapshot = fixed_snapshot();
   const json report = json::parse(json_report(snapshot));

@@ -150,6 +150,29 @@ TEST_F(TextReport, AnEmptySnapshotIsNoTrouble) {
   EXPECT_THAT(text_report(stats::Snapshot{}), HasSubstr("no device was used"));
 }
 
+TEST_F(TextReport, TheOneLaneHasALineIfThereIsOne) {
+  stats::Snapshot snapshot = fixed_snapshot();
+  EXPECT_THAT(text_report(snapshot), Not(HasSubstr("lane")));
+  const auto line_of = [&](const stats::LaneFigures& lane) {
+    snapshot.lane = lane;
+    const std::string report = text_report(snapshot);
+    const std::size_t begin = std::min(report.find("One lane: "), report.size());
+    return report.substr(begin, report.find('\n', begin) - begin);
+  };
+  constexpr std::uint64_t s = 1'000'000'000;
+  EXPECT_EQ(line_of({3 * s, 0, nullptr, nullptr, nullptr}), "One lane: 3.00 s of 12.3 s");
+  EXPECT_EQ(line_of({3 * s, 1, "cuA", nullptr, nullptr}),
+            "One lane: 3.00 s of 12.3 s; away once, last by cuA");
+  EXPECT_EQ(line_of({14 * s, 2000, "cuA", nullptr, nullptr}),
+            "One lane: 14.0 s of 14.0 s; away 2,000 times, last by cuA")
+      << "opened before the process allocated";
+  EXPECT_EQ(line_of({s, 0, nullptr, "this", nullptr}),
+            "One lane: 1.00 s of 12.3 s; left for good: this");
+  EXPECT_EQ(line_of({s, 2, "cuA", "this", "cuB"}),
+            "One lane: 1.00 s of 12.3 s; away 2 times, last by cuA; left for good: this, by cuB");
+  EXPECT_EQ(line_of({0, 0, nullptr, "this", "cuB"}), "One lane: none: this, by cuB");
+}
+
 TEST_F(TextReport, NamesFromOutsideStayOnTheirLine) {
   stats::Snapshot snapshot = fixed_snapshot();
   snapshot.process.program_path = "/tmp/a\nforged line\x1b[2J";

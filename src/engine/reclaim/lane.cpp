@@ -14,6 +14,7 @@
 
 #include "cuda/capture_state.h"
 #include "engine/reclaim/dependent_launches.h"
+#include "engine/reclaim/lane_history.h"
 #include "engine/reclaim/other_streams.h"
 #include "engine/reclaim/serving.h"
 #include "engine/reclaim/unseen_work.h"
@@ -44,13 +45,15 @@ std::atomic<std::uint64_t> next_look_ns{0};
 const char* text_of(Lane::End end) {
   switch (end) {
     case Lane::End::off:
-      return "switched off";
+      return "excluded by the settings or by plain memory";
     case Lane::End::second_stream:
       return "work on other streams";
     case Lane::End::per_thread:
       return "work on a per-thread default stream";
     case Lane::End::context:
-      return "another context, or the end of the first";
+      return "another context";
+    case Lane::End::context_end:
+      return "the end of its context";
     case Lane::End::destroyed:
       return "its stream was destroyed";
     case Lane::End::unknown_work:
@@ -111,7 +114,9 @@ bool Lane::open(const cuda::Driver& driver, CUstream stream, const char* call) {
     return false;
   }
   LaneMark::begin(context, stream);
-  opened_ns.store(util::now_ns());
+  const std::uint64_t now = util::now_ns();
+  opened_ns.store(now);
+  LaneHistory::opened(now);
   word_.store(key_of(stream), std::memory_order_seq_cst);
   return true;
 }
@@ -126,7 +131,9 @@ bool Lane::go_outside(const cuda::Driver& driver, CUstream stream, const char* c
   } else if (others.begin(stream)) {
     if (word_.load(std::memory_order_relaxed) != kAway) {
       close(kAway);
-      away_since_ns.store(util::now_ns());
+      const std::uint64_t now = util::now_ns();
+      away_since_ns.store(now);
+      LaneHistory::away(now, call);
       next_look_ns.store(0);
       CUPOOL_LOG(debug, "the process is away from its one lane: %s", call);
     }
@@ -153,6 +160,7 @@ void Lane::try_to_return(const cuda::Driver& driver) {
   if (LaneMark::is_stale()) return leave_locked(End::failure);
   LaneWork::submitted();
   word_.store(key_of(LaneMark::stream()), std::memory_order_seq_cst);
+  LaneHistory::returned(now);
 }
 
 void Lane::leave(End why, const char* call) {
@@ -174,9 +182,11 @@ void Lane::close(std::uint64_t word) {
 void Lane::leave_locked(End why, const char* call) {
   const bool was_ever_open = word_.load(std::memory_order_relaxed) > kLeft;
   close(kLeft);
+  const std::uint64_t now = util::now_ns();
+  LaneHistory::left(now, text_of(why), call);
   if (!was_ever_open) return;
   CUPOOL_LOG(info, "the process has left its one lane after %.1f s: %s%s%s",
-             static_cast<double>(util::now_ns() - opened_ns.load()) / 1e9, text_of(why),
+             static_cast<double>(now - opened_ns.load()) / 1e9, text_of(why),
              call == nullptr ? "" : ", by ", call == nullptr ? "" : call);
 }
 
@@ -226,7 +236,7 @@ void Lane::context_seen(CUcontext context) {
 
 void Lane::context_ends(const cuda::Driver& driver, CUcontext context) {
   if (context_.load() != context) return;
-  leave(End::context);
+  leave(End::context_end);
   LaneMark::wait(driver);
   LaneMark::forget();
   UnseenWork::reset();
@@ -243,6 +253,7 @@ void Lane::reset() {
   LaneWork::reset();
   opened_ns = 0;
   others.reset();
+  LaneHistory::reset();
   LaneMark::reset();
   UnseenWork::reset();
   DependentLaunch::reset();

@@ -32,7 +32,8 @@ class Lane {
     off,            ///< the settings exclude lanes
     second_stream,  ///< work was submitted to other streams too often
     per_thread,     ///< work was submitted to a per-thread default stream
-    context,        ///< another context, or the end of the first
+    context,        ///< another context
+    context_end,    ///< the end of its own
     destroyed,      ///< the program destroyed the stream
     unknown_work,   ///< work that cupool cannot assign to a stream, or may not see
     unseen_work,    ///< work that cupool did not see

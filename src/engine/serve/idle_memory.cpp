@@ -35,8 +35,8 @@ void IdleMemory::look_for_libraries() {
                              settings_.free_mode == config::FreeMode::automatic) &&
                             !rdma_library_found_.load(std::memory_order_relaxed);
   if ((!rdma_matters && Lane::is_over()) || !libraries_were_added()) return;
-  if (const char* const unseen = Lane::is_over() ? nullptr : loaded_unseen_work_library()) {
-    Lane::leave(Lane::End::unknown_work, unseen);
+  if (!Lane::is_over() && loaded_unseen_work_library() != nullptr) {
+    Lane::leave(Lane::End::unknown_work, "a library of OptiX or of the video engines");
   }
   if (!rdma_matters) return;
   const char* library = loaded_rdma_library();
