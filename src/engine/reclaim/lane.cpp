@@ -88,48 +88,44 @@ Lane::Work Lane::admit(const cuda::Driver& driver, CUstream stream, const char* 
   {
     const std::lock_guard lock(change_mutex);
     const std::uint64_t word = word_.load(std::memory_order_relaxed);
-    if (word == kNoWork && open(driver, stream, call)) return Work::inside;
     if (word == key_of(stream)) return Work::inside;
     if (word == kAway && LaneMark::stream() == stream) {
       try_to_return(driver);
       return Work::inside;
     }
-    if (word > kLeft && go_outside(driver, stream, call)) work = Work::outside;
+    if (word != kLeft && go_outside(driver, stream, call)) work = Work::outside;
   }
   LaneMark::order_behind(driver, stream);
   return work;
 }
 
-// The first work of the process. False: no lane.
-bool Lane::open(const cuda::Driver& driver, CUstream stream, const char* call) {
-  if (stream == CU_STREAM_PER_THREAD) {
-    leave_locked(End::per_thread, call);
-    return false;
-  }
-  const CUcontext context = context_of(driver, stream);
-  if (context == nullptr) return false;  // the driver refuses the work
-  CUcontext known = nullptr;
-  if (!context_.compare_exchange_strong(known, context) && known != context) {
-    leave_locked(End::context, call);
-    return false;
-  }
+// Under the lock, when all work but that of the stream is complete.
+void Lane::open(CUcontext context, CUstream stream) {
   LaneMark::begin(context, stream);
   const std::uint64_t now = util::now_ns();
   opened_ns.store(now);
   LaneHistory::opened(now);
+  LaneWork::submitted();
   word_.store(key_of(stream), std::memory_order_seq_cst);
-  return true;
 }
 
-// True: the call is counted, and the process away.
+// True: the call is counted, and the process is away, or has no lane yet. The lane opens with the
+// first call to the program's main stream while nothing else is pending.
 bool Lane::go_outside(const cuda::Driver& driver, CUstream stream, const char* call) {
+  const std::uint64_t word = word_.load(std::memory_order_relaxed);
+  const CUcontext context = context_of(driver, stream);
+  if (context == nullptr && word == kNoWork) return false;  // the driver refuses the work
+  CUcontext known = nullptr;
+  context_.compare_exchange_strong(known, context);
   End why = End::second_stream;
   if (stream == CU_STREAM_PER_THREAD) {
     why = End::per_thread;
-  } else if (context_of(driver, stream) != context_.load()) {
+  } else if (known != nullptr && known != context) {
     why = End::context;
-  } else if (others.begin(stream)) {
-    if (word_.load(std::memory_order_relaxed) != kAway) {
+  } else if (others.begin(driver, stream, call)) {
+    if (word == kNoWork) {
+      if (others.is_main(stream) && others.are_complete_but(driver, stream)) open(context, stream);
+    } else if (word != kAway) {
       close(kAway);
       const std::uint64_t now = util::now_ns();
       away_since_ns.store(now);
@@ -145,13 +141,14 @@ bool Lane::go_outside(const cuda::Driver& driver, CUstream stream, const char* c
 
 void Lane::submitted_outside(const cuda::Driver& driver, CUstream stream) {
   others.end(driver, context_.load(), stream);
+  LaneWork::submitted();  // the lane may have been opened for this stream meanwhile
 }
 
 // Threads still report work after calls that began while the process was away.
 void Lane::try_to_return(const cuda::Driver& driver) {
   const std::uint64_t now = util::now_ns();
   if (now < next_look_ns.load()) return;
-  if (!others.are_complete(driver)) {
+  if (!others.are_complete_but(driver, LaneMark::stream())) {
     const std::uint64_t away = now - away_since_ns.load();
     next_look_ns.store(now + away / kLookShare);
     if (away > kLongestAwayNs) leave_locked(End::second_stream);
@@ -221,7 +218,7 @@ bool Lane::covers_free(const cuda::Driver& driver) {
 }
 
 void Lane::destroys(CUstream stream) {
-  if (word_.load(std::memory_order_acquire) == kAway) others.destroys(stream);
+  if (word_.load(std::memory_order_acquire) != kLeft) others.destroys(stream);
   if (LaneMark::stream() != stream) return;
   leave(End::destroyed);
   LaneMark::forget_stream();

@@ -9,6 +9,7 @@
 // taken at the free and not at the leaving, because the driver's free waits for the work before it
 // and no more: what the program submits after its free must not hold other streams back.
 //
+// The lane is that of the program's main stream, which a few calls show; until then there is none.
 // Libraries use streams of their own for a moment (cuDNN clears memory when it is opened). So once
 // the work of other streams is complete, the next submission to the lane's stream returns to it.
 // What happens too often, or cannot be followed, leaves the lane for good. Read with
@@ -99,7 +100,7 @@ class Lane {
   static void reset();
 
  private:
-  static constexpr std::uint64_t kNoWork = 0;  ///< nothing was submitted yet
+  static constexpr std::uint64_t kNoWork = 0;  ///< not enough to tell the main stream
   static constexpr std::uint64_t kLeft = 1;    ///< for good
   static constexpr std::uint64_t kAway = 3;    ///< other streams have work
   // Handles are addresses of at least 4096 but for the default streams, 1 and 2. Keys are even.
@@ -108,7 +109,7 @@ class Lane {
   }
   static bool is_key(std::uint64_t word) { return word > kLeft && word != kAway; }
 
-  static bool open(const cuda::Driver& driver, CUstream stream, const char* call);
+  static void open(CUcontext context, CUstream stream);
   static bool go_outside(const cuda::Driver& driver, CUstream stream, const char* call);
   static void try_to_return(const cuda::Driver& driver);
   static void close(std::uint64_t word);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One event for each stream, recorded again behind each call.
+// One event for each stream, recorded again behind each call. An entry without work is taken for
+// another stream when there is no unused one.
 #include "engine/reclaim/other_streams.h"
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 
 #include "cuda/scopes.h"
@@ -18,6 +20,16 @@ namespace {
 constexpr std::uint64_t kFirstCalls = 1000;
 constexpr std::uint64_t kCallsPerSecond = 1000;
 
+// A program that uploads its data by synchronous copies, or opens cuDNN, and then works in one
+// stream of its own has that one as its main stream.
+constexpr unsigned kMainLaunches = 8;
+constexpr unsigned kMainCalls = 64;
+
+bool is_launch(const char* call) {
+  return (std::strncmp(call, "cuLaunch", 8) == 0 && std::strcmp(call, "cuLaunchHostFunc") != 0) ||
+         std::strncmp(call, "cuGraphLaunch", 13) == 0;
+}
+
 }  // namespace
 
 bool OtherStreams::is_too_often() {
@@ -26,23 +38,41 @@ bool OtherStreams::is_too_often() {
   return calls_ > kFirstCalls + (now - first_ns_) / (1'000'000'000 / kCallsPerSecond);
 }
 
-// The entry of the stream; if it has none, one that may be taken for it.
 OtherStreams::Stream* OtherStreams::find(CUstream stream) {
-  Stream* unused = nullptr;
   for (Stream& entry : streams_) {
     if (entry.handle == stream) return &entry;
-    if (entry.handle == nullptr && !entry.pending) unused = &entry;
   }
-  return unused;
+  return nullptr;
 }
 
-bool OtherStreams::begin(CUstream stream) {
+// The entry of the stream, or one that has nothing to tell any more.
+OtherStreams::Stream* OtherStreams::find_or_take(const cuda::Driver& driver, CUstream stream) {
+  if (Stream* const entry = find(stream)) return entry;
+  Stream* quiet = nullptr;
+  for (const bool looked : {false, true}) {
+    if (looked) look(driver);
+    for (Stream& entry : streams_) {
+      if (entry.is_quiet() && (quiet == nullptr || entry.calls < quiet->calls)) quiet = &entry;
+    }
+    if (quiet != nullptr) break;
+  }
+  if (quiet != nullptr) {
+    const CUevent event = quiet->event;
+    *quiet = Stream{};
+    quiet->handle = stream;
+    quiet->event = event;
+  }
+  return quiet;
+}
+
+bool OtherStreams::begin(const cuda::Driver& driver, CUstream stream, const char* call) {
   const std::lock_guard lock(mutex_);
   if (failed_ || is_too_often()) return false;
-  Stream* const entry = find(stream);
+  Stream* const entry = find_or_take(driver, stream);
   if (entry == nullptr) return false;
-  entry->handle = stream;
-  ++in_flight_;
+  ++entry->in_flight;
+  ++entry->calls;
+  if (is_launch(call)) ++entry->launches;
   return true;
 }
 
@@ -53,46 +83,58 @@ void OtherStreams::end(const cuda::Driver& driver, CUcontext context, CUstream s
   {
     const std::lock_guard lock(mutex_);
     Stream* const entry = find(stream);
-    if (entry != nullptr && entry->handle == stream) {
-      if (entry->event == nullptr) {
-        const cuda::ContextScope scope(driver, context);
-        if (scope.ok()) driver.cuEventCreate(&entry->event, CU_EVENT_DISABLE_TIMING);
-      }
-      event = entry->event;
-      entry->pending = event != nullptr;
+    if (entry == nullptr) return;  // destroyed by the program during its call
+    if (entry->event == nullptr) {
+      const cuda::ContextScope scope(driver, context);
+      if (scope.ok()) driver.cuEventCreate(&entry->event, CU_EVENT_DISABLE_TIMING);
     }
+    event = entry->event;
+    entry->pending = event != nullptr;
   }
   const cuda::RelaxedCaptureScope relaxed(driver);
   const bool recorded = event != nullptr && driver.cuEventRecord(event, stream) == CUDA_SUCCESS;
   const std::lock_guard lock(mutex_);
   failed_ |= !recorded;
-  --in_flight_;
+  if (Stream* const entry = find(stream)) --entry->in_flight;
 }
 
-bool OtherStreams::are_complete(const cuda::Driver& driver) {
-  const std::lock_guard lock(mutex_);
-  if (failed_ || in_flight_ != 0) return false;
-  if (CUPOOL_MUTATED("returns-with-work-pending")) return true;
+// Asks for the events that are not seen complete.
+void OtherStreams::look(const cuda::Driver& driver) {
   const cuda::RelaxedCaptureScope relaxed(driver);
   for (Stream& entry : streams_) {
-    if (entry.pending && driver.cuEventQuery(entry.event) != CUDA_SUCCESS) return false;
-    entry.pending = false;
-    entry.handle = nullptr;
+    if (entry.pending && entry.in_flight == 0) {
+      entry.pending = driver.cuEventQuery(entry.event) != CUDA_SUCCESS;
+    }
   }
-  return true;
+}
+
+bool OtherStreams::are_complete_but(const cuda::Driver& driver, CUstream stream) {
+  const std::lock_guard lock(mutex_);
+  if (failed_) return false;
+  if (CUPOOL_MUTATED("returns-with-work-pending")) return true;
+  look(driver);
+  return std::all_of(streams_.begin(), streams_.end(), [stream](const Stream& entry) {
+    return entry.is_quiet() || entry.handle == stream;
+  });
+}
+
+bool OtherStreams::is_main(CUstream stream) {
+  const std::lock_guard lock(mutex_);
+  const Stream* const entry = find(stream);
+  return entry != nullptr && (entry->launches >= kMainLaunches || entry->calls >= kMainCalls);
 }
 
 void OtherStreams::destroys(CUstream stream) {
   if (CUPOOL_MUTATED("keeps-a-destroyed-stream")) return;
   const std::lock_guard lock(mutex_);
-  for (Stream& entry : streams_) {
-    if (entry.handle == stream) entry.handle = nullptr;
-  }
+  Stream* const entry = find(stream);
+  if (entry == nullptr) return;
+  entry->handle = nullptr;
+  entry->calls = 0;
 }
 
 void OtherStreams::reset() {
   streams_ = {};
-  in_flight_ = 0;
   calls_ = 0;
   failed_ = false;
 }

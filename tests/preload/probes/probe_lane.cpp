@@ -75,8 +75,9 @@ void release(CUdeviceptr block) {
   ++frees;
 }
 
-// The pools have started, and the thread has a cache.
-void warm_up() {
+// The pools have started, the thread has a cache, and the process its main stream.
+void warm_up(CUstream lane = CU_STREAM_LEGACY) {
+  for (int i = 0; i < 8; ++i) spin(lane, 1);
   for (int i = 0; i < 16; ++i) release(allocate());
   MUST(cuCtxSynchronize());
 }
@@ -165,7 +166,7 @@ void work_elsewhere(const std::string& way, CUdeviceptr block, CUstream lane) {
 void hand_on(const std::string& way, bool created) {
   CUstream lane = CU_STREAM_LEGACY;
   if (created) MUST(cuStreamCreate(&lane, CU_STREAM_NON_BLOCKING));
-  warm_up();
+  warm_up(lane);
   int early = 0;
   int wrong = 0;
   for (int round = 0; round < 6; ++round) {
@@ -193,7 +194,7 @@ void hand_on(const std::string& way, bool created) {
 void destroy_and_create() {
   CUstream lane = nullptr;
   MUST(cuStreamCreate(&lane, CU_STREAM_NON_BLOCKING));
-  warm_up();
+  warm_up(lane);
   const CUdeviceptr block = allocate();
   spin(lane, 20000000);
   stamp(block, 0x11111111, lane);
@@ -266,7 +267,7 @@ void stop_from_elsewhere() {
   CUstream lane = nullptr;
   CUstream other = nullptr;
   MUST(cuStreamCreate(&lane, CU_STREAM_NON_BLOCKING));
-  warm_up();
+  warm_up(lane);
   const CUdeviceptr flag = allocate();
   const CUdeviceptr block = allocate();
   stamp(block, 0x11111111, lane);
@@ -293,7 +294,7 @@ void fill(bool created) {
   if (created) MUST(cuStreamCreate(&lane, CU_STREAM_NON_BLOCKING));
   size_t free_bytes = 0;
   size_t total = 0;
-  warm_up();
+  warm_up(lane);
   MUST(cuMemGetInfo(&free_bytes, &total));
   std::vector<CUdeviceptr> blocks;
   for (int round = 0; round < 6; ++round) {

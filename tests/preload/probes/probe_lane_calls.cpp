@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program whose first work goes to its stream, or with open=legacy to the legacy stream, and that
+// A program whose work goes to its stream, or with open=legacy to the legacy stream, and that
 // calls one more function of the driver: call=, its exported name. args= are the arguments, numbers
 // or h (the stream), o (another one), c (the context), e (a launch's configuration with the
 // stream), d (a copy from the context to none), p (room for an answer); what is left is 0. The
@@ -42,9 +42,10 @@ int main(int argc, char** argv) {
     MUST(named<CUresult (*)(CUdeviceptr*, size_t)>(library, "cuMemAlloc_v2")(&block, 4096));
   }
   const CUstream first = probe::argument_is(argc, argv, "open", "legacy") ? nullptr : stream;
-  // Refused without a block, which does not matter.
-  named<CUresult (*)(CUdeviceptr, unsigned char, size_t, CUstream)>(library, "cuMemsetD8Async")(
-      block, 1, 4096, first);
+  // Enough to show the main stream. Refused without a block, which does not matter.
+  const auto fill =
+      named<CUresult (*)(CUdeviceptr, unsigned char, size_t, CUstream)>(library, "cuMemsetD8Async");
+  for (int i = 0; i < 64; ++i) fill(block, 1, 4096, first);
 
   CUlaunchConfig configuration{};
   configuration.hStream = stream;

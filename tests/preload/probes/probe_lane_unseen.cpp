@@ -53,7 +53,7 @@ int main(int argc, char** argv) {
   MUST(cuInit(0));
   MUST(cuDevicePrimaryCtxRetain(&context, 0));
   MUST(cuCtxSetCurrent(context));
-  for (int i = 0; i < 16; ++i) comes_back();
+  for (int i = 0; i < 64; ++i) comes_back();
   MUST(cuCtxSynchronize());
   const bool before = comes_back();
   CUstream other = nullptr;
