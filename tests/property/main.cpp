@@ -41,7 +41,7 @@ int usage() {
       "property_programs [--library FILE] [--sanitizer-runtime FILE] [--first SEED|random]\n"
       "  [--count N] [--jobs N] [--free-mode auto|ordered|sync] [--mutation NAME]\n"
       "  [--forgets non_blocking|per_thread|destroyed] [--expect-fault WORDS]\n"
-      "  [--pass-over WORDS]... [--no-shrink]\n");
+      "  [--pass-over WORDS]... [--no-shrink] [--lane]\n");
   return 2;
 }
 
@@ -72,8 +72,8 @@ int run(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
     const char* value = i + 1 < argc ? argv[i + 1] : "";
-    if (name == "--no-shrink") {
-      options.shrink = false;
+    if (name == "--no-shrink" || name == "--lane") {
+      (name == "--lane" ? options.lane : options.shrink) = name == "--lane";
       continue;
     }
     ++i;

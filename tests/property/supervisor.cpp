@@ -212,13 +212,14 @@ Machinery machinery_of(const Surroundings& surroundings) {
 
 }  // namespace
 
-std::uint64_t end_of_batch(std::uint64_t seed) {
+std::uint64_t end_of_batch(const Options& options, std::uint64_t seed) {
+  if (options.lane) return seed + 1;
   return (seed / kBatch + 1) * kBatch;
 }
 
 Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
   // Mixed, so that every combination occurs, and near batches differ.
-  std::uint64_t dice = (seed / kBatch + 1) * 0x9e3779b97f4a7c15u;
+  std::uint64_t dice = (options.lane ? seed : seed / kBatch + 1) * 0x9e3779b97f4a7c15u;
   dice ^= dice >> 29;
   const auto pick = [&](std::initializer_list<const char*> values) {
     const std::size_t index = (dice >> 8) % values.size();
@@ -246,14 +247,15 @@ Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
     if (refused) set("CUPOOL_SIM_FAIL", refusal);
     set("CUPOOL_DECAY_MS", pick({"", "", "1", "4"}));
     set("CUPOOL_POOL_START", pick({"first", "first", "first", "background"}));
-    set("CUPOOL_LANE", pick({"1", ""}));
+    if (!options.lane) set("CUPOOL_LANE", pick({"", "0"}));
   } else {
     set("CUPOOL_POOL_START", "first");  // to find faults soon
-    if (options.mutation == "leaves-without-a-wait") set("CUPOOL_LANE", "1");
+    if (!options.lane) set("CUPOOL_LANE", "0");
   }
   if (options.mutation == "synchronises-into-capture") {
     set("CUPOOL_SIM_FAIL", refusal);
   }
+  if (options.lane) result.variables.push_back("CUPOOL_TEST_LANE=1");
   set("CUPOOL_TEST_MUTATION", options.mutation);
   std::string preload = options.sanitizer_runtime;
   if (!options.library.empty()) preload += (preload.empty() ? "" : ":") + options.library;
@@ -279,7 +281,7 @@ int supervise(const Options& options) {
       std::unique_lock<std::mutex> lock(mutex);
       if (next >= end || enough()) return;
       const std::uint64_t first = next;
-      next = std::min(end, end_of_batch(first));
+      next = std::min(end, end_of_batch(options, first));
       const std::uint64_t count = next - first;
       lock.unlock();
       const Outcome outcome = run_batch(options, first, count);

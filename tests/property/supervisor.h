@@ -26,6 +26,8 @@ struct Options {
   /// Not empty: with expect_fault, go on after a program that fails with these words instead.
   std::vector<std::string> pass_over;
   bool shrink = true;
+  /// Each program in a process of its own, which is in one lane (docs/design.md) at its start.
+  bool lane = false;
 };
 
 /// The environment in which the program of `seed` runs; the same for all of its batch.
@@ -34,7 +36,7 @@ struct Surroundings {
   std::string words;
 };
 Surroundings surroundings_of(const Options& options, std::uint64_t seed);
-std::uint64_t end_of_batch(std::uint64_t seed);
+std::uint64_t end_of_batch(const Options& options, std::uint64_t seed);
 
 /// Exit status of the whole run.
 int supervise(const Options& options);
