@@ -3,6 +3,8 @@
 // some, after pauses, for the context's.
 #include "engine/reclaim/unseen_work.h"
 
+#include <initializer_list>
+
 #include "cuda/scopes.h"
 
 namespace cupool::engine {
