@@ -159,14 +159,16 @@ void Lane::leave(End why, const char* call) {
   if (word_.load(std::memory_order_relaxed) != kLeft) leave_locked(why, call);
 }
 
-// From here on no free is covered, and other streams wait for the mark.
+// From here on no free is covered, and other streams wait for the mark. Who sees the word, but not
+// yet which mark, has to come to the lock that the caller holds.
 void Lane::close(std::uint64_t word) {
   const bool was_open = is_key(word_.load(std::memory_order_relaxed));
+  if (was_open) LaneMark::await(true);
   word_.store(word, std::memory_order_seq_cst);
   if (!was_open) return;
   if (!CUPOOL_MUTATED("leaves-beside-a-mark")) LaneMark::let_users_out();
   if (CUPOOL_MUTATED("marks-when-leaving")) LaneMark::record(*cuda::driver());
-  if (!CUPOOL_MUTATED("leaves-without-a-wait")) LaneMark::await();
+  LaneMark::await(LaneMark::number() != 0 && !CUPOOL_MUTATED("leaves-without-a-wait"));
 }
 
 void Lane::leave_locked(End why, const char* call) {
