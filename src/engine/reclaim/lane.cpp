@@ -12,6 +12,7 @@
 
 #include <mutex>
 
+#include "config/settings.h"
 #include "cuda/capture_state.h"
 #include "engine/reclaim/dependent_launches.h"
 #include "engine/reclaim/other_streams.h"
@@ -95,8 +96,14 @@ Lane::Work Lane::admit(const cuda::Driver& driver, CUstream stream, const char* 
   return work;
 }
 
-// The first work of the process. False: no lane.
+// The first work of the process. False: no lane. A process that cupool does not serve has none: its
+// captures are not counted, and an event that is recorded into one breaks it.
 bool Lane::open(const cuda::Driver& driver, CUstream stream, const char* call) {
+  const config::Settings& settings = config::settings();
+  if (!settings.enable || settings.mode != config::Mode::pool) {
+    leave_locked(End::off, call);
+    return false;
+  }
   if (stream == CU_STREAM_PER_THREAD) {
     leave_locked(End::per_thread, call);
     return false;
