@@ -78,6 +78,17 @@ TEST(LaneLeft, WorkAfterAFreeHoldsNoOtherStreamUp) {
   EXPECT_EQ(early_of("probe_lane mode=hang", kLane), 1);
 }
 
+// Contract 9: where cupool serves nothing, nobody counts captures, and there is no lane either.
+TEST(LaneLeft, ACaptureIsLeftAlone) {
+  for (const char* lane : {"1", "0"}) {
+    const Environment environment = with(kLane, {{"CUPOOL_LANE", lane}});
+    expect_same("probe_lane mode=capture", 0, 1, environment);
+    expect_same("probe_lane mode=capture", 0, 1, with(environment, {{"CUPOOL_MODE", "observe"}}));
+    expect_same("probe_lane mode=capture", 0, 0, with(environment, {{"CUPOOL_MODE", "off"}}));
+    expect_same("probe_lane mode=capture", 0, 0, with(environment, {{"CUPOOL_ENABLE", "0"}}));
+  }
+}
+
 // Contract 4: what lies ready is not lost when memory is short, and the judge sees what goes back
 // to a pool while work uses it.
 TEST(LaneLeft, ReadyMemoryComesBackWhenMemoryIsShort) {

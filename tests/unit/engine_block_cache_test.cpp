@@ -150,5 +150,16 @@ TEST_F(BlockCacheTest, EvictToKeepsNoMoreThanAsked) {
   EXPECT_EQ(evicted.count, 10u);
 }
 
+// Epochs of another context say nothing about it.
+TEST(NewBlock, KnowsNothingOfTheLastOnesLane) {
+  Block* const block = new_block();
+  block->lane_epoch = 7;
+  delete_block(block);
+  Block* const next = new_block();
+  ASSERT_EQ(next, block) << "records are used again";
+  EXPECT_EQ(next->lane_epoch, 0u);
+  delete_block(next);
+}
+
 }  // namespace
 }  // namespace cupool::engine

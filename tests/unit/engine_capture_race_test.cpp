@@ -110,5 +110,43 @@ TEST_F(CaptureRaceTest, NoFenceIsOnItsWayInAnyContextWhenACaptureBegins) {
   EXPECT_EQ(records, 2);
 }
 
+// Nor is a mark of the lane, though another thread is leaving it.
+TEST_F(CaptureRaceTest, NoMarkIsOnItsWayWhenACaptureBeginsBesideALeaving) {
+  Lane::reset();
+  Context* const first = context(kFirst);
+  driver_.cuStreamGetCtx = [](CUstream, CUcontext* of) {
+    *of = kFirst;
+    return CUDA_SUCCESS;
+  };
+  driver_.cuEventCreate = [](CUevent* event, unsigned) {
+    *event = reinterpret_cast<CUevent>(0x30);
+    return CUDA_SUCCESS;
+  };
+  driver_.cuEventRecord = [](CUevent, CUstream) { return CUDA_SUCCESS; };
+  driver_.cuEventQuery = [](CUevent) { return CUDA_SUCCESS; };
+  const CUstream stream = reinterpret_cast<CUstream>(0x2000);
+  for (int i = 0; i < 8; ++i) const Submission submission(driver_, stream, "cuLaunchKernel");
+  ASSERT_TRUE(Lane::is_open());
+  driver_.cuEventRecord = [](CUevent, CUstream) { return slow_record(nullptr, nullptr); };
+  recording = begun = recorded_into_capture = false;
+  std::thread frees([&] {
+    current = kFirst;
+    Lane::covers_free(driver_);
+  });
+  while (!recording) std::this_thread::yield();
+  std::thread leaves([] { Lane::leave(Lane::End::unknown_work); });
+  while (Lane::is_open()) std::this_thread::yield();
+  EXPECT_EQ(streams_.begin_capture(*first, stream,
+                                   [] {
+                                     begun = true;
+                                     return CUDA_ERROR_UNKNOWN;
+                                   }),
+            CUDA_ERROR_UNKNOWN);
+  frees.join();
+  leaves.join();
+  EXPECT_FALSE(recorded_into_capture);
+  Lane::reset();
+}
+
 }  // namespace
 }  // namespace cupool::engine

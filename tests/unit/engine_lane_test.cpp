@@ -456,5 +456,35 @@ TEST_F(LaneTest, ALeavingThreadWaitsForMarksThatHaveBegun) {
   EXPECT_EQ(calls.waits, 1);
 }
 
+// I1: a thread that meets a lane which another one is leaving for good waits for the mark as well.
+TEST_F(LaneTest, WorkBesideTheLeavingIsOrderedToo) {
+  static std::atomic<bool> recording{false};
+  static std::atomic<bool> go_on{false};
+  recording = go_on = false;
+  open(created);
+  driver_.cuEventRecord = [](CUevent, CUstream) {
+    recording = true;
+    while (!go_on) std::this_thread::yield();
+    return CUDA_SUCCESS;
+  };
+  std::thread freeing([&] { Lane::covers_free(driver_); });
+  while (!recording) std::this_thread::yield();
+  std::thread leaving([&] { Lane::leave(Lane::End::unknown_work); });
+  while (Lane::is_open()) std::this_thread::yield();
+  std::atomic<bool> submitted{false};
+  std::thread working([&] {
+    submit(second);
+    submitted = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(submitted);
+  go_on = true;
+  freeing.join();
+  leaving.join();
+  working.join();
+  EXPECT_EQ(calls.waits, 1);
+  EXPECT_EQ(calls.waiting, second);
+}
+
 }  // namespace
 }  // namespace cupool::engine

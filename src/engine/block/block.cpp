@@ -25,6 +25,7 @@ Block* new_block() {
       block->exported = false;
       block->aside = false;
       block->kind = Block::kNoKind;
+      block->lane_epoch = 0;
       block->state.begin_new_life();
       return block;
     }

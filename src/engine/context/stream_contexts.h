@@ -29,7 +29,7 @@ class StreamContexts {
   template <typename Call>
   CUresult begin_capture(Context& context, CUstream stream, const Call& begin) {
     Serving::capture_begins();
-    if (Lane::is_open()) LaneMark::let_users_out();
+    if (!Lane::is_over()) LaneMark::let_users_out();
     let_fences_in_but(context);
     const CUresult result = context.ordering().captures().begin(stream, begin);
     Serving::captures_end(1);  // the ordering counts its own

@@ -12,6 +12,7 @@
 
 #include <mutex>
 
+#include "config/settings.h"
 #include "cuda/capture_state.h"
 #include "engine/reclaim/dependent_launches.h"
 #include "engine/reclaim/lane_history.h"
@@ -66,6 +67,14 @@ const char* text_of(Lane::End end) {
   return "";
 }
 
+// In a process that cupool does not serve captures are not counted, and an event that is recorded
+// into one breaks it.
+bool is_wanted() {
+  const config::Settings& settings = config::settings();
+  return settings.enable && settings.mode == config::Mode::pool && settings.lane &&
+         settings.free_mode != config::FreeMode::sync;
+}
+
 // That of the work which is submitted to `stream`; null if there is none.
 CUcontext context_of(const cuda::Driver& driver, CUstream stream) {
   CUcontext context = nullptr;
@@ -113,6 +122,10 @@ void Lane::open(CUcontext context, CUstream stream) {
 // first call to the program's main stream while nothing else is pending.
 bool Lane::go_outside(const cuda::Driver& driver, CUstream stream, const char* call) {
   const std::uint64_t word = word_.load(std::memory_order_relaxed);
+  if (word == kNoWork && !is_wanted()) {
+    leave_locked(End::off, call);
+    return false;
+  }
   const CUcontext context = context_of(driver, stream);
   if (context == nullptr && word == kNoWork) return false;  // the driver refuses the work
   CUcontext known = nullptr;
@@ -166,14 +179,16 @@ void Lane::leave(End why, const char* call) {
   if (word_.load(std::memory_order_relaxed) != kLeft) leave_locked(why, call);
 }
 
-// From here on no free is covered, and other streams wait for the mark.
+// From here on no free is covered, and other streams wait for the mark. Who sees the word, but not
+// yet which mark, has to come to the lock that the caller holds.
 void Lane::close(std::uint64_t word) {
   const bool was_open = is_key(word_.load(std::memory_order_relaxed));
+  if (was_open) LaneMark::await(true);
   word_.store(word, std::memory_order_seq_cst);
   if (!was_open) return;
   if (!CUPOOL_MUTATED("leaves-beside-a-mark")) LaneMark::let_users_out();
   if (CUPOOL_MUTATED("marks-when-leaving")) LaneMark::record(*cuda::driver());
-  if (!CUPOOL_MUTATED("leaves-without-a-wait")) LaneMark::await();
+  LaneMark::await(LaneMark::number() != 0 && !CUPOOL_MUTATED("leaves-without-a-wait"));
 }
 
 void Lane::leave_locked(End why, const char* call) {

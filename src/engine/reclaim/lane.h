@@ -57,7 +57,7 @@ class Lane {
   /// Whether submissions need no attention any more: the lane was left for good, and no stream
   /// waits for the mark. Two loads.
   [[gnu::always_inline]] static bool is_over() {
-    return word_.load(std::memory_order_relaxed) == kLeft && !LaneMark::is_awaited();
+    return word_.load(std::memory_order_acquire) == kLeft && !LaneMark::is_awaited();
   }
   /// Before work is submitted to a stream for which neither holds. LaneWork::submitted() or
   /// submitted_outside() has to follow work inside or outside.

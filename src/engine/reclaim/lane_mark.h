@@ -42,8 +42,8 @@ class LaneMark {
 
   /// Whether other streams have to be ordered behind the mark. One load.
   static bool is_awaited() { return awaited_.load(std::memory_order_acquire); }
-  /// The lane was left: from now on they have to.
-  static void await() { awaited_.store(number() != 0, std::memory_order_release); }
+  /// Before the lane is left, and when no mark is in progress any more: whether they have to.
+  static void await(bool awaited) { awaited_.store(awaited, std::memory_order_release); }
   /// Has `stream`, an explicit handle, wait on the device for the mark unless it is complete.
   /// Nothing is awaited any more once it is.
   static void order_behind(const cuda::Driver& driver, CUstream stream);

@@ -8,6 +8,7 @@
 //   probe_lane mode=again      the same with a stream that is destroyed, and whose handle comes
 //   again probe_lane mode=hang       a kernel that never ends is stopped from another stream
 //   probe_lane mode=steps      runs ahead of the GPU with blocks of many sizes
+//   probe_lane mode=capture    one stream captures beside work of another one
 //   probe_lane h=created       the one stream is a created one (default: legacy)
 //   probe_lane early=FILE      writes there how often a freed block came back with work pending
 #include <cuda.h>
@@ -358,6 +359,31 @@ void steps() {
   }
 }
 
+// What a capture records, beside work in the lane.
+void capture() {
+  CUstream lane = nullptr;
+  CUstream other = nullptr;
+  CUgraph graph = nullptr;
+  size_t nodes = 0;
+  MUST(cuStreamCreate(&lane, CU_STREAM_NON_BLOCKING));
+  MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  const CUdeviceptr block = allocate();
+  stamp(block, 0x11111111, lane);
+  MUST(cuStreamBeginCapture(other, CU_STREAM_CAPTURE_MODE_RELAXED));
+  for (int i = 0; i < 3; ++i) {
+    stamp(block, 0x22222222, other);
+    stamp(block, 0x11111111, lane);
+  }
+  MUST(cuStreamEndCapture(other, &graph));
+  MUST(cuGraphGetNodes(graph, nullptr, &nodes));
+  CHECK(nodes == 3);
+  MUST(cuGraphDestroy(graph));
+  MUST(cuCtxSynchronize());
+  release(block);
+  MUST(cuStreamDestroy(other));
+  MUST(cuStreamDestroy(lane));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -379,6 +405,8 @@ int main(int argc, char** argv) {
     free_while_away(mode == "again");
   } else if (mode == "steps") {
     steps();
+  } else if (mode == "capture") {
+    capture();
   } else if (mode == "fill") {
     fill(created);
   } else {
