@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opening, marking and leaving the lane, and returning to it.
 //
-// Who leaves publishes it, waits until no thread is marking, and only then has streams wait for the
-// mark. Who frees looks at LaneWork first and at `word_` second. So if a free still finds the
-// lane open, the mark that covers it was begun before the leaving, which waits for it.
+// Who leaves publishes it, and then has streams wait for the mark. Who frees looks at LaneWork
+// first, which knows only marks that are recorded, and at `word_` second. So if a free still finds
+// the lane open, the mark that covers it was recorded before the leaving. A mark in progress covers
+// nobody.
 //
 // While the process is away, work outside is counted before it is submitted, and has an event after
 // it. The process returns when there are no such calls and all events are complete. Then no work is
@@ -186,7 +187,6 @@ void Lane::close(std::uint64_t word) {
   if (was_open) LaneMark::await(true);
   word_.store(word, std::memory_order_seq_cst);
   if (!was_open) return;
-  if (!CUPOOL_MUTATED("leaves-beside-a-mark")) LaneMark::let_users_out();
   if (CUPOOL_MUTATED("marks-when-leaving")) LaneMark::record(*cuda::driver());
   LaneMark::await(LaneMark::number() != 0 && !CUPOOL_MUTATED("leaves-without-a-wait"));
 }
@@ -217,8 +217,9 @@ bool Lane::covers_free(const cuda::Driver& driver) {
     const LaneMark::Use use;
     if (!is_open() || !Serving::open_for_certain()) return false;
     LaneMark::count();
-    LaneWork::take();
+    LaneWork::Claim claim(true);
     marked = CUPOOL_MUTATED("frees-without-a-mark") || LaneMark::record(driver);
+    if (marked) claim.settle();
     unseen = UnseenWork::look(driver, context_.load(), LaneMark::stream(), util::now_ns());
   }
   if (!marked) leave(End::failure);

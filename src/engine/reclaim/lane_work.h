@@ -21,46 +21,43 @@ class LaneWork {
   [[gnu::always_inline]] static bool any() {
     return state_.load(std::memory_order_acquire) != kNone;
   }
-  /// A mark is about to be recorded.
-  static void take() { state_.exchange(kNone, std::memory_order_acq_rel); }
   /// For tests: as at the start of the process.
   static void reset() { state_ = kNone; }
 
+  /// From before a mark is recorded, or the program waits, to after it. Work that is submitted
+  /// meanwhile stays unmarked, and so does what another claim holds already.
+  class Claim {
+   public:
+    /// `covers`: the wait is one for the lane's stream.
+    explicit Claim(bool covers) {
+      std::uint64_t expected = kUnmarked;
+      if (!covers || !any()) return;
+      const std::uint64_t number = last_claim_.fetch_add(1, std::memory_order_relaxed) + 1;
+      if (state_.compare_exchange_strong(expected, number, std::memory_order_acq_rel)) {
+        number_ = number;
+      }
+    }
+    Claim(const Claim&) = delete;
+    Claim& operator=(const Claim&) = delete;
+
+    /// The mark is recorded, or the wait has succeeded.
+    void settle() {
+      if (number_ == 0) return;
+      state_.compare_exchange_strong(number_, kNone, std::memory_order_acq_rel);
+    }
+
+   private:
+    std::uint64_t number_ = 0;  ///< 0: claims nothing
+  };
+
  private:
-  friend class LaneWait;
   static constexpr std::uint64_t kNone = 0;
   static constexpr std::uint64_t kUnmarked = 1;
-  // Further values: unmarked work that a wait with this number covers.
-  static inline std::atomic<std::uint64_t> last_wait_{kUnmarked};
+  // Further values: unmarked work under the claim of this number.
+  static inline std::atomic<std::uint64_t> last_claim_{kUnmarked};
 
   // Written by submissions, marks and waits.
   alignas(128) static inline std::atomic<std::uint64_t> state_{kNone};
-};
-
-/// From before the program's wait to after it. Work that is submitted meanwhile stays unmarked, and
-/// so does what another thread's wait covers already.
-class LaneWait {
- public:
-  /// `covers`: the wait is one for the lane's stream.
-  explicit LaneWait(bool covers) {
-    std::uint64_t expected = LaneWork::kUnmarked;
-    if (!covers || !LaneWork::any()) return;
-    const std::uint64_t number = LaneWork::last_wait_.fetch_add(1, std::memory_order_relaxed) + 1;
-    if (LaneWork::state_.compare_exchange_strong(expected, number, std::memory_order_acq_rel)) {
-      number_ = number;
-    }
-  }
-  LaneWait(const LaneWait&) = delete;
-  LaneWait& operator=(const LaneWait&) = delete;
-
-  /// The wait has succeeded.
-  void succeeded() {
-    if (number_ == 0) return;
-    LaneWork::state_.compare_exchange_strong(number_, LaneWork::kNone, std::memory_order_acq_rel);
-  }
-
- private:
-  std::uint64_t number_ = 0;  ///< 0: covers nothing
 };
 
 }  // namespace cupool::engine

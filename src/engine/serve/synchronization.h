@@ -28,14 +28,14 @@ class Synchronization {
     context->threads().drain(Drain::flush);
     const EpochNumber before = context->ordering().begin_synchronize();
     const HostWork::Mark host_work = context->host_work().begin_wait();
-    LaneWait lane_wait(Lane::is_in(context->handle()));
+    LaneWork::Claim claim(Lane::is_in(context->handle()));
     const CUresult result = real();
     if (result == CUDA_SUCCESS || failure == Failure::counted) {
       context->stats().add(stats::Counter::synchronize_calls_total);
       context->stats().call_times().synchronize.record(util::now_ns() - start);
     }
     if (result == CUDA_SUCCESS) {
-      lane_wait.succeeded();
+      claim.settle();
       context->ordering().end_synchronize(before);
       context->host_work().end_context_wait(host_work);
       idle_.cache_reclaimed(*context);
@@ -51,9 +51,9 @@ class Synchronization {
   template <typename Call>
   CUresult of_stream(CUstream stream, const Call& call) {
     const auto real = [&] {
-      LaneWait lane_wait(Lane::holds(stream));
+      LaneWork::Claim claim(Lane::holds(stream));
       const CUresult result = call();
-      if (result == CUDA_SUCCESS) lane_wait.succeeded();
+      if (result == CUDA_SUCCESS) claim.settle();
       return result;
     };
     Context* const context = registry_.current();
