@@ -2,6 +2,8 @@
 // Driver hooks of the program's own stream-ordered, managed and host memory: untouched and counted
 // (contract 12). A stream-ordered free may also receive a block of cupool's.
 #include "engine/reclaim/host_targets.h"
+#include "engine/reclaim/pinned_memory.h"
+#include "entry/caller.h"
 #include "entry/default_stream.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
@@ -24,6 +26,12 @@ void count(Counter counter, CUresult result) {
   } else if (cupool::observe::Observer* observer = cupool::process::observer()) {
     observer->count(counter);
   }
+}
+
+// Memory that a library of the toolkit pins for its kernels is internal.
+void pinned(CUresult result, void* const* address, std::size_t bytes, const void* caller) {
+  if (result != CUDA_SUCCESS || cupool::entry::is_cuda_library(caller)) return;
+  cupool::engine::PinnedMemory::add(*address, bytes);
 }
 
 // The program's own allocator may run out of memory because of cupool's idle memory.
@@ -125,6 +133,7 @@ CUresult cupool_hook_cuMemHostAlloc(void** address, size_t bytes, unsigned int f
   CUPOOL_REAL_OR_RETURN(cuMemHostAlloc);
   HostTargets::made();
   const CUresult result = real.cuMemHostAlloc(address, bytes, flags);
+  pinned(result, address, bytes, __builtin_return_address(0));
   count(Counter::host_malloc_calls_total, result);
   return result;
 }
@@ -133,6 +142,7 @@ CUresult cupool_hook_cuMemAllocHost_v2(void** address, size_t bytes) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocHost_v2);
   HostTargets::made();
   const CUresult result = real.cuMemAllocHost_v2(address, bytes);
+  pinned(result, address, bytes, __builtin_return_address(0));
   count(Counter::host_malloc_calls_total, result);
   return result;
 }

@@ -9,6 +9,7 @@
 #include "entry/default_stream.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
+#include "entry/noted.h"
 #include "entry/peers.h"
 #include "process/lifecycle.h"
 #include "util/log.h"
@@ -16,27 +17,17 @@
 using cupool::engine::Allocator;
 using cupool::engine::HostTargets;
 using cupool::engine::Lane;
+using cupool::engine::PinnedMemory;
 using cupool::engine::StreamUse;
 using cupool::engine::Submission;
 using cupool::entry::are_apart;
 using cupool::entry::legacy;
+using cupool::entry::note;
 using cupool::entry::per_thread;
 using cupool::process::engine;
 using cupool::process::started_engine;
 
 namespace {
-
-// The driver's call on `stream` has returned `result`. `touches_host` is called only if its answer
-// matters.
-template <typename TouchesHost>
-void note(CUstream stream, const TouchesHost& touches_host, CUresult result) {
-  if (result != CUDA_SUCCESS) return;
-  // Starts the engine too: a copy may be the program's first use of the GPU, and a free the second.
-  Allocator* const allocator = started_engine();
-  if (allocator != nullptr && allocator->policy().waits_for_host_work() && touches_host()) {
-    allocator->streams().host_work_submitted(stream);
-  }
-}
 
 // A graph's own memory and code may run out of memory because of cupool's idle memory (contract 4).
 template <typename Call>
@@ -223,6 +214,7 @@ CUresult cupool_hook_cuMemHostGetDevicePointer_v2(CUdeviceptr* address, void* ho
 
 CUresult cupool_hook_cuMemFreeHost(void* host) {
   CUPOOL_REAL_OR_RETURN(cuMemFreeHost);
+  PinnedMemory::remove(host);
   const auto call = [&] { return real.cuMemFreeHost(host); };
   Allocator* const allocator = engine();
   return allocator == nullptr ? call() : allocator->pass_through().free_host(host, call);
@@ -230,6 +222,7 @@ CUresult cupool_hook_cuMemFreeHost(void* host) {
 
 CUresult cupool_hook_cuMemHostUnregister(void* host) {
   CUPOOL_REAL_OR_RETURN(cuMemHostUnregister);
+  PinnedMemory::remove(host);
   const auto call = [&] { return real.cuMemHostUnregister(host); };
   Allocator* const allocator = engine();
   return allocator == nullptr ? call() : allocator->pass_through().unregister_host(host, call);

@@ -6,12 +6,16 @@
 #include "engine/reclaim/host_targets.h"
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/legacy_stream.h"
+#include "entry/caller.h"
 #include "entry/default_stream.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
+#include "entry/noted.h"
 #include "process/lifecycle.h"
 
 using cupool::engine::Submission;
+using cupool::entry::is_cuda_library;
+using cupool::entry::launch_noted;
 using cupool::entry::legacy;
 using cupool::entry::per_thread;
 
@@ -39,11 +43,12 @@ __attribute__((noinline)) CUresult rescue_stream(const Call& create) {
 
 template <typename Call>
 CUresult launch(const cupool::cuda::Driver& real, const void* configuration, CUstream stream,
-                const Call& call) {
+                CUfunction function, void** values, void** extra, const Call& call) {
   const cupool::engine::DependentLaunch dependent(real, configuration, stream);
-  const CUresult result = call(dependent.configuration());
+  const auto launch = [&] { return call(dependent.configuration()); };
+  const CUresult result = launch_noted(real, stream, function, values, extra, launch);
   if (__builtin_expect(result != CUDA_ERROR_OUT_OF_MEMORY, 1)) return result;
-  return rescue([&] { return call(dependent.configuration()); });
+  return rescue(launch);
 }
 
 }  // namespace
@@ -63,9 +68,33 @@ CUresult launch(const cupool::cuda::Driver& real, const void* configuration, CUs
     if (__builtin_expect(result != CUDA_ERROR_OUT_OF_MEMORY, 1)) return result; \
     return rescue([&] { return real.symbol arguments; });                       \
   }
+#define CUPOOL_PINNED(symbol)                                                      \
+  CUresult cupool_hook_##symbol(void* host, size_t bytes, unsigned int flags) {    \
+    CUPOOL_REAL_OR_RETURN(symbol);                                                 \
+    cupool::engine::HostTargets::made();                                           \
+    const auto call = [&] { return real.symbol(host, bytes, flags); };             \
+    CUresult result = call();                                                      \
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) result = rescue(call);                 \
+    if (result == CUDA_SUCCESS && !is_cuda_library(__builtin_return_address(0))) { \
+      cupool::engine::PinnedMemory::add(host, bytes);                              \
+    }                                                                              \
+    return result;                                                                 \
+  }
+// A launch, which may touch page-locked memory.
+#define CUPOOL_LAUNCH(symbol, to, extra_arguments, parameters, arguments)                       \
+  CUresult cupool_hook_##symbol parameters {                                                    \
+    CUPOOL_REAL_OR_RETURN(symbol);                                                              \
+    const CUstream named = to;                                                                  \
+    const Submission submission(real, named, #symbol);                                          \
+    const auto call = [&] { return real.symbol arguments; };                                    \
+    const CUresult result = launch_noted(real, named, function, values, extra_arguments, call); \
+    if (__builtin_expect(result != CUDA_ERROR_OUT_OF_MEMORY, 1)) return result;                 \
+    return rescue(call);                                                                        \
+  }
 // Work: the retry is one submission with the first attempt.
-#define CUPOOL_RESCUED_WORK(symbol, to, parameters, arguments) \
-  CUPOOL_RESCUED_AFTER(const Submission submission(real, to, #symbol), symbol, parameters, arguments)
+#define CUPOOL_RESCUED_WORK(symbol, to, parameters, arguments)                             \
+  CUPOOL_RESCUED_AFTER(const Submission submission(real, to, #symbol), symbol, parameters, \
+                       arguments)
 
 extern "C" {
 
@@ -74,8 +103,8 @@ CUPOOL_RESCUED(cuArrayCreate_v2, (CUarray* array, const CUDA_ARRAY_DESCRIPTOR* s
 CUPOOL_RESCUED(cuArray3DCreate_v2, (CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape), (array, shape))
 CUPOOL_RESCUED(cuMipmappedArrayCreate, (CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape, unsigned int levels), (array, shape, levels))
 CUPOOL_RESCUED(cuMemMap, (CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags), (address, bytes, offset, handle, flags))
-CUPOOL_RESCUED_AFTER(cupool::engine::HostTargets::made(), cuMemHostRegister, (void* host, size_t bytes, unsigned int flags), (host, bytes, flags))
-CUPOOL_RESCUED_AFTER(cupool::engine::HostTargets::made(), cuMemHostRegister_v2, (void* host, size_t bytes, unsigned int flags), (host, bytes, flags))
+CUPOOL_PINNED(cuMemHostRegister)
+CUPOOL_PINNED(cuMemHostRegister_v2)
 CUPOOL_RESCUED(cuModuleLoad, (CUmodule* module, const char* file), (module, file))
 CUPOOL_RESCUED(cuModuleLoadData, (CUmodule* module, const void* image), (module, image))
 CUPOOL_RESCUED(cuModuleLoadDataEx, (CUmodule* module, const void* image, unsigned int count, void* options, void** values), (module, image, count, options, values))
@@ -98,10 +127,10 @@ CUPOOL_RESCUED_WORK(cuGraphUpload_ptsz, per_thread(stream), (CUgraphExec executa
 CUPOOL_RESCUED_STREAM(cuStreamCreate, (CUstream* stream, unsigned int flags), (stream, flags))
 CUPOOL_RESCUED_STREAM(cuStreamCreateWithPriority, (CUstream* stream, unsigned int flags, int priority), (stream, flags, priority))
 CUPOOL_RESCUED(cuCtxSetLimit, (CUlimit limit, size_t value), (limit, value))
-CUPOOL_RESCUED_WORK(cuLaunchKernel, legacy(stream), (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters, void** extra), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra))
-CUPOOL_RESCUED_WORK(cuLaunchKernel_ptsz, per_thread(stream), (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters, void** extra), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra))
-CUPOOL_RESCUED_WORK(cuLaunchCooperativeKernel, legacy(stream), (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters))
-CUPOOL_RESCUED_WORK(cuLaunchCooperativeKernel_ptsz, per_thread(stream), (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters))
+CUPOOL_LAUNCH(cuLaunchKernel, legacy(stream), extra, (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** values, void** extra), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, values, extra))
+CUPOOL_LAUNCH(cuLaunchKernel_ptsz, per_thread(stream), extra, (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** values, void** extra), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, values, extra))
+CUPOOL_LAUNCH(cuLaunchCooperativeKernel, legacy(stream), nullptr, (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** values), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, values))
+CUPOOL_LAUNCH(cuLaunchCooperativeKernel_ptsz, per_thread(stream), nullptr, (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** values), (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, values))
 // clang-format on
 
 CUresult cupool_hook_cuLaunchKernelEx(const void* configuration, CUfunction function,
@@ -109,7 +138,7 @@ CUresult cupool_hook_cuLaunchKernelEx(const void* configuration, CUfunction func
   CUPOOL_REAL_OR_RETURN(cuLaunchKernelEx);
   const CUstream stream = legacy(stream_of(configuration));
   const Submission submission(real, stream, "cuLaunchKernelEx");
-  return launch(real, configuration, stream, [&](const void* given) {
+  return launch(real, configuration, stream, function, parameters, extra, [&](const void* given) {
     return real.cuLaunchKernelEx(given, function, parameters, extra);
   });
 }
@@ -119,7 +148,7 @@ CUresult cupool_hook_cuLaunchKernelEx_ptsz(const void* configuration, CUfunction
   CUPOOL_REAL_OR_RETURN(cuLaunchKernelEx_ptsz);
   const CUstream stream = per_thread(stream_of(configuration));
   const Submission submission(real, stream, "cuLaunchKernelEx_ptsz");
-  return launch(real, configuration, stream, [&](const void* given) {
+  return launch(real, configuration, stream, function, parameters, extra, [&](const void* given) {
     return real.cuLaunchKernelEx_ptsz(given, function, parameters, extra);
   });
 }

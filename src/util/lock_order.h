@@ -34,6 +34,7 @@ namespace cupool::util {
   X(pointer_map, "which address is which block")                                                   \
   X(spare_blocks, "unused records of blocks")                                                      \
   X(host_work, "events behind work that touches host memory")                                      \
+  X(pinned_memory, "which host memory is page-locked")                                             \
   X(host_reachable, "ranges of memory that kernels share with the host")                           \
   X(foreign_streams, "the stream that waits for other contexts' streams")                          \
   X(orphans, "memory that outlived its context")                                                   \

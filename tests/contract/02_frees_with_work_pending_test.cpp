@@ -17,7 +17,8 @@ TEST(PendingWork, FreesAfterTheProgramsOwnWaitAskTheDriverNothing) {
                 {{"CUPOOL_SIM_CALLS", calls}});
     std::map<std::string, uint64_t> count = calls_in(calls);
     EXPECT_EQ(count["cuMemcpyDtoHAsync_v2"] + count["cuMemcpyAsync"], 400u);
-    EXPECT_EQ(count["cuEventRecord"], 400u);
+    EXPECT_GE(count["cuEventRecord"], 400u) << "behind the copies";
+    EXPECT_LE(count["cuEventRecord"], 464u) << "and until the main stream is known";
     EXPECT_LT(count["cuCtxRecordEvent"], 40u);
     EXPECT_LT(count["cuEventQuery"], 80u);
   }

@@ -41,9 +41,18 @@ TEST(HostSide, WhatIsAimedAtPageLockedMemoryIsThereAfterAFree) {
     const PreloadedRun result =
         expect_same(std::string("probe_host_side case=aimed stream=") + stream, 0, 1, kRealTime);
     const std::vector<std::string> lines = lines_of(result.process.out);
-    EXPECT_EQ(lines.size(), 18u);
+    EXPECT_EQ(lines.size(), 22u);
     for (const std::string& line : lines) EXPECT_TRUE(contains(line, "=0 there=1")) << line;
   }
+}
+
+TEST(HostSide, KernelsThatGetPageLockedMemoryAreNotForgotten) {
+  if (!tested_build().sanitizer.empty()) GTEST_SKIP() << "no such engine with a sanitizer";
+  Environment environment = with(
+      kRealTime, {{"CUPOOL_STATS", "off"}, {"CUPOOL_TEST_MUTATION", "ignores-pinned-arguments"}});
+  environment["LD_PRELOAD"] = tested_build().folder + "/tests/libcupool_mutable.so";
+  const ProcessResult run = run_plain("probe_host_side case=aimed stream=explicit", environment);
+  EXPECT_TRUE(contains(run.out, "cuLaunchKernel=0 there=0")) << run.describe();
 }
 
 TEST(HostSide, WorkOnDeviceMemoryAloneHoldsUpNoFree) {

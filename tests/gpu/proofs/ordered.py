@@ -143,8 +143,6 @@ def reliance(session):
             session.require(f"{name}, legacy", False, base, "0 (then nothing is asked of cupool)")
             continue
         for variant in ("auto", "sync"):
-            if name == "zero_copy_unasked" and variant == "auto":
-                continue  # pinned memory used through the host's pointer cannot be told apart
             wrong = runs[variant].cases.get(name)
             session.require(f"{name}, {variant}", wrong == 0, wrong, "0")
     for name in ("refilled_source", "read_result", "aimed_copy", "aimed_fill", "stream_write"):
@@ -173,7 +171,11 @@ def lane(session):
         command = [built("lane_stress"), f"leave={way}", "stream=created", "dependent=1"]
         run = session.run(f"lane {wrong}", command, wrong, 30, setup=STEADY, may_fail=True)
         foreign = run.values.get("foreign_words", 0)
-        session.require(f"the check sees {wrong}", foreign > 0, f"{foreign} foreign words", "> 0")
+        rows.append([wrong, foreign, run.values.get("early"), run.values.get("ms")])
+        # The event of the mark between two kernels serialises them by itself (seen on an H100), so
+        # the second one shows nothing.
+        if wrong == LEAVES_WITHOUT:
+            session.require(f"the check sees {wrong}", foreign > 0, f"{foreign} foreign words", "> 0")
     session.table("One lane, and beyond", ["program", "foreign words", "came back with work pending", "ms"],
                   rows)
 

@@ -23,6 +23,7 @@ constexpr std::size_t kBytes = 4096;
 
 struct Gpu {
   CUfunction spin = nullptr;
+  CUfunction copy = nullptr;  // (u32* to, const u32* from, u64 words)
   CUstream stream = nullptr;
 
   Gpu() {
@@ -33,6 +34,7 @@ struct Gpu {
     MUST(cuCtxSetCurrent(context));
     MUST(cuModuleLoadData(&module, "image"));
     MUST(cuModuleGetFunction(&spin, module, "spin_ns"));
+    MUST(cuModuleGetFunction(&copy, module, "copy_u32"));
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   }
   void work(std::uint64_t ns) const { work(ns, stream); }
@@ -234,6 +236,7 @@ class Aimed {
   int see_all();
 
  private:
+  void see_launches();
   template <typename Value>
   void see_fill(const char* symbol, Value value) {
     see<CUresult (*)(CUdeviceptr, Value, std::size_t, CUstream)>(
@@ -321,7 +324,43 @@ int Aimed::see_all() {
     see<CUresult (*)(CUstream, unsigned, CUstreamBatchMemOpParams*, unsigned)>(
         symbol, [&](auto batch, CUstream stream) { return batch(stream, 1, &write, 0); });
   }
+  see_launches();
   return 0;
+}
+
+// Kernels that get the host address itself, one by one or in a buffer.
+void Aimed::see_launches() {
+  struct {
+    CUdeviceptr to;
+    CUdeviceptr from;
+    std::uint64_t words;
+  } packed = {target_, source_, 64};
+  std::size_t bytes = sizeof packed;
+  void* values[] = {&packed.to, &packed.from, &packed.words};
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                   CU_LAUNCH_PARAM_END};
+  using Launch = CUresult (*)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
+                              unsigned, unsigned, CUstream, void**, void**);
+  see<Launch>("cuLaunchKernel", [&](auto launch, CUstream stream) {
+    return launch(gpu_.copy, 1, 1, 1, 32, 1, 1, 0, stream, values, nullptr);
+  });
+  see<Launch>("cuLaunchKernel", [&](auto launch, CUstream stream) {
+    return launch(gpu_.copy, 1, 1, 1, 32, 1, 1, 0, stream, nullptr, extra);
+  });
+  using Cooperative = CUresult (*)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                   unsigned, unsigned, CUstream, void**);
+  see<Cooperative>("cuLaunchCooperativeKernel", [&](auto launch, CUstream stream) {
+    return launch(gpu_.copy, 1, 1, 1, 32, 1, 1, 0, stream, values);
+  });
+  CUlaunchConfig configuration{};
+  configuration.gridDimX = configuration.gridDimY = configuration.gridDimZ = 1;
+  configuration.blockDimX = 32;
+  configuration.blockDimY = configuration.blockDimZ = 1;
+  see<CUresult (*)(const CUlaunchConfig*, CUfunction, void**, void**)>(
+      "cuLaunchKernelEx", [&](auto launch, CUstream stream) {
+        configuration.hStream = stream;
+        return launch(&configuration, gpu_.copy, values, nullptr);
+      });
 }
 
 // Fills and copies of device memory alone, beside page-locked memory: no free has to wait.

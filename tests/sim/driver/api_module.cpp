@@ -105,6 +105,20 @@ CUresult kernel_function(CUfunction* function, CUkernel kernel) {
   return CUDA_SUCCESS;
 }
 
+CUresult parameter(const void* handle, size_t index, size_t* offset, size_t* bytes) {
+  const auto* const function = static_cast<const Function*>(handle);
+  if (!world().modules.known(function)) return CUDA_ERROR_INVALID_HANDLE;
+  const auto& all = function->kernel->argument_bytes;
+  if (offset == nullptr || index >= all.size()) return CUDA_ERROR_INVALID_VALUE;
+  *offset = 0;
+  for (size_t i = 0; i <= index; ++i) {
+    *offset = (*offset + all[i] - 1) / all[i] * all[i];
+    if (i < index) *offset += all[i];
+  }
+  if (bytes != nullptr) *bytes = all[index];
+  return CUDA_SUCCESS;
+}
+
 Module* module_of(CUmodule handle) {
   return reinterpret_cast<Module*>(handle);
 }
@@ -129,6 +143,10 @@ SIM_DEFINE(cuLibraryLoadData,
 SIM_DEFINE(cuLibraryUnload, (CUlibrary library), unload(reinterpret_cast<CUmodule>(library)))
 SIM_DEFINE(cuLibraryGetKernel, (CUkernel * kernel, CUlibrary library, const char* name),
            get_function(reinterpret_cast<Function**>(kernel), module_of(library), name))
+SIM_DEFINE(cuFuncGetParamInfo, (CUfunction function, size_t index, size_t* offset, size_t* bytes),
+           parameter(function, index, offset, bytes))
+SIM_DEFINE(cuKernelGetParamInfo, (CUkernel kernel, size_t index, size_t* offset, size_t* bytes),
+           parameter(kernel, index, offset, bytes))
 SIM_DEFINE(cuKernelGetFunction, (CUfunction * function, CUkernel kernel),
            kernel_function(function, kernel))
 SIM_TWINS(cuLaunchKernel, cuLaunchKernel_ptsz,

