@@ -6,8 +6,9 @@ from common.machine import python
 from common.session import Process
 
 
-def alternating(session, name, variants, metric, limit):
-    """variants: label -> (variant, command, setup). Seven rounds, each begun by another variant."""
+def alternating(session, name, variants, metric, limit, peaks=None):
+    """variants: label -> (variant, command, setup). Seven rounds, each begun by another variant.
+    peaks, a dictionary, gets the peaks of device memory by label."""
     times = {label: [] for label in variants}
     results = {label: set() for label in variants}
     labels = list(variants)
@@ -15,10 +16,13 @@ def alternating(session, name, variants, metric, limit):
         shift = i % len(labels)
         for label in labels[shift:] + labels[:shift]:
             variant, command, setup = variants[label]
-            run = session.run(f"{name}, {label}", command, variant, limit, setup, index=i)
+            run = session.run(f"{name}, {label}", command, variant, limit, setup, index=i,
+                              memory=peaks is not None)
             if run.code == 0:
                 times[label].append(run.values[metric])
                 results[label].add("\n".join(run.results))
+                if peaks is not None:
+                    peaks.setdefault(label, []).append(run.memory)
     return times, results
 
 

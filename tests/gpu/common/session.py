@@ -35,6 +35,7 @@ VARIANTS = {
     # Wrong on purpose. In ordered mode, so that no other wait hides the fault.
     **{wrong: {"CUPOOL_FREE_MODE": "ordered", "CUPOOL_TEST_MUTATION": wrong} for wrong in (OBVIOUS, LEGACY_COVERS_ALL)},
     "lane": {"CUPOOL_LANE": "1"},
+    "no lane": {"CUPOOL_LANE": "0"},
     **{wrong: {"CUPOOL_LANE": "1", "CUPOOL_TEST_MUTATION": wrong} for wrong in (LEAVES_WITHOUT, OVERLAP)},
     # The program has no non-blocking stream: its waits for the legacy stream take the place of fences.
     "blocking": {"CUPOOL_FREE_MODE": "auto"},

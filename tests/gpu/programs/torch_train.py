@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A PyTorch training loop without PyTorch's caching allocator, with fixed seeds.
 
-torch_train.py [steps] [count]: prints the final loss with full precision and the milliseconds per
+torch_train.py [steps] [count] [own]: prints the final loss with full precision and the milliseconds per
 step. With "count" the run is profiled, to learn from CUPTI how often cudaMalloc and cudaFree are
 called: a count that owes nothing to cupool (run it without the preload; under it, calls that cupool
-serves never reach the runtime library).
+serves never reach the runtime library). With "own" PyTorch's caching allocator stays on.
 """
 import os
 import sys
 import time
 
-os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+if "own" not in sys.argv:
+    os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch  # noqa: E402  (the variables above must be set first)

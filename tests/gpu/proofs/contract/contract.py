@@ -23,6 +23,8 @@ VARIANTS["malloc"] = {"CUPOOL_BACKEND": "malloc"}
 PLAIN, AUTO, MALLOC = "legacy", "auto", "malloc"
 # A growth step of each of the two pools, and the chunk that is kept for the driver's own small blocks.
 TOLERANCE = (2 * 32 + 2) * MIB
+# With pools from the first allocation on, a refusal makes spare streams (docs/compatibility.md).
+SPARE_STREAMS = 2 * MIB
 NO_CACHE = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 
 
@@ -124,7 +126,8 @@ def difference(key, theirs, ours):
     if kind == "valid":
         return None if int(ours) >= int(theirs) else f"{key} no more"
     short = int(theirs) - int(ours)
-    allowed = 0 if kind == "exact" else TOLERANCE
+    exact = SPARE_STREAMS if "CUPOOL_POOL_START=first" in sys.argv else 0
+    allowed = exact if kind == "exact" else TOLERANCE
     # More than without cupool is no harm.
     return None if short <= allowed else f"{key}: {short} bytes ({short / MIB:.1f} MiB) less"
 
