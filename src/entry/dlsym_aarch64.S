@@ -20,11 +20,17 @@ cupool_dlsym:
 4:      cmp     w9, #'o'
         b.ne    5f
         cmp     w10, #'p'
+        b.ne    1f
+        ldrb    w9, [x1, #2]
+        cmp     w9, #'t'
         b.eq    6f
         b       1f
 5:      cmp     w9, #'N'
         b.ne    1f
         cmp     w10, #'v'
+        b.ne    1f
+        ldrb    w9, [x1, #2]
+        cmp     w9, #'E'
         b.ne    1f
 6:      stp     x29, x30, [sp, #-32]!
         .cfi_adjust_cfa_offset 32

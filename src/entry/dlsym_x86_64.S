@@ -17,11 +17,15 @@ cupool_dlsym:
 4:      cmpb    $'o', (%rsi)
         jne     5f
         cmpb    $'p', 1(%rsi)
+        jne     1f
+        cmpb    $'t', 2(%rsi)
         je      6f
         jmp     1f
 5:      cmpb    $'N', (%rsi)
         jne     1f
         cmpb    $'v', 1(%rsi)
+        jne     1f
+        cmpb    $'E', 2(%rsi)
         jne     1f
 6:      movq    (%rsp), %rdx
         pushq   %rdi

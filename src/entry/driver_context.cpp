@@ -46,7 +46,7 @@ CUresult make_current(CUcontext context, const Call& call) {
 // The lane before a call that ends the primary context of `device`, without an engine.
 void primary_ends(const Driver& real, CUdevice device) {
   const CUcontext primary = PrimaryContexts::of_process().known(device);
-  if (primary != nullptr) Lane::context_ends(real, primary);
+  if (primary != nullptr) Lane::context_ends(&real, primary);
 }
 
 template <typename Call>
@@ -70,7 +70,7 @@ CUresult reset_primary(const Driver& real, CUdevice device, const Call& call) {
 
 template <typename Call>
 CUresult destroy_context(const Driver& real, CUcontext handle, const Call& call) {
-  if (handle != nullptr) Lane::context_ends(real, handle);
+  if (handle != nullptr) Lane::context_ends(&real, handle);
   const auto destroy = [&] {
     const CUresult result = change_current(call);
     if (result == CUDA_SUCCESS) Attachments::of_process().forget(handle);

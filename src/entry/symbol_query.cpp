@@ -54,7 +54,7 @@ struct CupoolDlsymAnswer {
   std::uint64_t handled;
 };
 
-/// Called by the assembly entry of `dlsym` for names that begin with "cu", "op" or "Nv". `caller`
+/// Called by the assembly entry of `dlsym` for names that begin with "cu", "opt" or "NvE". `caller`
 /// is the program's return address.
 __attribute__((visibility("hidden"))) CupoolDlsymAnswer cupool_dlsym_filter(void* handle,
                                                                             const char* name,

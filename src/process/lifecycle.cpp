@@ -16,6 +16,7 @@
 #include "engine/context/thread_slots.h"
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/lane_history.h"
+#include "engine/reclaim/pinned_memory.h"
 #include "engine/reclaim/stream_use.h"
 #include "process/background_visits.h"
 #include "process/bounded.h"
@@ -62,6 +63,7 @@ void stop() {
 void stop_in_child() {
   engine::StreamUse::forget();
   engine::Lane::end_in_child();
+  engine::PinnedMemory::end_in_child();
   // Not left to the comparison with getpid(): in a pid namespace the ids may be equal.
   owner.store(0, std::memory_order_relaxed);
   stop();

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pairs of cudaMalloc and cudaFree by a program with the shared runtime, to be run under the
 // preload: what instructions.py counts and any clock may time. Arguments: pairs, bytes (0: mixed,
-// from 256 B to 64 KiB, sixteen blocks live).
+// from 256 B to 64 KiB, sixteen blocks live), and what else: lane (the process is in one lane),
+// launch (launches in a lane instead of pairs).
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <array>
@@ -9,6 +11,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 namespace {
 
@@ -49,11 +52,31 @@ bool run_fixed(long pairs, std::size_t bytes) {
   return true;
 }
 
+// By the driver interface, as every runtime does. Enough of them open the lane (docs/design.md).
+bool launch(long times) {
+  CUmodule module = nullptr;
+  CUfunction spin = nullptr;
+  std::uint64_t ns = 1;
+  void* arguments[] = {&ns};
+  if (cuModuleLoadData(&module, "image") != CUDA_SUCCESS ||
+      cuModuleGetFunction(&spin, module, "spin_ns") != CUDA_SUCCESS) {
+    return false;
+  }
+  for (long i = 0; i < times; ++i) {
+    if (cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr) != CUDA_SUCCESS)
+      return false;
+  }
+  return cudaDeviceSynchronize() == cudaSuccess;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const long pairs = argc > 1 ? std::atol(argv[1]) : 1000000;
   const auto bytes = static_cast<std::size_t>(argc > 2 ? std::atol(argv[2]) : 65536);
+  const char* const what = argc > 3 ? argv[3] : "";
+  if (std::strcmp(what, "lane") == 0 && !(run_fixed(16, bytes) && launch(16))) return 1;
+  if (std::strcmp(what, "launch") == 0) return run_fixed(16, bytes) && launch(pairs) ? 0 : 1;
   const auto start = std::chrono::steady_clock::now();
   if (!(bytes == 0 ? run_mixed(pairs) : run_fixed(pairs, bytes))) return 1;
   const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - start;

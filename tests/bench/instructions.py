@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions of libcupool in one pair of cudaMalloc and cudaFree, counted by callgrind.
+"""Instructions of libcupool in one pair of cudaMalloc and cudaFree, or in one launch, counted by callgrind.
 
 Two runs of different length, so that start and end of the process do not count; only the library's
 own instructions, so that the simulated driver does not. The figure does not depend on the machine's
@@ -52,7 +52,7 @@ def run(options, pairs, folder):
                        CUPOOL_SIM_MODE="early",
                        CUPOOL_SIM_MEMORY="512M")  # more is beyond valgrind's address space
     done = subprocess.run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={profile}",
-                           options.program, str(pairs), str(options.bytes)],
+                           options.program, str(pairs), str(options.bytes), options.what],
                           env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           check=False)
     if done.returncode != 0:
@@ -66,6 +66,7 @@ def main():
     parser.add_argument("--program", required=True, help="hot_pair")
     parser.add_argument("--driver", required=True, help="folder of the simulated driver")
     parser.add_argument("--bytes", type=int, default=65536, help="of a block (default 65536); 0: mixed sizes")
+    parser.add_argument("--what", default="", help="lane: pairs in one lane; launch: launches in one")
     parser.add_argument("--at-most", type=int, default=0, help="instructions; 0: only print")
     options = parser.parse_args()
     if shutil.which("valgrind") is None:
@@ -74,7 +75,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         short, long = (run(options, pairs, folder) for pairs in (SHORT, LONG))
     pair = (long - short) / (LONG - SHORT)
-    print(f"instructions_per_pair={pair:.1f} bytes={options.bytes} at_most={options.at_most}")
+    print(f"instructions_per_{'launch' if options.what == 'launch' else 'pair'}={pair:.1f} "
+          f"bytes={options.bytes} at_most={options.at_most}")
     if pair <= 0:
         sys.exit("nothing was counted")
     return 1 if options.at_most and pair > options.at_most else 0

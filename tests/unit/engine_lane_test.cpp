@@ -328,12 +328,21 @@ TEST_F(LaneTest, WhatACaptureRecordsIsNoWork) {
 TEST_F(LaneTest, TheEndOfItsContextWaitsForTheMark) {
   open(created);
   ASSERT_TRUE(free_is_covered());
-  Lane::context_ends(driver_, other_context);
+  Lane::context_ends(&driver_, other_context);
   EXPECT_TRUE(Lane::is_open());
-  Lane::context_ends(driver_, one_context);
+  Lane::context_ends(&driver_, one_context);
   EXPECT_EQ(calls.synchronised, 1);
   submit(second);
   EXPECT_EQ(calls.waits, 0) << "the event is gone";
+}
+
+// Nor is anything asked of an event that is gone with it.
+TEST_F(LaneTest, AContextThatHasEndedIsNotWaitedFor) {
+  open(created);
+  ASSERT_TRUE(free_is_covered());
+  Lane::context_ends(nullptr, one_context);
+  EXPECT_TRUE(Lane::is_over());
+  EXPECT_EQ(calls.synchronised, 0);
 }
 
 // The first dependent launch after a mark must not begin early; the attribute is taken off a copy.

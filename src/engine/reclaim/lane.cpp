@@ -247,10 +247,10 @@ void Lane::context_seen(CUcontext context) {
   if (known != context) leave(End::context);
 }
 
-void Lane::context_ends(const cuda::Driver& driver, CUcontext context) {
+void Lane::context_ends(const cuda::Driver* driver, CUcontext context) {
   if (context_.load() != context) return;
   leave(End::context_end);
-  LaneMark::wait(driver);
+  if (driver != nullptr) LaneMark::wait(*driver);
   LaneMark::forget();
   UnseenWork::reset();
 }

@@ -90,8 +90,8 @@ class Lane {
   /// The program holds or uses this context.
   static void context_seen(CUcontext context);
   /// Called before `context` ends, with its event. Waits for the mark, as the driver's end of a
-  /// context waits for its work.
-  static void context_ends(const cuda::Driver& driver, CUcontext context);
+  /// context waits for its work. Without `driver` it has ended already.
+  static void context_ends(const cuda::Driver* driver, CUcontext context);
 
   /// In a forked child, which cannot use the GPU: over, without the lock, which may be held for
   /// ever.

@@ -44,6 +44,12 @@ void PinnedMemory::remove(const void* start) {
   count_.store(ranges().size());
 }
 
+void PinnedMemory::end_in_child() {
+  count_ = 0;
+  lowest_ = UINTPTR_MAX;
+  highest_ = 0;
+}
+
 bool PinnedMemory::holds(std::uintptr_t address) {
   if (address < lowest_.load(std::memory_order_relaxed) ||
       address >= highest_.load(std::memory_order_relaxed)) {

@@ -18,6 +18,9 @@ class PinnedMemory {
   static void add(const void* start, std::size_t bytes);
   /// The program is about to give them back; unknown memory is ignored.
   static void remove(const void* start);
+  /// In a forked child, which cannot use the GPU: there is none, and nothing takes the lock, which
+  /// may be held for ever.
+  static void end_in_child();
   /// Whether there is any. One load.
   static bool any() { return count_.load(std::memory_order_relaxed) != 0; }
   /// Whether `address` lies in it.

@@ -60,7 +60,7 @@ class ContextEnding {
     const CUresult result = release();
     if (result == CUDA_SUCCESS && !PrimaryContexts::is_active(driver_, device)) {
       const CUcontext primary = primaries_.known(device);
-      if (primary != nullptr) Lane::context_ends(driver_, primary);
+      if (primary != nullptr) Lane::context_ends(nullptr, primary);
       end(
           registry_.find(primary), [] { return CUDA_SUCCESS; }, [](CUresult) { return true; });
     }
@@ -84,7 +84,7 @@ class ContextEnding {
   CUresult end_primary(CUdevice device, const Call& call) {
     const CUcontext primary = primaries_.active(driver_, device);
     Context* const context = primary == nullptr ? nullptr : registry_.find(primary);
-    if (primary != nullptr) Lane::context_ends(driver_, primary);
+    if (primary != nullptr) Lane::context_ends(&driver_, primary);
     return end(context, call, [&](CUresult result) {
       return result == CUDA_SUCCESS && !PrimaryContexts::is_active(driver_, device);
     });
