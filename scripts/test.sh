@@ -128,7 +128,7 @@ case $mode in
     left_out+='|(ContextsComeAndGo|CopiesBetweenDevices|Captures|StepAside).*'
     left_out+='/(Sync|Malloc|Pool|DefaultPool|SmallDevice|WithoutPools|LittlePending)$'
     left_out+='|/Series_probe_[fr]|/Start_probe_[fr]|driver_queries|OldDriver.*WithoutPools'
-    left_out+='|LaneCalls|/Driver12_[24]$|/NoPools$|/PoolCreation|/Attributes|/Trim'
+    left_out+='|RunningAhead|ThatFindsNoRoom|LaneCalls|/Driver12_[24]$|/NoPools$|/PoolCreation|/Attributes|/Trim'
     # Programs without threads give the thread sanitizer little to check.
     unthreaded='IpcFault|/CopiesBetweenDevices|OddSystem.*/(Driver1|Pool)|Observe'
     unthreaded+='|Trace\.(Comes|IsBounded|OnAFull|ForChrome)|Decay\.(W|Plain|TheD)'
