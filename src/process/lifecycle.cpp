@@ -56,14 +56,14 @@ void stop() {
   detail::running.store(nullptr, std::memory_order_relaxed);
   observing.store(nullptr, std::memory_order_relaxed);
   stopped.store(true, std::memory_order_relaxed);
+  engine::Lane::end_without_lock();
+  engine::PinnedMemory::end_without_lock();
   engine::keep_thread_streams();
 }
 
 // I6: the child has nothing of its parent's GPU state, and locks may be held for ever in it.
 void stop_in_child() {
   engine::StreamUse::forget();
-  engine::Lane::end_in_child();
-  engine::PinnedMemory::end_in_child();
   // Not left to the comparison with getpid(): in a pid namespace the ids may be equal.
   owner.store(0, std::memory_order_relaxed);
   stop();

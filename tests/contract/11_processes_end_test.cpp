@@ -151,6 +151,19 @@ TEST(LeavingWithALock, LetsTheProgramFreeInItsExitHandlers) {
   }
 }
 
+// Nor must what they submit, and what they pin, wait for the locks of lanes.
+TEST(LeavingWithALock, LetsTheProgramWorkInItsExitHandlers) {
+  if (!tested_build().sanitizer.empty()) GTEST_SKIP() << "its locks are the sanitizer's";
+  for (int lock = 1; lock <= 40; ++lock) {
+    SCOPED_TRACE(lock);
+    const PreloadedRun result =
+        run_preloaded("probe_life_exit mode=handler_lock work=1 lock=" + std::to_string(lock));
+    EXPECT_EQ(result.process.exit_code, kExitCode) << result.describe();
+    EXPECT_EQ(result.process.out, "worked\n") << result.describe();
+    EXPECT_LT(result.process.seconds, 5);
+  }
+}
+
 // Where what was interrupted holds no lock, the report is there: the common end of a daemon.
 class LeavingAtRest : public testing::TestWithParam<const char*> {};
 

@@ -255,7 +255,7 @@ void Lane::context_ends(const cuda::Driver* driver, CUcontext context) {
   UnseenWork::reset();
 }
 
-void Lane::end_in_child() {
+void Lane::end_without_lock() {
   word_ = kLeft;
   LaneMark::reset();
 }

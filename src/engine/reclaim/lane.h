@@ -93,9 +93,9 @@ class Lane {
   /// context waits for its work. Without `driver` it has ended already.
   static void context_ends(const cuda::Driver* driver, CUcontext context);
 
-  /// In a forked child, which cannot use the GPU: over, without the lock, which may be held for
-  /// ever.
-  static void end_in_child();
+  /// In a forked child, or when a signal handler leaves: over, without the lock, which may be held
+  /// for ever.
+  static void end_without_lock();
   /// For tests: as at the start of the process.
   static void reset();
 

@@ -12,6 +12,7 @@
 
 namespace cupool::engine {
 
+std::atomic<bool> PinnedMemory::over_{false};
 std::atomic<std::size_t> PinnedMemory::count_{0};
 std::atomic<std::uintptr_t> PinnedMemory::lowest_{UINTPTR_MAX};
 std::atomic<std::uintptr_t> PinnedMemory::highest_{0};
@@ -29,7 +30,7 @@ std::map<std::uintptr_t, std::uintptr_t>& ranges() {
 
 void PinnedMemory::add(const void* start, std::size_t bytes) {
   const auto first = reinterpret_cast<std::uintptr_t>(start);
-  if (start == nullptr || bytes == 0) return;
+  if (start == nullptr || bytes == 0 || over_.load()) return;
   const std::lock_guard lock(mutex);
   ranges()[first] = first + bytes;
   if (first < lowest_.load()) lowest_.store(first);
@@ -44,7 +45,8 @@ void PinnedMemory::remove(const void* start) {
   count_.store(ranges().size());
 }
 
-void PinnedMemory::end_in_child() {
+void PinnedMemory::end_without_lock() {
+  over_ = true;
   count_ = 0;
   lowest_ = UINTPTR_MAX;
   highest_ = 0;

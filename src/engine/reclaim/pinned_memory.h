@@ -18,9 +18,9 @@ class PinnedMemory {
   static void add(const void* start, std::size_t bytes);
   /// The program is about to give them back; unknown memory is ignored.
   static void remove(const void* start);
-  /// In a forked child, which cannot use the GPU: there is none, and nothing takes the lock, which
-  /// may be held for ever.
-  static void end_in_child();
+  /// In a forked child, or when a signal handler leaves: there is none, and nothing takes the lock,
+  /// which may be held for ever.
+  static void end_without_lock();
   /// Whether there is any. One load.
   static bool any() { return count_.load(std::memory_order_relaxed) != 0; }
   /// Whether `address` lies in it.
@@ -34,6 +34,7 @@ class PinnedMemory {
  private:
   static bool holds_word_of(const void* bytes, std::size_t size);
 
+  static std::atomic<bool> over_;
   static std::atomic<std::size_t> count_;
   // The span of all memory that there ever was: most words lie outside.
   static std::atomic<std::uintptr_t> lowest_;

@@ -6,7 +6,8 @@
 // (a signal handler that interrupts an allocation, or what in= says: heap malloc(), aligned
 // aligned_alloc(), trim malloc_trim(), time localtime_r(); it leaves by call= _exit, exit or
 // quick_exit), handler_lock (the handler comes while the lock=th lock of cupool's is held, and
-// an exit handler frees and allocates), handler_pause and handler_wait (one that interrupts
+// an exit handler frees and allocates; with work=1 both submit work to two streams and pin memory),
+// handler_pause and handler_wait (one that interrupts
 // pause(), or the driver's wait for a stream, calls exit), full_pipe (_exit where the report cannot
 // be written). Exit code 7, so that a lost code shows.
 #include <cuda_runtime_api.h>
@@ -207,8 +208,30 @@ void leave_in_handlers(const std::string& call, const std::string& what) {
 std::atomic<int> locks_to_come{0};  // the last of them is awaited
 void* freed_at_exit = nullptr;
 
-[[noreturn]] void leave_with_a_lock(int number) {
+cudaStream_t other_stream = nullptr;
+
+// What takes the locks of lanes and of pinned memory. Not checked: the driver may be leaving.
+void submit_and_pin() {
+  void* host = nullptr;
+  static_cast<void>(cudaMemsetAsync(freed_at_exit, 1, 64, nullptr));
+  static_cast<void>(cudaMemsetAsync(freed_at_exit, 2, 64, other_stream));
+  if (cudaMallocHost(&host, 64) == cudaSuccess) static_cast<void>(cudaFreeHost(host));
+}
+
+[[noreturn]] void leave_with_a_lock(int number, bool works) {
   leave_on_usr1("exit");
+  if (works) {
+    MUST(cudaMalloc(&freed_at_exit, 4096));
+    MUST(cudaStreamCreateWithFlags(&other_stream, cudaStreamNonBlocking));
+    std::atexit([] {
+      submit_and_pin();
+      MUST(cudaStreamDestroy(other_stream));
+      MUST(cudaFree(freed_at_exit));
+      say("worked");
+    });
+    locks_to_come = number;
+    for (;;) submit_and_pin();
+  }
   MUST(cudaMalloc(&freed_at_exit, 4096));
   MUST(cudaFree(nullptr));
   std::atexit([] {
@@ -286,7 +309,8 @@ int main(int argc, char** argv) {
     return kExitCode;
   }
   if (mode == "handler_lock") {
-    leave_with_a_lock(std::atoi(probe::argument(argc, argv, "lock", "1")));
+    leave_with_a_lock(std::atoi(probe::argument(argc, argv, "lock", "1")),
+                      probe::number(argc, argv, "work", 0) != 0);
   }
   if (mode == "handler_pause" || mode == "handler_wait") leave_at_rest(mode == "handler_wait");
   if (mode == "statics") {
