@@ -12,7 +12,9 @@
 #undef cuCtxSynchronize
 #undef cuDevicePrimaryCtxRelease
 #undef cuDevicePrimaryCtxReset
+#undef cuEventElapsedTime
 #undef cuEventRecord
+#undef cuEventRecordWithFlags
 #undef cuGetProcAddress
 #undef cuGraphAddNode
 #undef cuGraphInstantiate

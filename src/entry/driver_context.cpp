@@ -3,6 +3,7 @@
 // captures (contract 9).
 #include "engine/context/attachments.h"
 #include "engine/context/primary_contexts.h"
+#include "engine/context/thread_order.h"
 #include "engine/reclaim/device_use.h"
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/stream_use.h"
@@ -123,6 +124,7 @@ CUresult end_capture(CUstream stream, const Call& call) {
 template <typename Call>
 CUresult destroy_stream(CUstream stream, const Call& call) {
   if (stream != nullptr) Lane::destroys(stream);
+  cupool::engine::ThreadOrder::destroys_stream();
   cupool::engine::StreamUse::wait_for_others(stream);
   Allocator* allocator = engine();
   if (allocator == nullptr) {

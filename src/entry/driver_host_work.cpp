@@ -2,8 +2,8 @@
 // Driver hooks of work that touches host memory, untouched and recorded: a free has to wait for it
 // as a legacy free does (contract 2). Graphs are included, since they may contain copies and
 // callbacks.
+#include "engine/context/submission.h"
 #include "engine/reclaim/host_targets.h"
-#include "engine/reclaim/lane.h"
 #include "engine/reclaim/stream_use.h"
 #include "entry/caller.h"
 #include "entry/default_stream.h"
@@ -16,10 +16,10 @@
 
 using cupool::engine::Allocator;
 using cupool::engine::HostTargets;
-using cupool::engine::Lane;
 using cupool::engine::PinnedMemory;
 using cupool::engine::StreamUse;
 using cupool::engine::Submission;
+using cupool::engine::submits_unknown;
 using cupool::entry::are_apart;
 using cupool::entry::legacy;
 using cupool::entry::note;
@@ -60,7 +60,7 @@ extern "C" {
 #define CUPOOL_NOTED_AS(possible, apart, symbol, named, touches, parameters, ...) \
   CUresult cupool_hook_##symbol parameters {                                      \
     CUPOOL_REAL_OR_RETURN(symbol);                                                \
-    if (apart) Lane::leave_unknown(real, #symbol);                                \
+    if (apart) submits_unknown(real, #symbol);                                    \
     const Submission submission(real, named(stream), #symbol);                    \
     if (!(possible)) return real.symbol(__VA_ARGS__);                             \
     const StreamUse in_use(stream);                                               \

@@ -2,9 +2,9 @@
 // Driver hooks of everything else that may take device memory: arrays, physical memory, code,
 // graphs, streams, launches (code is loaded late, local memory grows). Untouched; after out of
 // memory they are retried once idle memory was given back (contract 4).
+#include "engine/context/submission.h"
 #include "engine/reclaim/dependent_launches.h"
 #include "engine/reclaim/host_targets.h"
-#include "engine/reclaim/lane.h"
 #include "engine/reclaim/legacy_stream.h"
 #include "entry/caller.h"
 #include "entry/default_stream.h"

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Driver hooks of work that only a lane has to see (engine/reclaim/lane.h): untouched, and reported
 // with the stream that it goes to.
-#include "engine/reclaim/lane.h"
+#include "engine/context/submission.h"
 #include "entry/default_stream.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
 #include "entry/peers.h"
 
 using cupool::cuda::EglFrame;
-using cupool::engine::Lane;
 using cupool::engine::Submission;
+using cupool::engine::submits_unknown;
 using cupool::entry::are_apart;
 using cupool::entry::legacy;
 using cupool::entry::per_thread;
@@ -30,7 +30,7 @@ using cupool::entry::per_thread;
 #define CUPOOL_PEER_AS(symbol, to_stream, parameters, apart, arguments) \
   CUresult cupool_hook_##symbol parameters {                            \
     CUPOOL_REAL_OR_RETURN(symbol);                                      \
-    if (apart) Lane::leave_unknown(real, #symbol);                      \
+    if (apart) submits_unknown(real, #symbol);                          \
     const Submission submission(real, to_stream, #symbol);              \
     return real.symbol arguments;                                       \
   }
@@ -40,7 +40,7 @@ using cupool::entry::per_thread;
 #define CUPOOL_UNASSIGNED(symbol, parameters, arguments) \
   CUresult cupool_hook_##symbol parameters {             \
     CUPOOL_REAL_OR_RETURN(symbol);                       \
-    Lane::leave_unknown(real, #symbol);                  \
+    submits_unknown(real, #symbol);                      \
     return real.symbol arguments;                        \
   }
 

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "cuda/driver.h"
-#include "engine/reclaim/lane.h"
+#include "engine/context/submission.h"
 #include "entry/newer_entries.h"
 #include "entry/substitution.h"
 #include "process/lifecycle.h"
@@ -102,7 +102,7 @@ extern "C" __attribute__((visibility("hidden"))) void* cupool_newer_called(std::
   using namespace cupool::entry;
   const Guard& guard = guards[index];
   if (const cupool::cuda::Driver* const driver = cupool::cuda::driver()) {
-    cupool::engine::Lane::leave_unknown(*driver, "a function that cupool does not know");
+    cupool::engine::submits_unknown(*driver, "a function that cupool does not know");
   }
   cupool::engine::Allocator* const allocator = cupool::process::started_engine();
   if (allocator != nullptr && allocator->step_aside().serves()) {

@@ -13,6 +13,7 @@
 #include <mutex>
 
 #include "config/settings.h"
+#include "engine/context/thread_order.h"
 #include "engine/context/thread_slots.h"
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/lane_history.h"
@@ -57,6 +58,7 @@ void stop() {
   observing.store(nullptr, std::memory_order_relaxed);
   stopped.store(true, std::memory_order_relaxed);
   engine::Lane::end_without_lock();
+  engine::ThreadOrder::stop();
   engine::PinnedMemory::end_without_lock();
   engine::keep_thread_streams();
 }

@@ -180,6 +180,7 @@ void add_calls(Page& page, const DeviceSnapshot& device) {
   share("      ", Counter::free_waits_managed_total, frees, false);
   share("      ", Counter::free_waits_zero_copy_total, frees, false);
   share("      ", Counter::free_waits_pending_limit_total, frees, false);
+  share("      ", Counter::free_waits_order_total, frees, false);
   share("    ", Counter::free_null_total, frees, false);
   share("    ", Counter::free_foreign_total, frees, false);
   share("    ", Counter::free_rejected_total, frees, false);
@@ -217,6 +218,7 @@ void add_events(Page& page, const DeviceSnapshot& device, bool at_exit) {
   event(Counter::trims_total);
   event(Counter::oom_rescues_total);
   event(Counter::fences_total);
+  event(Counter::stream_waits_total);
   if (device[Counter::context_lost_bytes_total] > 0) {
     page.row(row_label("  ", label_of(Counter::context_lost_bytes_total)),
              {"", "", format_bytes(device[Counter::context_lost_bytes_total])});

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/context/stream_contexts.h"
+#include "engine/context/submission.h"
 #include "engine_fake_driver.h"
 
 namespace cupool::engine {

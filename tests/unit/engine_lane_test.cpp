@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The lane: when a free is covered, what is asked of the driver for it, and what leaves it
 // (contract 2; docs/design.md, Lanes).
+#include "engine/context/submission.h"
 #include "engine/reclaim/lane.h"
 
 #include <gtest/gtest.h>

@@ -21,7 +21,6 @@ using util::format_duration_ns;
 using util::format_percent;
 
 namespace {
-
 using Rows = std::vector<std::vector<std::string>>;
 
 constexpr std::size_t kMostRows = 4000;  // of a table: browsers crawl beyond
@@ -153,6 +152,7 @@ constexpr Route kWaits[] = {
     {Counter::free_waits_zero_copy_total, "c-reserved"},
     {Counter::free_waits_pending_limit_total, "c-event"},
     {Counter::free_waits_sync_total, "c-rounding"},
+    {Counter::free_waits_order_total, "c-cached"},
 };
 
 // `verb` precedes the labels.

@@ -77,6 +77,7 @@ constexpr Reason kReasons[] = {
     {stats::Counter::free_waits_pending_limit_total,
      "; a larger CUPOOL_MAX_PENDING avoids such waits where there is memory to spare"},
     {stats::Counter::free_waits_sync_total, "; CUPOOL_FREE_MODE=auto avoids most of these waits"},
+    {stats::Counter::free_waits_order_total, ""},
 };
 
 std::string waits_in_words(const std::vector<Report>& reports, const Sums& sums) {

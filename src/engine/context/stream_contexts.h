@@ -5,6 +5,7 @@
 #include "cuda/capture_state.h"
 #include "cuda/driver.h"
 #include "engine/context/context_registry.h"
+#include "engine/context/thread_order.h"
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/serving.h"
 
@@ -30,6 +31,7 @@ class StreamContexts {
   CUresult begin_capture(Context& context, CUstream stream, const Call& begin) {
     Serving::capture_begins();
     if (!Lane::is_over()) LaneMark::let_users_out();
+    ThreadOrder::let_users_out();
     let_fences_in_but(context);
     const CUresult result = context.ordering().captures().begin(stream, begin);
     Serving::captures_end(1);  // the ordering counts its own

@@ -13,6 +13,7 @@
 #include <new>
 
 #include "engine/context/context.h"
+#include "engine/context/thread_order.h"
 
 namespace cupool::engine {
 namespace {
@@ -53,6 +54,8 @@ void give_back(Entry& entry) {
 
 void thread_ends(void* part) {
   if (kept_for_good.load(std::memory_order_relaxed)) return;
+  const cuda::Driver* const driver = cuda::driver();
+  if (driver != nullptr && !cuda::shut_down()) ThreadOrder::thread_ends(*driver);
   auto* const first = static_cast<Part*>(part);
   for (Part* each = first; each != nullptr; each = each->next) {
     for (Entry& entry : each->entries) give_back(entry);
@@ -65,8 +68,10 @@ void thread_ends(void* part) {
   first->next = nullptr;
 }
 
+}  // namespace
+
 // Registers thread_ends() for the end of this thread.
-void watch_thread() {
+void watch_thread_end() {
   static const pthread_key_t key = [] {
     pthread_key_t created{};
     pthread_key_create(&created, thread_ends);
@@ -74,8 +79,6 @@ void watch_thread() {
   }();
   pthread_setspecific(key, &first_part);
 }
-
-}  // namespace
 
 void keep_thread_streams() {
   kept_for_good.store(true, std::memory_order_relaxed);
@@ -109,7 +112,7 @@ Entry* entry_of(Context& context) {
   give_back(*free_one);
   free_one->context = &context;
   free_one->incarnation = incarnation;
-  watch_thread();
+  watch_thread_end();
   return free_one;
 }
 

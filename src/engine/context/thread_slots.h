@@ -29,6 +29,9 @@ ThreadCache* find_thread_cache(Context& context);
 /// The calling thread's stream in `context`, assigned on first use. `context` must be current.
 CUresult thread_stream(const cuda::Driver& driver, Context& context, CUstream* stream);
 
+/// Has the calling thread give back what it holds when it ends (ThreadOrder, streams and caches).
+void watch_thread_end();
+
 /// In a forked child: threads that end no longer give back the parent's caches, since the lock for
 /// that may be held forever.
 void keep_thread_streams();

@@ -43,6 +43,7 @@ OtherStreams others;
 std::atomic<std::uint64_t> opened_ns{0};
 std::atomic<std::uint64_t> away_since_ns{0};
 std::atomic<std::uint64_t> next_look_ns{0};
+std::atomic<bool> several_seen{false};
 
 const char* text_of(Lane::End end) {
   switch (end) {
@@ -99,7 +100,7 @@ Lane::Work Lane::admit(const cuda::Driver& driver, CUstream stream, const char* 
     const std::lock_guard lock(change_mutex);
     const std::uint64_t word = word_.load(std::memory_order_relaxed);
     if (word == key_of(stream)) return Work::inside;
-    if (word == kAway && LaneMark::stream() == stream) {
+    if (word == kAway && LaneMark::place().stream == stream) {
       try_to_return(driver);
       return Work::inside;
     }
@@ -136,6 +137,7 @@ bool Lane::go_outside(const cuda::Driver& driver, CUstream stream, const char* c
     why = End::per_thread;
   } else if (known != nullptr && known != context) {
     why = End::context;
+    several_seen.store(true);
   } else if (others.begin(driver, stream, call)) {
     if (word == kNoWork) {
       if (others.is_main(stream) && others.are_complete_but(driver, stream)) open(context, stream);
@@ -162,7 +164,7 @@ void Lane::submitted_outside(const cuda::Driver& driver, CUstream stream) {
 void Lane::try_to_return(const cuda::Driver& driver) {
   const std::uint64_t now = util::now_ns();
   if (now < next_look_ns.load()) return;
-  if (!others.are_complete_but(driver, LaneMark::stream())) {
+  if (!others.are_complete_but(driver, LaneMark::place().stream)) {
     const std::uint64_t away = now - away_since_ns.load();
     next_look_ns.store(now + away / kLookShare);
     if (away > kLongestAwayNs) leave_locked(End::second_stream);
@@ -170,7 +172,7 @@ void Lane::try_to_return(const cuda::Driver& driver) {
   }
   if (LaneMark::is_stale()) return leave_locked(End::failure);
   LaneWork::submitted();
-  word_.store(key_of(LaneMark::stream()), std::memory_order_seq_cst);
+  word_.store(key_of(LaneMark::place().stream), std::memory_order_seq_cst);
   LaneHistory::returned(now);
 }
 
@@ -220,7 +222,7 @@ bool Lane::covers_free(const cuda::Driver& driver) {
     LaneWork::Claim claim(true);
     marked = CUPOOL_MUTATED("frees-without-a-mark") || LaneMark::record(driver);
     if (marked) claim.settle();
-    unseen = UnseenWork::look(driver, context_.load(), LaneMark::stream(), util::now_ns());
+    unseen = UnseenWork::look(driver, context_.load(), LaneMark::place().stream, util::now_ns());
   }
   if (!marked) leave(End::failure);
   if (unseen) {
@@ -235,7 +237,7 @@ bool Lane::covers_free(const cuda::Driver& driver) {
 
 void Lane::destroys(CUstream stream) {
   if (word_.load(std::memory_order_acquire) != kLeft) others.destroys(stream);
-  if (LaneMark::stream() != stream) return;
+  if (LaneMark::place().stream != stream) return;
   leave(End::destroyed);
   LaneMark::forget_stream();
 }
@@ -244,7 +246,9 @@ void Lane::context_seen(CUcontext context) {
   CUcontext known = context_.load(std::memory_order_acquire);
   if (context == nullptr || context == known) return;
   if (known == nullptr && context_.compare_exchange_strong(known, context)) return;
-  if (known != context) leave(End::context);
+  if (known == context) return;
+  several_seen.store(true);
+  leave(End::context);
 }
 
 void Lane::context_ends(const cuda::Driver* driver, CUcontext context) {
@@ -263,6 +267,7 @@ void Lane::end_without_lock() {
 void Lane::reset() {
   word_ = kNoWork;
   context_ = nullptr;
+  several_seen = false;
   LaneWork::reset();
   opened_ns = 0;
   others.reset();
@@ -270,6 +275,10 @@ void Lane::reset() {
   LaneMark::reset();
   UnseenWork::reset();
   DependentLaunch::reset();
+}
+
+bool several_contexts() {
+  return several_seen.load(std::memory_order_acquire);
 }
 
 }  // namespace cupool::engine

@@ -120,30 +120,8 @@ class Lane {
   static std::atomic<CUcontext> context_;
 };
 
-/// Around a driver call that submits work to `stream`, an explicit handle.
-class Submission {
- public:
-  /// `call`: the function, for messages.
-  [[gnu::always_inline]] Submission(const cuda::Driver& driver, CUstream stream, const char* call)
-      : driver_(driver),
-        stream_(stream),
-        work_(Lane::holds(stream) ? Lane::Work::inside
-              : Lane::is_over()   ? Lane::Work::none
-                                  : Lane::admit(driver, stream, call)) {}
-  [[gnu::always_inline]] ~Submission() {
-    if (work_ == Lane::Work::inside) {
-      LaneWork::submitted();
-    } else if (work_ == Lane::Work::outside) {
-      Lane::submitted_outside(driver_, stream_);
-    }
-  }
-  Submission(const Submission&) = delete;
-  Submission& operator=(const Submission&) = delete;
-
- private:
-  const cuda::Driver& driver_;
-  const CUstream stream_;
-  const Lane::Work work_;
-};
+/// Whether the program has used several contexts, so that the handle of a default stream means
+/// another stream in each. Thread-safe; one load.
+bool several_contexts();
 
 }  // namespace cupool::engine

@@ -2,12 +2,8 @@
 // The event of the mark, and the waits for it.
 #include "engine/reclaim/lane_mark.h"
 
-#include <sched.h>
-
 #include "cuda/scopes.h"
-#include "util/clock.h"
 #include "util/mutation.h"
-#include "util/uncancelled.h"
 
 namespace cupool::engine {
 
@@ -16,7 +12,7 @@ std::atomic<bool> LaneMark::stale_{false};
 std::atomic<CUstream> LaneMark::stream_{nullptr};
 std::atomic<CUcontext> LaneMark::context_{nullptr};
 std::atomic<CUevent> LaneMark::event_{nullptr};
-std::atomic<unsigned> LaneMark::users_{0};
+UseCount LaneMark::users_;
 std::atomic<std::uint64_t> LaneMark::begun_{0};
 
 void LaneMark::begin(CUcontext context, CUstream stream) {
@@ -25,13 +21,7 @@ void LaneMark::begin(CUcontext context, CUstream stream) {
 }
 
 void LaneMark::let_users_out() {
-  constexpr std::uint64_t kLongestMarkNs = 10'000'000'000;
-  const util::Uncancelled throughout;
-  const std::uint64_t begin = util::now_ns();
-  while (users_.load(std::memory_order_seq_cst) != 0) {
-    if (util::now_ns() - begin > kLongestMarkNs) return stale_.store(true);
-    sched_yield();
-  }
+  if (!users_.wait_until_none()) stale_.store(true);
 }
 
 bool LaneMark::record(const cuda::Driver& driver) {
@@ -57,7 +47,7 @@ bool LaneMark::record(const cuda::Driver& driver) {
 
 std::uint64_t LaneMark::recorded() {
   const std::uint64_t begun = number();
-  return users_.load(std::memory_order_seq_cst) == 0 ? begun : 0;
+  return users_.any() ? 0 : begun;
 }
 
 // A wait for all work of the stream, in place of a mark that could not be recorded.
@@ -87,16 +77,22 @@ void LaneMark::order_behind(const cuda::Driver& driver, CUstream stream) {
   }
 }
 
-void LaneMark::wait(const cuda::Driver& driver) {
-  if (number() == 0 || CUPOOL_MUTATED("exports-without-a-wait")) return;
-  let_users_out();
+bool LaneMark::wait(const cuda::Driver& driver, Wait wait) {
+  if (number() == 0 || CUPOOL_MUTATED("exports-without-a-wait")) return true;
   const cuda::RelaxedCaptureScope relaxed(driver);
+  if (wait == Wait::not_at_all) {
+    const Use use;
+    const CUevent event = event_.load(std::memory_order_acquire);
+    return event == nullptr || driver.cuEventQuery(event) != CUDA_ERROR_NOT_READY;
+  }
+  let_users_out();
   const CUevent event = event_.load(std::memory_order_acquire);
   if (stale_.load()) {
     wait_for_stream(driver);
   } else if (event != nullptr) {
     driver.cuEventSynchronize(event);
   }
+  return true;
 }
 
 void LaneMark::forget() {
@@ -111,7 +107,7 @@ void LaneMark::reset() {
   stream_ = nullptr;
   context_ = nullptr;
   event_ = nullptr;
-  users_ = 0;
+  users_.reset();
   begun_ = 0;
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "cuda/driver.h"
+#include "engine/reclaim/use_count.h"
 
 namespace cupool::engine {
 
@@ -20,10 +21,10 @@ class LaneMark {
   /// While this object lives, the calling thread uses the mark, and let_users_out() waits for it.
   class Use {
    public:
-    Use() { users_.fetch_add(1, std::memory_order_seq_cst); }
-    ~Use() { users_.fetch_sub(1, std::memory_order_release); }
-    Use(const Use&) = delete;
-    Use& operator=(const Use&) = delete;
+    Use() : use_(users_) {}
+
+   private:
+    const UseCount::Use use_;
   };
   /// Returns when no thread uses the mark. If one still does after ten seconds, since it waits in
   /// the driver for room in the stream's queue, the mark is stale.
@@ -48,12 +49,17 @@ class LaneMark {
   /// Nothing is awaited any more once it is.
   static void order_behind(const cuda::Driver& driver, CUstream stream);
 
-  /// Waits on the host until the work before every free in the lane is complete.
-  static void wait(const cuda::Driver& driver);
+  enum class Wait { until_complete, not_at_all };
+  /// Waits on the host until the work before every free in the lane is complete. Whether it is.
+  static bool wait(const cuda::Driver& driver, Wait wait = Wait::until_complete);
 
   /// The stream is about to be destroyed: its handle may name another one later.
   static void forget_stream() { stream_.store(nullptr); }
-  static CUstream stream() { return stream_.load(); }
+  struct Place {
+    CUcontext context;
+    CUstream stream;  ///< null: none, or destroyed
+  };
+  static Place place() { return {context_.load(), stream_.load()}; }
   /// Whether a mark could not be recorded.
   static bool is_stale() { return stale_.load(); }
   /// The mark is complete, and its event is about to end with its context.
@@ -72,7 +78,7 @@ class LaneMark {
   static std::atomic<CUcontext> context_;
   static std::atomic<CUevent> event_;
   // Written by every mark.
-  alignas(128) static std::atomic<unsigned> users_;
+  alignas(128) static UseCount users_;
   static std::atomic<std::uint64_t> begun_;
 };
 

@@ -25,7 +25,7 @@ class Serving {
 
   /// Whether a stream of the process captures: the driver answers allocations and frees (contract
   /// 9).
-  static bool any_capture() { return closed_.load(std::memory_order_acquire) >= kCapture; }
+  static bool any_capture() { return closed_.load(std::memory_order_seq_cst) >= kCapture; }
   static void capture_begins() { closed_.fetch_add(kCapture, std::memory_order_seq_cst); }
   static void captures_end(std::size_t count) {
     closed_.fetch_sub(static_cast<std::uint32_t>(count) * kCapture, std::memory_order_acq_rel);

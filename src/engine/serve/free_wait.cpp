@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cuda/errors.h"
+#include "engine/context/thread_order.h"
 #include "engine/serve/failure.h"
 #include "engine/serve/thread_limits.h"
 #include "stats/timeline.h"
@@ -30,7 +31,10 @@ WaitResult FreeWait::wait_for_context(Context& context, const HostWork::Mark& be
   const std::uint64_t start = util::now_ns();
   const WaitResult result = context.ordering().wait(epoch);
   if (result.waited) count_wait(context.stats(), reason, start);
-  if (result.complete()) context.host_work().end_context_wait(before);
+  if (result.complete()) {
+    context.host_work().end_context_wait(before);
+    ThreadOrder::has_waited_for_context(context.handle());
+  }
   idle_.cache_reclaimed(context);
   return result;
 }

@@ -7,6 +7,7 @@
 
 #include "cuda/errors.h"
 #include "engine/block/accounting.h"
+#include "engine/context/thread_order.h"
 #include "engine/reclaim/lane.h"
 #include "engine/serve/retire.h"
 #include "engine/serve/thread_limits.h"
@@ -93,6 +94,7 @@ CUresult Frees::refusal_here() const {
   const bool timed = is_timed();
   const std::uint64_t start = timed ? util::now_ns() : 0;
   if (!Lane::is_open() || !free_in_lane(context, *cache, block)) {
+    if (!keeps_order(context)) return free_singly(block, util::now_ns(), Order::by_wait);
     if (add_to_batch(context, *cache, block)) return end_batch(context, *cache, start);
   }
   if (timed) context.stats().call_times().free.record(util::now_ns() - start, kTimedShare);
@@ -141,13 +143,20 @@ bool Frees::try_free_live(CUdeviceptr address) {
     return free_singly(block, start);
   }
   if (!Lane::is_open() || !free_in_lane(context, *cache, block)) {
+    if (!keeps_order(context)) return free_singly(block, start, Order::by_wait);
     if (add_to_batch(context, *cache, block)) return end_batch(context, *cache, start);
   }
   context.stats().call_times().free.record(util::now_ns() - start);
   return CUDA_SUCCESS;
 }
 
-CUresult Frees::free_singly(Block& block, std::uint64_t start_ns) {
+// What the thread does next comes behind its work so far (contract 2). False: only if the free
+// waits for it.
+[[gnu::always_inline]] inline bool Frees::keeps_order(Context& context) const {
+  return !ThreadOrder::has_work() || ThreadOrder::frees(driver_, context);
+}
+
+CUresult Frees::free_singly(Block& block, std::uint64_t start_ns, Order order) {
   Context& context = *block.context;
   DeviceStats& stats = context.stats();
   stats.add(Counter::free_calls_total);
@@ -157,7 +166,7 @@ CUresult Frees::free_singly(Block& block, std::uint64_t start_ns) {
   // Before the block joins an epoch: another thread may record its fence at once, and a wait for
   // that fence does not cover work submitted after it.
   const HostWork::Mark before = context.host_work().begin_wait();
-  const CUresult result = finish_free(context, before, retire(block), capacity);
+  const CUresult result = finish_free(context, before, retire(block), capacity, order);
   stats.call_times().free.record(util::now_ns() - start_ns);
   return result;
 }
@@ -248,10 +257,14 @@ std::optional<CUresult> Frees::free_closed(CUdeviceptr address) {
 
 // The waits of a free whose block is retired: the policy's, and those that bound pending bytes.
 CUresult Frees::finish_free(Context& context, const HostWork::Mark& before, EpochNumber epoch,
-                            std::uint64_t bytes_freed) {
+                            std::uint64_t bytes_freed, Order order) {
   using For = FreePolicy::Wait::For;
   if (CUPOOL_MUTATED("obvious-mapping")) idle_.cache_reclaimed(context);
-  const FreePolicy::Wait wait = policy_.wait_of(context);
+  FreePolicy::Wait wait = policy_.wait_of(context);
+  const bool waits = wait.what == For::context;
+  if (!waits && (order == Order::by_wait || !keeps_order(context))) {
+    wait = {For::context, Counter::free_waits_order_total};
+  }
   WaitResult result;
   if (wait.what == For::host_work) result = wait_.wait_for_host_work(context);
   // The program may rely on the wait. A wait for the whole context covers host-memory work too.

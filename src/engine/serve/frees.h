@@ -54,11 +54,15 @@ class Frees {
   static bool add_to_batch(Context& context, ThreadCache& cache, Block& block);
   bool free_in_lane(Context& context, ThreadCache& cache, Block& block);
   CUresult free_waiting(Block& block, FreePolicy::Wait::For what);
-  CUresult free_singly(Block& block, std::uint64_t start_ns);
+  /// How the thread's next work comes behind its work so far: by points (ThreadOrder), or because
+  /// this free waits for the context.
+  enum class Order { by_points, by_wait };
+  CUresult free_singly(Block& block, std::uint64_t start_ns, Order order = Order::by_points);
   CUresult end_batch(Context& context, ThreadCache& cache);
   CUresult end_batch(Context& context, ThreadCache& cache, std::uint64_t start_ns);
   CUresult finish_free(Context& context, const HostWork::Mark& before, EpochNumber epoch,
-                       std::uint64_t bytes_freed);
+                       std::uint64_t bytes_freed, Order order);
+  bool keeps_order(Context& context) const;
 
   const cuda::Driver& driver_;
   PointerMap& blocks_;

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "engine/block/accounting.h"
+#include "engine/context/thread_order.h"
 #include "engine/reclaim/lane.h"
 #include "engine/serve/allocator.h"
 
@@ -47,14 +48,16 @@ namespace cupool::engine {
   }
   Context& context = *block->context;
   ThreadCache* const cache = last_thread_cache(context);
+  const bool in_lane_now = Lane::is_open();
   if (cache == nullptr || is_timed_next() || !context.usable() ||
+      (!in_lane_now && ThreadOrder::has_work()) ||
       allocator.policy().wait_of(context).what != FreePolicy::Wait::For::nothing ||
       !block->state.claim(word)) {
     return std::nullopt;
   }
   if (cache->try_lock()) {
     bool retired = false;
-    if (!Lane::is_open()) {
+    if (!in_lane_now) {
       retired = cache->retire_hot(block);
     } else if (in_lane(*block)) {
       retired = cache->retire_hot(block, context.ordering().epochs().open());

@@ -8,6 +8,7 @@
 #include "cuda/errors.h"
 #include "engine/block/accounting.h"
 #include "engine/context/rdma_libraries.h"
+#include "engine/context/thread_order.h"
 #include "engine/reclaim/lane.h"
 #include "engine/serve/failure.h"
 #include "engine/serve/retire.h"
@@ -45,6 +46,7 @@ void IdleMemory::look_for_libraries() {
   CUPOOL_LOG(info, "%s is loaded: from now on blocks are plain memory, and frees wait", library);
   if (settings_.free_mode == config::FreeMode::automatic) {
     policy_.set_mode(config::FreeMode::sync);
+    ThreadOrder::stop();
   }
   if (settings_.backend != config::Backend::automatic) return;
   registry_.devices().use_plain_memory();

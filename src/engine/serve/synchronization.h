@@ -3,6 +3,7 @@
 #pragma once
 
 #include "engine/context/context_registry.h"
+#include "engine/context/thread_order.h"
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/legacy_stream.h"
 #include "engine/serve/failure.h"
@@ -36,6 +37,7 @@ class Synchronization {
     }
     if (result == CUDA_SUCCESS) {
       claim.settle();
+      ThreadOrder::has_waited_for_context(context->handle());
       context->ordering().end_synchronize(before);
       context->host_work().end_context_wait(host_work);
       idle_.cache_reclaimed(*context);
@@ -53,7 +55,10 @@ class Synchronization {
     const auto real = [&] {
       LaneWork::Claim claim(Lane::holds(stream));
       const CUresult result = call();
-      if (result == CUDA_SUCCESS) claim.settle();
+      if (result == CUDA_SUCCESS) {
+        claim.settle();
+        ThreadOrder::has_waited_for(stream);
+      }
       return result;
     };
     Context* const context = registry_.current();

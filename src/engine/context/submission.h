@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Around each driver call that submits work to a stream: what it means to the lane
+// (engine/reclaim/lane), and to the order behind the thread's frees (engine/context/thread_order).
+#pragma once
+
+#include "engine/context/thread_order.h"
+#include "engine/reclaim/lane.h"
+
+namespace cupool::engine {
+
+/// Around a driver call that submits work to `stream`, an explicit handle.
+class Submission {
+ public:
+  /// `call`: the function, for messages.
+  [[gnu::always_inline]] Submission(const cuda::Driver& driver, CUstream stream, const char* call)
+      : driver_(driver), stream_(stream) {
+    if (Lane::holds(stream)) {
+      ThreadOrder::submits_in_lane();
+    } else {
+      work_ = Lane::is_over() ? Lane::Work::none : Lane::admit(driver, stream, call);
+      ThreadOrder::submits(driver, stream);
+    }
+  }
+  [[gnu::always_inline]] ~Submission() {
+    if (work_ == Lane::Work::inside) {
+      LaneWork::submitted();
+    } else if (work_ == Lane::Work::outside) {
+      Lane::submitted_outside(driver_, stream_);
+    }
+  }
+  Submission(const Submission&) = delete;
+  Submission& operator=(const Submission&) = delete;
+
+ private:
+  const cuda::Driver& driver_;
+  const CUstream stream_;
+  Lane::Work work_ = Lane::Work::inside;
+};
+
+/// Before a driver call whose work goes to streams that are not known.
+inline void submits_unknown(const cuda::Driver& driver, const char* call) {
+  Lane::leave_unknown(driver, call);
+  ThreadOrder::submits_unknown(driver);
+}
+
+}  // namespace cupool::engine

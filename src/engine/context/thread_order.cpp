@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: Apache-2.0
+// The streams of a thread and their points. All of it belongs to the calling thread; others only
+// announce what concerns it (a destroyed stream, a capture, the end of a context).
+#include "engine/context/thread_order.h"
+
+#include <time.h>
+
+#include <array>
+#include <new>
+#include <optional>
+
+#include "config/settings.h"
+#include "cuda/capture_state.h"
+#include "cuda/scopes.h"
+#include "engine/context/context.h"
+#include "engine/context/thread_slots.h"
+#include "engine/reclaim/lane.h"
+#include "engine/reclaim/serving.h"
+#include "engine/reclaim/use_count.h"
+#include "util/mutation.h"
+#include "util/uncancelled.h"
+
+namespace cupool::engine {
+namespace {
+
+constexpr std::size_t kStreamsOfThread = 16;
+constexpr std::size_t kContextsOfThread = 4;
+
+// An event behind the work that the thread had submitted before a free.
+struct Point {
+  Context* owner = nullptr;  ///< null: there is no event
+  std::uint64_t incarnation = 0;
+  CUevent event = nullptr;
+  std::uint64_t number = 0;  ///< 0: complete, or none
+
+  bool is_alive() const {
+    return owner != nullptr && !owner->gone() && owner->incarnation() == incarnation;
+  }
+};
+
+struct Stream {
+  CUstream handle = nullptr;    ///< null: none, or destroyed
+  CUcontext context = nullptr;  ///< null: not known
+  std::uint64_t waited = 0;     ///< it comes behind all points up to this number
+  bool unmarked = false;        ///< has work since the thread's last free
+  Point point;
+};
+
+// All work of a context, where the thread's streams are too many, unknown, or destroyed.
+struct Whole {
+  CUcontext context = nullptr;
+  bool unmarked = false;
+  std::uint64_t unknown_work = 0;  ///< covered by the point
+  Point point;
+};
+
+struct State {
+  std::array<Stream, kStreamsOfThread> streams;
+  std::array<Whole, kContextsOfThread> wholes;
+  std::uint64_t newest = 0;        ///< number of the newest point
+  std::uint64_t unknown_work = 0;  ///< calls whose streams are not known
+  std::size_t next = 0;            ///< the entry to take next, if there are too many streams
+  bool many = false;               ///< more streams than entries: contexts are marked as a whole
+};
+// On the heap, since a library that is opened late finds little room for thread-local data. Null:
+// the thread needs none yet, or host memory is exhausted.
+thread_local State* own_state = nullptr;
+
+bool has_state() {
+  if (own_state != nullptr) return true;
+  own_state = new (std::nothrow) State;
+  if (own_state != nullptr) watch_thread_end();
+  return own_state != nullptr;
+}
+
+// Threads that use an event on a stream that may begin to capture.
+UseCount users;
+
+bool is_default(CUstream stream) {
+  return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+}
+
+// The context of the work that is submitted to `stream` now; null: not known.
+CUcontext context_of(const cuda::Driver& driver, CUstream stream) {
+  CUcontext context = nullptr;
+  const bool named = !is_default(stream) && driver.cuStreamGetCtx != nullptr;
+  const CUresult result =
+      named ? driver.cuStreamGetCtx(stream, &context) : driver.cuCtxGetCurrent(&context);
+  return result == CUDA_SUCCESS ? context : nullptr;
+}
+
+// Whether `stream` has to be left alone. In a Use, a capture that it is not yet part of waits.
+bool may_capture(const cuda::Driver& driver, CUstream stream) {
+  return Serving::any_capture() && cuda::is_capturing(driver, stream).value_or(true);
+}
+
+// A point whose event can be used: its context is the caller's, or is visited.
+class Usable {
+ public:
+  Usable(const Point& point, CUcontext used) {
+    if (point.owner == nullptr) return;
+    if (point.owner->handle() != used) {
+      visit_.emplace(*point.owner);
+      if (!*visit_) return;
+    }
+    usable_ = point.is_alive();
+  }
+  explicit operator bool() const { return usable_; }
+
+ private:
+  std::optional<ContextVisit> visit_;
+  bool usable_ = false;
+};
+
+bool is_complete(const cuda::Driver& driver, Point& point) {
+  if (point.number == 0) return true;
+  const Usable usable(point, nullptr);
+  const cuda::RelaxedCaptureScope relaxed(driver);
+  if (usable && driver.cuEventQuery(point.event) == CUDA_ERROR_NOT_READY) return false;
+  point.number = 0;
+  return true;
+}
+
+// On the host, as the driver's free would have waited.
+void wait_on_host(const cuda::Driver& driver, Point& point) {
+  constexpr timespec kMoment{0, 50'000};
+  const util::Uncancelled throughout;
+  while (!is_complete(driver, point)) nanosleep(&kMoment, nullptr);
+}
+
+template <typename Do>
+void for_each_point(const Do& each) {
+  for (Stream& stream : own_state->streams) each(stream.point);
+  for (Whole& whole : own_state->wholes) each(whole.point);
+}
+
+// On the device. What the driver refuses is waited for on the host.
+void wait_on_device(const cuda::Driver& driver, const Stream& stream, Point& point) {
+  bool ordered = false;
+  {
+    const Usable usable(point, stream.context);
+    if (!usable) point.number = 0;
+    ordered = !usable || driver.cuStreamWaitEvent(stream.handle, point.event, 0) == CUDA_SUCCESS;
+    if (usable) point.owner->stats().add(stats::Counter::stream_waits_total);
+  }
+  if (!ordered) wait_on_host(driver, point);
+}
+
+void wait_for_others(const cuda::Driver& driver, Stream& stream) {
+  const UseCount::Use use(users);
+  if (may_capture(driver, stream.handle)) return;
+  for_each_point([&](Point& point) {
+    if (point.number > stream.waited && &point != &stream.point &&
+        !CUPOOL_MUTATED("forgets-the-order-of-a-free")) {
+      wait_on_device(driver, stream, point);
+    }
+  });
+  stream.waited = own_state->newest;
+}
+
+// The entry of all work of `context`; null: there are too many contexts.
+Whole* whole_of(CUcontext context) {
+  Whole* unused = nullptr;
+  for (Whole& whole : own_state->wholes) {
+    if (whole.context == context) return &whole;
+    const bool is_used = whole.context != nullptr && (whole.unmarked || whole.point.number != 0);
+    if (!is_used) unused = &whole;
+  }
+  if (unused != nullptr) {
+    unused->context = context;
+    unused->unknown_work = 0;
+  }
+  return unused;
+}
+
+// The next free in the stream's context records a point of all its work.
+void mark_whole(Stream& stream) {
+  if (!stream.unmarked) return;
+  stream.unmarked = false;
+  Whole* const whole = stream.context == nullptr ? nullptr : whole_of(stream.context);
+  if (whole != nullptr) {
+    whole->unmarked = true;
+  } else {
+    ++own_state->unknown_work;
+  }
+}
+
+Stream* find(CUstream handle, CUcontext context) {
+  for (Stream& stream : own_state->streams) {
+    if (stream.handle == handle && (context == nullptr || stream.context == context)) {
+      return &stream;
+    }
+  }
+  return nullptr;
+}
+
+void take(Stream& stream, CUstream handle, CUcontext context) {
+  stream.handle = handle;
+  stream.context = context;
+  stream.waited = 0;
+}
+
+// An entry without unfinished work. If there is none, contexts are marked as a whole from now on,
+// and the entries only tell which points their streams have waited for.
+Stream& unused_stream(const cuda::Driver& driver) {
+  for (Stream& stream : own_state->streams) {
+    if (stream.handle == nullptr && is_complete(driver, stream.point)) return stream;
+  }
+  for (Stream& stream : own_state->streams) {
+    if (!stream.unmarked && stream.point.number == 0) return stream;
+  }
+  own_state->many = true;
+  Stream& stream = own_state->streams[own_state->next++ % kStreamsOfThread];
+  wait_on_host(driver, stream.point);
+  mark_whole(stream);
+  return stream;
+}
+
+// The calling thread's entry of `handle`. The handle of a default stream means another stream in
+// each context.
+Stream& stream_of(const cuda::Driver& driver, CUstream handle) {
+  const bool ambiguous = is_default(handle) && several_contexts();
+  const CUcontext context = ambiguous ? context_of(driver, handle) : nullptr;
+  if (Stream* const known = find(handle, context)) return *known;
+  Stream& stream = unused_stream(driver);
+  take(stream, handle, context_of(driver, handle));
+  return stream;
+}
+
+// The thread's work in the lane, which has been left since.
+void take_over_lane_work(const cuda::Driver& driver) {
+  const auto [context, handle] = LaneMark::place();
+  if (handle == nullptr) {
+    ++own_state->unknown_work;
+    return;
+  }
+  Stream* stream = find(handle, is_default(handle) ? context : nullptr);
+  if (stream == nullptr) {
+    stream = &unused_stream(driver);
+    take(*stream, handle, context);
+  }
+  stream->unmarked = true;
+}
+
+bool prepare(const cuda::Driver& driver, Context& context, Point& point) {
+  if (point.owner == &context && point.is_alive()) return true;
+  {
+    const Usable usable(point, context.handle());
+    if (usable) driver.cuEventDestroy_v2(point.event);
+  }
+  point = Point{};
+  if (driver.cuEventCreate(&point.event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return false;
+  point.owner = &context;
+  point.incarnation = context.incarnation();
+  return true;
+}
+
+}  // namespace
+
+bool ThreadOrder::is_on_for_thread() {
+  std::uint64_t word = word_.load(std::memory_order_acquire);
+  if (word == kUnknown) {
+    const config::Settings& settings = config::settings();
+    const bool wanted = settings.enable && settings.mode == config::Mode::pool &&
+                        settings.free_mode == config::FreeMode::automatic;
+    word_.compare_exchange_strong(word, wanted ? kOff + 1 : kOff);
+    word = word_.load(std::memory_order_acquire);
+  }
+  if (word == kOff || !has_state()) return false;
+  if (hot_.word == word) return true;
+  // A stream was destroyed: no handle is known to mean the same stream as before.
+  for (Stream& stream : own_state->streams) {
+    if (CUPOOL_MUTATED("trusts-a-destroyed-handle")) stream.unmarked = false;
+    if (stream.unmarked) hot_.has_work = true;
+    mark_whole(stream);
+    stream.handle = nullptr;
+  }
+  hot_.word = word;
+  hot_.stream = nullptr;
+  return true;
+}
+
+void ThreadOrder::submits_elsewhere(const cuda::Driver& driver, CUstream handle) {
+  if (!is_on_for_thread()) {
+    hot_.has_work = is_on();  // without host memory for the state, the free waits
+    return;
+  }
+  // What a capture records is not submitted.
+  if (may_capture(driver, handle)) return;
+  Stream& stream = stream_of(driver, handle);
+  if (stream.waited != own_state->newest) wait_for_others(driver, stream);
+  hot_.has_work = true;
+  if (own_state->many) {
+    stream.unmarked = true;
+    mark_whole(stream);
+    return;
+  }
+  stream.unmarked = true;
+  if (is_default(handle) && several_contexts()) return;
+  hot_.stream = handle;
+  hot_.unmarked = &stream.unmarked;
+}
+
+void ThreadOrder::submits_unknown(const cuda::Driver& driver) {
+  if (!is_on_for_thread()) return;
+  for_each_point([&](Point& point) { wait_on_host(driver, point); });
+  ++own_state->unknown_work;
+  hot_.has_work = true;
+}
+
+void ThreadOrder::records(const cuda::Driver& driver, CUstream handle) {
+  if (own_state == nullptr || own_state->newest == 0 || !is_on_for_thread() ||
+      may_capture(driver, handle))
+    return;
+  Stream& stream = stream_of(driver, handle);
+  if (stream.waited != own_state->newest) wait_for_others(driver, stream);
+}
+
+bool ThreadOrder::frees(const cuda::Driver& driver, Context& context) {
+  const bool on = is_on_for_thread();
+  if (on && hot_.has_lane_work) take_over_lane_work(driver);
+  hot_.has_lane_work = false;
+  if (!on) {
+    hot_.has_work = false;
+    return !is_on();
+  }
+  const UseCount::Use use(users);
+  if (!Serving::open_for_certain()) return false;
+  const cuda::ContextScope scope(driver, context.handle());
+  if (!scope.ok()) return false;
+  const std::uint64_t number = own_state->newest + 1;
+  std::size_t recorded = 0;
+  hot_.has_work = false;
+  Stream* only = nullptr;
+  for (Stream& stream : own_state->streams) {
+    if (!stream.unmarked) continue;
+    if (stream.context != context.handle()) {
+      hot_.has_work = true;
+      continue;
+    }
+    if (!prepare(driver, context, stream.point) ||
+        driver.cuEventRecord(stream.point.event, stream.handle) != CUDA_SUCCESS) {
+      return false;
+    }
+    stream.unmarked = false;
+    stream.point.number = number;
+    only = &stream;
+    ++recorded;
+  }
+  Whole* const whole = whole_of(context.handle());
+  const bool unknown = own_state->unknown_work != 0;
+  if (whole == nullptr && unknown) return false;
+  if (whole != nullptr && (whole->unmarked || whole->unknown_work != own_state->unknown_work)) {
+    if (driver.cuCtxRecordEvent == nullptr || !prepare(driver, context, whole->point) ||
+        driver.cuCtxRecordEvent(context.handle(), whole->point.event) != CUDA_SUCCESS) {
+      return false;
+    }
+    whole->unmarked = false;
+    whole->unknown_work = own_state->unknown_work;
+    whole->point.number = number;
+    for (Stream& stream : own_state->streams) {
+      if (stream.context == whole->context) stream.point.number = 0;  // covered
+    }
+    recorded += 2;
+  }
+  for (const Whole& other : own_state->wholes) hot_.has_work |= other.unmarked;
+  hot_.has_work |= unknown && several_contexts();
+  if (recorded == 0) return true;
+  // A stream comes behind its own point anyway.
+  if (recorded == 1 && only->waited == own_state->newest) only->waited = number;
+  if (recorded != 1 || only->handle != hot_.stream) hot_.stream = nullptr;
+  own_state->newest = number;
+  return true;
+}
+
+bool ThreadOrder::is_complete(const cuda::Driver& driver) {
+  bool complete = LaneMark::wait(driver, LaneMark::Wait::not_at_all);
+  if (own_state == nullptr) return complete;
+  for_each_point([&](Point& point) { complete &= engine::is_complete(driver, point); });
+  return complete;
+}
+
+void ThreadOrder::has_waited_for(CUstream handle) {
+  if (own_state == nullptr) return;
+  if (hot_.word != word_.load(std::memory_order_acquire)) return;
+  if (is_default(handle) && several_contexts()) return;
+  if (Stream* const stream = find(handle, nullptr)) {
+    stream->unmarked = false;
+    stream->point.number = 0;
+  }
+}
+
+void ThreadOrder::has_waited_for_context(CUcontext context) {
+  if (own_state == nullptr) return;
+  for (Stream& stream : own_state->streams) {
+    if (stream.context != context) continue;
+    stream.unmarked = false;
+    stream.point.number = 0;
+  }
+  for (Whole& whole : own_state->wholes) {
+    if (whole.context != context) continue;
+    whole.unmarked = false;
+    whole.point.number = 0;
+  }
+}
+
+void ThreadOrder::let_users_out() {
+  users.wait_until_none();
+}
+
+void ThreadOrder::thread_ends(const cuda::Driver& driver) {
+  if (own_state == nullptr) return;
+  for_each_point([&](Point& point) {
+    if (is_on() && !CUPOOL_MUTATED("ends-a-thread-without-a-wait")) wait_on_host(driver, point);
+    const Usable usable(point, nullptr);
+    if (usable) driver.cuEventDestroy_v2(point.event);
+    point = Point{};
+  });
+  delete own_state;
+  own_state = nullptr;
+  hot_ = Hot{};
+}
+
+void ThreadOrder::reset() {
+  word_ = kUnknown;
+  delete own_state;
+  own_state = nullptr;
+  hot_ = Hot{};
+  users.reset();
+}
+
+}  // namespace cupool::engine

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a free orders besides memory. The driver's free waits for all work of the context, so
+// whatever the freeing thread does next comes after the work before it, in any stream. Programs
+// lean on that without knowing. cupool's free does not wait for the GPU; the wait moves to where
+// the difference would be seen:
+//
+// - What the thread submits next comes, on the device, behind what it had itself submitted to other
+//   streams before the free.
+// - The time between two events is asked for: the host waits then, as the free would have.
+// - The thread ends, so that another one may go on in its place: the host waits.
+//
+// A free therefore records an event, the thread's point, on each stream to which the thread has
+// submitted work since its last free. In one lane the stream's own order is enough (docs/design.md,
+// section Order behind a free).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "cuda/driver.h"
+
+namespace cupool::engine {
+
+class Context;
+
+/// The calling thread's order, and whether there is any in this process: only in `auto`.
+/// Thread-safe.
+class ThreadOrder {
+ public:
+  /// Before the calling thread submits work to `stream`, an explicit handle, while the process is
+  /// not in its lane. Has the stream wait, on the device, for the thread's points on other streams.
+  [[gnu::always_inline]] static void submits(const cuda::Driver& driver, CUstream stream) {
+    const std::uint64_t word = word_.load(std::memory_order_acquire);
+    Hot& hot = hot_;
+    if (word == kOff) return;
+    if (word != hot.word || stream != hot.stream) return submits_elsewhere(driver, stream);
+    hot.has_work = *hot.unmarked = true;
+  }
+  /// Before it submits work to the lane's stream while the process is in the lane.
+  [[gnu::always_inline]] static void submits_in_lane() { hot_.has_lane_work = true; }
+  /// Before work whose streams are not known: waits for the points on the host.
+  static void submits_unknown(const cuda::Driver& driver);
+  /// Before the calling thread records an event on `stream`: others may wait for that event.
+  static void records(const cuda::Driver& driver, CUstream stream);
+
+  /// Whether the calling thread has submitted work since its last call of frees(). Two loads.
+  [[gnu::always_inline]] static bool has_work() { return hot_.has_work || hot_.has_lane_work; }
+  /// The calling thread frees a block of `context`, and does not wait for the GPU: records its
+  /// points. False: not possible now, and the free has to wait for the context.
+  static bool frees(const cuda::Driver& driver, Context& context);
+
+  /// Whether all work before the thread's frees is complete, and before the frees in a lane.
+  static bool is_complete(const cuda::Driver& driver);
+
+  /// The calling thread has waited for `stream`, or for a whole context.
+  static void has_waited_for(CUstream stream);
+  static void has_waited_for_context(CUcontext context);
+
+  /// Before a stream is destroyed, by any thread: its handle may name another stream later.
+  static void destroys_stream() {
+    for (std::uint64_t word = word_.load(); word > kOff;) {
+      if (word_.compare_exchange_weak(word, word + 1)) return;
+    }
+  }
+  /// Returns when no thread uses an event on a stream that a capture may join. Captures are counted
+  /// before (StreamContexts::begin_capture()).
+  static void let_users_out();
+
+  /// The calling thread ends: waits for its points.
+  static void thread_ends(const cuda::Driver& driver);
+  /// No order any more: free calls wait, the program's libraries order their streams themselves, or
+  /// the process ends or was forked.
+  static void stop() { word_.store(kOff); }
+  static bool is_on() { return word_.load(std::memory_order_relaxed) != kOff; }
+  /// For tests: as at the start of the process and of the calling thread.
+  static void reset();
+
+ private:
+  static constexpr std::uint64_t kUnknown = 0;  ///< the settings have not been read
+  static constexpr std::uint64_t kOff = 1;
+  // Greater: on, and counts destroyed streams.
+
+  static void submits_elsewhere(const cuda::Driver& driver, CUstream stream);
+  static bool is_on_for_thread();
+
+  /// The stream that the thread used last, if it waits for no point. One line for each thread.
+  struct Hot {
+    std::uint64_t word;  ///< for which the rest is true
+    CUstream stream;     ///< null: none
+    bool* unmarked;      ///< of that stream
+    bool has_work;
+    bool has_lane_work;
+  };
+  static inline thread_local Hot hot_{};
+  // Read by every submission outside a lane.
+  alignas(128) static inline std::atomic<std::uint64_t> word_{kUnknown};
+};
+
+}  // namespace cupool::engine

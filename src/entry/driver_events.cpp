@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Driver hooks of the program's events. A free of cupool's does not wait for the GPU; these calls
+// would show it (engine/context/thread_order).
+#include <time.h>
+
+#include "engine/context/submission.h"
+#include "entry/default_stream.h"
+#include "entry/forward.h"
+#include "entry/hooks.h"
+#include "util/clock.h"
+
+using cupool::engine::Lane;
+using cupool::engine::ThreadOrder;
+using cupool::entry::legacy;
+using cupool::entry::per_thread;
+
+namespace {
+
+// An event tells others that what comes before it is complete.
+void records(const cupool::cuda::Driver& real, CUstream stream) {
+  if (!Lane::holds(stream) && ThreadOrder::is_on()) ThreadOrder::records(real, stream);
+}
+
+// The driver refuses while one of the events is pending. After the driver's own free none of those
+// before it is. If it refuses still when all work before the thread's frees is complete, the answer
+// is the program's.
+template <typename Call>
+CUresult elapsed_time(const cupool::cuda::Driver& real, const Call& call) {
+  constexpr std::uint64_t kLongestNs = 10'000'000'000;
+  constexpr timespec kMoment{0, 20'000};
+  CUresult result = call();
+  if (result != CUDA_ERROR_NOT_READY || !ThreadOrder::is_on()) return result;
+  const std::uint64_t begin = cupool::util::now_ns();
+  for (bool complete = false; result == CUDA_ERROR_NOT_READY && !complete;) {
+    complete = ThreadOrder::is_complete(real) || cupool::util::now_ns() - begin > kLongestNs;
+    result = call();
+    if (result == CUDA_ERROR_NOT_READY && !complete) nanosleep(&kMoment, nullptr);
+  }
+  return result;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cupool_hook_cuEventRecord(CUevent event, CUstream stream) {
+  CUPOOL_REAL_OR_RETURN(cuEventRecord);
+  records(real, legacy(stream));
+  return real.cuEventRecord(event, stream);
+}
+
+CUresult cupool_hook_cuEventRecord_ptsz(CUevent event, CUstream stream) {
+  CUPOOL_REAL_OR_RETURN(cuEventRecord_ptsz);
+  records(real, per_thread(stream));
+  return real.cuEventRecord_ptsz(event, stream);
+}
+
+CUresult cupool_hook_cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags) {
+  CUPOOL_REAL_OR_RETURN(cuEventRecordWithFlags);
+  records(real, legacy(stream));
+  return real.cuEventRecordWithFlags(event, stream, flags);
+}
+
+CUresult cupool_hook_cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream,
+                                                 unsigned int flags) {
+  CUPOOL_REAL_OR_RETURN(cuEventRecordWithFlags_ptsz);
+  records(real, per_thread(stream));
+  return real.cuEventRecordWithFlags_ptsz(event, stream, flags);
+}
+
+CUresult cupool_hook_cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
+  CUPOOL_REAL_OR_RETURN(cuEventElapsedTime);
+  return elapsed_time(real, [&] { return real.cuEventElapsedTime(milliseconds, start, end); });
+}
+
+CUresult cupool_hook_cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {
+  CUPOOL_REAL_OR_RETURN(cuEventElapsedTime_v2);
+  return elapsed_time(real, [&] { return real.cuEventElapsedTime_v2(milliseconds, start, end); });
+}
+
+}  // extern "C"

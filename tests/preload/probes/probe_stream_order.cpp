@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+// A program that orders its streams by a free (contract 2): work in one stream, cuMemFree of
+// something else, then work that needs the first one's results. The driver's own free waits for the
+// context, so each round is right without cupool.
+//
+//   probe_stream_order WAY     one of the ways below
+//   probe_stream_order hang    what is submitted after a free holds no other stream up
+//   probe_stream_order hang_devices    nor does work of another device
+#include <cuda.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "probe.h"
+
+namespace {
+
+constexpr size_t kBytes = 256 << 10;
+constexpr uint64_t kWords = kBytes / 4;
+constexpr uint64_t kLongNs = 20'000'000;
+
+CUcontext context = nullptr;
+CUfunction stamp_function = nullptr;
+CUfunction spin_function = nullptr;
+std::atomic<uint64_t> mallocs{0};
+std::atomic<uint64_t> frees{0};
+CUdeviceptr results = 0;
+CUdeviceptr out = 0;
+
+CUstream stream() {
+  CUstream created = nullptr;
+  MUST(cuStreamCreate(&created, CU_STREAM_NON_BLOCKING));
+  return created;
+}
+
+CUdeviceptr allocate() {
+  CUdeviceptr block = 0;
+  MUST(cuMemAlloc(&block, kBytes));
+  ++mallocs;
+  return block;
+}
+
+void release(CUdeviceptr block) {
+  MUST(cuMemFree(block));
+  ++frees;
+}
+
+void stamp(CUdeviceptr block, uint32_t value, CUstream to) {
+  uint64_t words = kWords;
+  void* arguments[] = {&block, &words, &value};
+  MUST(cuLaunchKernel(stamp_function, 64, 1, 1, 256, 1, 1, 0, to, arguments, nullptr));
+}
+
+CUcontext other_device() {
+  CUcontext other = nullptr;
+  MUST(cuDevicePrimaryCtxRetain(&other, 1));
+  MUST(cuCtxSetCurrent(other));
+  MUST(cuCtxEnablePeerAccess(context, 0));
+  MUST(cuCtxSetCurrent(context));
+  MUST(cuCtxEnablePeerAccess(other, 0));
+  return other;
+}
+
+// Results that take a while, and a free of another block, which may have been used or not.
+void produce(uint32_t value, CUstream to) {
+  const CUdeviceptr temporary = allocate();
+  uint64_t ns = kLongNs;
+  void* arguments[] = {&ns};
+  MUST(cuLaunchKernel(spin_function, 1, 1, 1, 1, 1, 1, 0, to, arguments, nullptr));
+  stamp(results, value, to);
+  release(temporary);
+}
+
+void consume(CUstream in) {
+  MUST(cuMemcpyDtoDAsync(out, results, kBytes, in));
+}
+
+// Nothing else is waited for, so that the simulated device runs what this stream needs, and no
+// more.
+void consume_alone(CUstream in) {
+  consume(in);
+  MUST(cuStreamSynchronize(in));
+}
+
+bool is_right(uint32_t value, CUdeviceptr block) {
+  MUST(cuCtxSynchronize());
+  std::vector<uint32_t> host(kWords);
+  MUST(cuMemcpyDtoH(host.data(), block, kBytes));
+  return host.front() == value && host.back() == value;
+}
+
+void in_thread(const std::function<void()>& work) {
+  std::thread thread([&] {
+    MUST(cuCtxSetCurrent(context));
+    work();
+  });
+  thread.join();
+}
+
+// One round; true if the results are right.
+bool round_of(const std::string& way, uint32_t value) {
+  static CUstream const first = stream();
+  static CUstream const second = stream();
+  if (way == "copy") {
+    produce(value, first);
+    consume_alone(second);
+  } else if (way == "legacy") {  // a copy that returns when it is done
+    produce(value, first);
+    MUST(cuMemcpyDtoD(out, results, kBytes));
+  } else if (way == "from_legacy") {
+    produce(value, CU_STREAM_LEGACY);
+    consume_alone(second);
+  } else if (way == "per_thread") {
+    produce(value, CU_STREAM_PER_THREAD);
+    consume_alone(second);
+  } else if (way == "fill") {  // the second stream writes last
+    produce(value + 1, first);
+    MUST(cuMemsetD32Async(results, value, kWords, second));
+    MUST(cuStreamSynchronize(second));
+    return is_right(value, results);
+  } else if (way == "graph") {
+    CUgraph graph = nullptr;
+    CUgraphExec executable = nullptr;
+    produce(value, first);
+    MUST(cuStreamBeginCapture(second, CU_STREAM_CAPTURE_MODE_RELAXED));
+    consume(second);
+    MUST(cuStreamEndCapture(second, &graph));
+    MUST(cuGraphInstantiateWithFlags(&executable, graph, 0));
+    MUST(cuGraphLaunch(executable, second));
+    MUST(cuStreamSynchronize(second));
+    MUST(cuGraphExecDestroy(executable));
+    MUST(cuGraphDestroy(graph));
+  } else if (way == "beside_capture") {  // another stream captures meanwhile
+    static CUstream const third = stream();
+    CUgraph graph = nullptr;
+    produce(value, first);
+    MUST(cuStreamBeginCapture(third, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(cuMemsetD32Async(out, 1, 1, third));
+    consume_alone(second);
+    MUST(cuStreamEndCapture(third, &graph));
+    MUST(cuGraphDestroy(graph));
+  } else if (way == "destroyed") {
+    CUstream const gone = stream();
+    produce(value, gone);
+    MUST(cuStreamDestroy(gone));
+    release(allocate());
+    CUstream const next = stream();  // may have the handle of the other one
+    consume_alone(next);
+    MUST(cuStreamDestroy(next));
+  } else if (way == "destroyed_before") {
+    CUstream const gone = stream();
+    const CUdeviceptr temporary = allocate();
+    uint64_t ns = kLongNs;
+    void* arguments[] = {&ns};
+    MUST(cuLaunchKernel(spin_function, 1, 1, 1, 1, 1, 1, 0, gone, arguments, nullptr));
+    stamp(results, value, gone);
+    MUST(cuStreamDestroy(gone));
+    release(temporary);
+    consume_alone(second);
+  } else if (way == "thread") {  // a thread that ends
+    in_thread([&] { produce(value, first); });
+    consume_alone(second);
+  } else if (way == "event") {  // handed on by an event of a third stream
+    static CUstream const third = stream();
+    CUevent event = nullptr;
+    MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    produce(value, first);
+    MUST(cuEventRecord(event, third));
+    in_thread([&] {
+      MUST(cuStreamWaitEvent(second, event, 0));
+      consume_alone(second);
+    });
+    MUST(cuEventDestroy(event));
+  } else if (way == "elapsed") {
+    CUevent begin = nullptr;
+    CUevent end = nullptr;
+    float milliseconds = -1;
+    MUST(cuEventCreate(&begin, CU_EVENT_DEFAULT));
+    MUST(cuEventCreate(&end, CU_EVENT_DEFAULT));
+    MUST(cuEventRecord(begin, first));
+    const CUdeviceptr temporary = allocate();
+    stamp(results, value, first);
+    MUST(cuEventRecord(end, first));
+    release(temporary);
+    const CUresult result = cuEventElapsedTime(&milliseconds, begin, end);
+    MUST(cuMemcpyDtoDAsync(out, results, kBytes, first));
+    MUST(cuCtxSynchronize());
+    MUST(cuEventDestroy(begin));
+    MUST(cuEventDestroy(end));
+    if (result != CUDA_SUCCESS) return false;
+  } else if (way == "devices") {  // the other device works on the results
+    static CUcontext const elsewhere = other_device();
+    MUST(cuCtxSetCurrent(elsewhere));
+    static CUstream const third = stream();
+    static const CUdeviceptr copy = allocate();
+    MUST(cuCtxSetCurrent(context));
+    produce(value, first);
+    MUST(cuCtxSetCurrent(elsewhere));
+    MUST(cuMemcpyDtoDAsync(copy, results, kBytes, third));
+    MUST(cuStreamSynchronize(third));
+    const bool right = is_right(value, copy);
+    MUST(cuCtxSetCurrent(context));
+    if (!right) return false;
+    consume(first);
+  } else if (way == "many") {  // more streams than a thread's table holds
+    static std::vector<CUstream> streams;
+    while (streams.size() < 40) streams.push_back(stream());
+    std::vector<CUdeviceptr> steps;
+    for (size_t i = 0; i < streams.size(); ++i) {
+      const CUdeviceptr temporary = allocate();
+      steps.push_back(allocate());
+      if (i == 0) {
+        stamp(steps[i], value, streams[i]);
+      } else {
+        MUST(cuMemcpyDtoDAsync(steps[i], steps[i - 1], kBytes, streams[i]));
+      }
+      release(temporary);
+    }
+    MUST(cuMemcpyDtoDAsync(out, steps.back(), kBytes, streams[7]));
+    MUST(cuStreamSynchronize(streams[7]));
+    for (const CUdeviceptr step : steps) release(step);
+  } else {
+    CHECK(!"a known way");
+  }
+  return is_right(value, out);
+}
+
+std::atomic<bool> stopped{false};
+void wait_for_stop(void*) {
+  while (!stopped) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+// The driver's free waits for what comes before it, and no more: work that is submitted after it
+// goes on until another stream's work is complete.
+void stop_from_elsewhere() {
+  alarm(5);
+  CUstream const first = stream();
+  CUstream const second = stream();
+  stamp(out, 1, second);
+  produce(1, first);
+  MUST(cuLaunchHostFunc(first, wait_for_stop, nullptr));
+  MUST(cuMemsetD32Async(out, 1, kWords, second));
+  MUST(cuStreamSynchronize(second));
+  stopped = true;
+  MUST(cuCtxSynchronize());
+}
+
+// A free waits for its own context. Work on another device goes on until this one's is complete.
+void stop_from_other_device() {
+  alarm(5);
+  CUcontext const elsewhere = other_device();
+  CUstream const first = stream();
+  MUST(cuLaunchHostFunc(first, wait_for_stop, nullptr));
+  MUST(cuCtxSetCurrent(elsewhere));
+  CUstream const second = stream();
+  const CUdeviceptr block = allocate();
+  for (int i = 0; i < 8; ++i) release(allocate());
+  MUST(cuMemsetD32Async(block, 1, kWords, second));
+  release(allocate());
+  CUstream const third = stream();
+  MUST(cuMemsetD32Async(block, 2, kWords, third));
+  MUST(cuStreamSynchronize(third));
+  stopped = true;
+  release(block);
+  MUST(cuCtxSetCurrent(context));
+  MUST(cuCtxSynchronize());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string way = argc > 1 ? argv[1] : "copy";
+  MUST(cuInit(0));
+  CUdevice device = 0;
+  CUmodule module = nullptr;
+  MUST(cuDeviceGet(&device, 0));
+  MUST(cuDevicePrimaryCtxRetain(&context, device));
+  MUST(cuCtxSetCurrent(context));
+  MUST(cuModuleLoadData(&module, ""));
+  MUST(cuModuleGetFunction(&stamp_function, module, "stamp_u32"));
+  MUST(cuModuleGetFunction(&spin_function, module, "spin_ns"));
+  results = allocate();
+  out = allocate();
+  for (int i = 0; i < 16; ++i) release(allocate());
+  int wrong = 0;
+  if (way == "hang") {
+    stop_from_elsewhere();
+  } else if (way == "hang_devices") {
+    stop_from_other_device();
+  } else {
+    for (uint32_t value = 1; value <= 6; ++value) wrong += round_of(way, value) ? 0 : 1;
+  }
+  std::printf("%s: wrong %d\n", way.c_str(), wrong);
+  release(results);
+  release(out);
+  probe::print_counts(mallocs, frees);
+  MUST(cuDevicePrimaryCtxRelease(device));
+  return wrong == 0 ? 0 : 1;
+}

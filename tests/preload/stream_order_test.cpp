@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Contract 2: what a thread does after a free comes after its work before it, in any stream
+// (docs/design.md, Order behind a free).
+#include "harness.h"
+
+namespace preload {
+namespace {
+
+const Environment kLate = {{"CUPOOL_POOL_START", "first"}, {"CUPOOL_SIM_MODE", "late"}};
+
+class StreamOrder : public testing::TestWithParam<const char*> {};
+
+// Contract 2.
+TEST_P(StreamOrder, IsThatOfTheDriversFree) {
+  for (const char* lane : {"1", "0"}) {
+    for (const char* mode : {"late", "early"}) {
+      SCOPED_TRACE(std::string("lane ") + lane + ", " + mode);
+      const PreloadedRun run = expect_same(
+          std::string("probe_stream_order ") + GetParam(), 0, 1,
+          with(kLate,
+               {{"CUPOOL_LANE", lane}, {"CUPOOL_SIM_MODE", mode}, {"CUPOOL_SIM_DEVICES", "2"}}));
+      expect_counts(run);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, StreamOrder,
+                         testing::Values("copy", "legacy", "from_legacy", "per_thread", "fill",
+                                         "graph", "beside_capture", "destroyed", "destroyed_before",
+                                         "thread", "event", "elapsed", "devices", "many", "hang",
+                                         "hang_devices"),
+                         [](const auto& row) { return std::string(row.param); });
+
+// Contract 2: what `ordered` does not promise, so that the tests above can fail.
+TEST(StreamOrderInOrderedMode, IsTheProgramsOwn) {
+  for (const char* way : {"copy", "elapsed", "thread"}) {
+    Environment environment = with(kLate, {{"CUPOOL_FREE_MODE", "ordered"}, {"CUPOOL_LANE", "0"}});
+    environment["LD_PRELOAD"] = tested_build().folder + "/libcupool.so";
+    const ProcessResult run = run_plain(std::string("probe_stream_order ") + way, environment);
+    EXPECT_TRUE(contains(run.out, "wrong 6")) << run.describe();
+  }
+}
+
+// The wrong engines that these tests have to find.
+TEST(StreamOrderMutation, IsFound) {
+  if (!tested_build().sanitizer.empty()) GTEST_SKIP() << "no such engine with a sanitizer";
+  const struct {
+    const char* mutation;
+    const char* way;
+  } rows[] = {{"forgets-the-order-of-a-free", "copy"},
+              {"forgets-the-order-of-a-free", "legacy"},
+              {"forgets-the-order-of-a-free", "devices"},
+              {"forgets-the-order-of-a-free", "many"},
+              {"trusts-a-destroyed-handle", "destroyed_before"},
+              {"ends-a-thread-without-a-wait", "thread"}};
+  for (const auto& row : rows) {
+    SCOPED_TRACE(std::string(row.mutation) + ", " + row.way);
+    Environment environment = with(kLate, {{"CUPOOL_STATS", "off"},
+                                           {"CUPOOL_LANE", "0"},
+                                           {"CUPOOL_SIM_DEVICES", "2"},
+                                           {"CUPOOL_TEST_MUTATION", row.mutation}});
+    environment["LD_PRELOAD"] = tested_build().folder + "/tests/libcupool_mutable.so";
+    const ProcessResult run = run_plain(std::string("probe_stream_order ") + row.way, environment);
+    EXPECT_NE(run.exit_code, 0) << run.describe();
+  }
+}
+
+}  // namespace
+}  // namespace preload
