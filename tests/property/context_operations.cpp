@@ -267,6 +267,9 @@ void Machine::thread_restart(const Operation& op) {
       if (capture.active && capture.thread == op.thread) return;
     }
   }
+  for (Block& block : slots_[0].blocks) {
+    block.left_behind |= block.freed_behind && block.last.thread == thread_numbers_[op.thread];
+  }
   crew_.replace(op.thread);
   thread_numbers_[op.thread] = ++last_number_;
   modes_[op.thread] = CU_STREAM_CAPTURE_MODE_GLOBAL;

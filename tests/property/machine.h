@@ -41,7 +41,11 @@ struct Block {
   std::uint64_t owner = 0;   ///< its name for the judge; never reused
   std::uint64_t offset = 0;  ///< the words that its kernels use
   std::uint64_t words = 0;
-  StreamRef last;        ///< last used there; later uses are ordered after it
+  StreamRef last;  ///< last used there; later uses are ordered after it
+  /// The thread of the last use has freed other memory since, or has ended after that: its next
+  /// use, or any, comes behind the last one by itself (contract 2).
+  bool freed_behind = false;
+  bool left_behind = false;
   bool racy = false;     ///< used without one order since the last synchronisation
   bool checked = false;  ///< since then
   bool known = false;    ///< holds `value`
@@ -181,6 +185,7 @@ class Machine {
   void disown(const Block& block);
   void own_again(const Block& block);
   void host_is_safe(Slots& slots, int context);
+  void next_uses_are_ordered(Slots& slots, unsigned thread, int context);
   void memory_info();
   void buffer_create(const Operation& op);
   void buffer_destroy(const Operation& op);

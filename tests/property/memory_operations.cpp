@@ -120,6 +120,15 @@ void Machine::release_block(Slots& slots, Block& block, unsigned thread, int cur
   block.was_context = freed.context;
   if (free_mode_ == FreeMode::ordered) return;
   host_is_safe(slots, freed.context);
+  next_uses_are_ordered(slots, thread, freed.context);
+}
+
+// Contract 2: what the thread does next comes after its work in the context.
+void Machine::next_uses_are_ordered(Slots& slots, unsigned thread, int context) {
+  for (Block& block : slots.blocks) {
+    const bool by_thread = block.last.thread == thread_numbers_[thread];
+    if (by_thread && block.last.context == context) block.freed_behind = true;
+  }
 }
 
 // Contract 2: the driver's free waits for all work of the context, so the host may touch any buffer

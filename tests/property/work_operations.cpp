@@ -44,7 +44,10 @@ bool Machine::use(Slots& slots, unsigned slot, const StreamRef& where) {
     return true;
   }
   block.users |= 1u << where.context;
-  if (block.last.none() || block.last.number == where.number) {
+  const bool by_same_thread = block.last.thread == where.thread;
+  const bool freed_behind = block.freed_behind && (by_same_thread || block.left_behind);
+  block.freed_behind = block.left_behind = false;
+  if (block.last.none() || block.last.number == where.number || freed_behind) {
     block.last = where;
     return true;
   }
