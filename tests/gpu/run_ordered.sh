@@ -3,7 +3,7 @@
 # Ordered frees on a real GPU: proof (no foreign word, host memory as with legacy) and figures, without
 # cupool, with auto, ordered and sync, and with the deliberately wrong engine. Programs come from build.sh.
 #   tests/gpu/run_ordered.sh                       all, about 5 minutes, into $OUT (default ./out)
-#   tests/gpu/run_ordered.sh stress reliance       some of: stress lane micro reliance overlap footprint
+#   tests/gpu/run_ordered.sh stress reliance       some of: stress lane order micro reliance overlap footprint
 #                                              programs one_lane
 #   tests/gpu/run_ordered.sh --seed 7 --env CUPOOL_BACKEND=malloc stress
 set -uo pipefail

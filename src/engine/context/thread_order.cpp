@@ -5,6 +5,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <array>
 #include <new>
 #include <optional>
@@ -32,6 +33,7 @@ struct Point {
   std::uint64_t incarnation = 0;
   CUevent event = nullptr;
   std::uint64_t number = 0;  ///< 0: complete, or none
+  std::uint64_t covers = 0;  ///< its stream came behind all points up to this number
 
   bool is_alive() const {
     return owner != nullptr && !owner->gone() && owner->incarnation() == incarnation;
@@ -73,8 +75,18 @@ bool has_state() {
   return own_state != nullptr;
 }
 
-// Threads that use an event on a stream that may begin to capture.
-UseCount users;
+// Threads that record an event on a stream that may begin to capture, by parts, so that they do not
+// meet in one cache line.
+struct alignas(128) Users {
+  UseCount count;
+};
+std::array<Users, 16> users;
+
+UseCount& own_users() {
+  static std::atomic<unsigned> threads{0};
+  thread_local const unsigned own = threads.fetch_add(1, std::memory_order_relaxed);
+  return users[own % users.size()].count;
+}
 
 bool is_default(CUstream stream) {
   return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
@@ -146,15 +158,26 @@ void wait_on_device(const cuda::Driver& driver, const Stream& stream, Point& poi
   if (!ordered) wait_on_host(driver, point);
 }
 
+// The newest point first: whoever waits for it comes behind what its own stream has waited for.
 void wait_for_others(const cuda::Driver& driver, Stream& stream) {
-  const UseCount::Use use(users);
   if (may_capture(driver, stream.handle)) return;
-  for_each_point([&](Point& point) {
-    if (point.number > stream.waited && &point != &stream.point &&
-        !CUPOOL_MUTATED("forgets-the-order-of-a-free")) {
+  std::uint64_t behind = stream.waited;  // all points up to this number
+  std::uint64_t below = own_state->newest + 1;
+  while (behind + 1 < below && !CUPOOL_MUTATED("forgets-the-order-of-a-free")) {
+    std::uint64_t number = 0;  // the next one; several points may have it
+    for_each_point([&](const Point& point) {
+      if (point.number < below && point.number > number && &point != &stream.point) {
+        number = point.number;
+      }
+    });
+    if (number <= behind) break;
+    for_each_point([&](Point& point) {
+      if (point.number != number || &point == &stream.point) return;
       wait_on_device(driver, stream, point);
-    }
-  });
+      behind = std::max(behind, point.covers);
+    });
+    below = number;
+  }
   stream.waited = own_state->newest;
 }
 
@@ -324,7 +347,7 @@ bool ThreadOrder::frees(const cuda::Driver& driver, Context& context) {
     hot_.has_work = false;
     return !is_on();
   }
-  const UseCount::Use use(users);
+  const UseCount::Use use(own_users());
   if (!Serving::open_for_certain()) return false;
   const cuda::ContextScope scope(driver, context.handle());
   if (!scope.ok()) return false;
@@ -344,6 +367,7 @@ bool ThreadOrder::frees(const cuda::Driver& driver, Context& context) {
     }
     stream.unmarked = false;
     stream.point.number = number;
+    stream.point.covers = stream.waited;
     only = &stream;
     ++recorded;
   }
@@ -405,7 +429,7 @@ void ThreadOrder::has_waited_for_context(CUcontext context) {
 }
 
 void ThreadOrder::let_users_out() {
-  users.wait_until_none();
+  for (const Users& part : users) part.count.wait_until_none();
 }
 
 void ThreadOrder::thread_ends(const cuda::Driver& driver) {
@@ -426,7 +450,7 @@ void ThreadOrder::reset() {
   delete own_state;
   own_state = nullptr;
   hot_ = Hot{};
-  users.reset();
+  for (Users& part : users) part.count.reset();
 }
 
 }  // namespace cupool::engine

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A PyTorch training loop without PyTorch's caching allocator, with fixed seeds.
 
-torch_train.py [steps] [count] [own]: prints the final loss with full precision and the milliseconds per
+torch_train.py [steps] [count] [own] [prefetch]: prints the final loss with full precision and the milliseconds per
 step. With "count" the run is profiled, to learn from CUPTI how often cudaMalloc and cudaFree are
 called: a count that owes nothing to cupool (run it without the preload; under it, calls that cupool
-serves never reach the runtime library). With "own" PyTorch's caching allocator stays on.
+serves never reach the runtime library). With "own" PyTorch's caching allocator stays on. With "prefetch" a second
+stream copies the next batch while a step runs.
 """
 import os
 import sys
@@ -19,6 +20,7 @@ from torch import nn  # noqa: E402
 
 STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 60
 COUNT = "count" in sys.argv
+PREFETCH = "prefetch" in sys.argv
 WARM_UP = 10
 
 
@@ -46,6 +48,36 @@ def network():
     )
 
 
+class Prefetch:
+    """Copies batch by batch on a stream of its own, one batch ahead, from two pinned buffers."""
+
+    def __init__(self, batch):
+        self.batch = batch
+        self.stream = torch.cuda.Stream()
+        self.pinned = [[part.pin_memory() for part in batch(0)] for _ in range(2)]
+        self.copied = [None, None]
+        self.ahead = None
+        self.copy(0)
+
+    def copy(self, i):
+        if self.copied[i % 2] is not None:
+            self.copied[i % 2].synchronize()
+        for pinned, part in zip(self.pinned[i % 2], self.batch(i)):
+            pinned.copy_(part)
+        with torch.cuda.stream(self.stream):
+            self.ahead = [part.cuda(non_blocking=True) for part in self.pinned[i % 2]]
+            self.copied[i % 2] = torch.cuda.Event()
+            self.copied[i % 2].record()
+
+    def next(self, i):
+        torch.cuda.current_stream().wait_stream(self.stream)
+        parts = self.ahead
+        for part in parts:
+            part.record_stream(torch.cuda.current_stream())
+        self.copy(i + 1)
+        return parts
+
+
 def train(steps):
     torch.manual_seed(1234)
     torch.use_deterministic_algorithms(True)
@@ -56,14 +88,18 @@ def train(steps):
     generator = torch.Generator().manual_seed(99)
     images = torch.randn(64, 3, 32, 32, generator=generator)
     labels = torch.randint(0, 100, (64,), generator=generator)
+
+    def batch(i):
+        return images + 0.01 * i, (labels + i) % 100
+
+    prefetch = Prefetch(batch) if PREFETCH else None
     begin = time.perf_counter()
     for i in range(steps):
         if i == WARM_UP:
             torch.cuda.synchronize()
             begin = time.perf_counter()
         # A fresh batch each step, copied as a data loader's would be.
-        x = (images + 0.01 * i).cuda()
-        y = ((labels + i) % 100).cuda()
+        x, y = prefetch.next(i) if PREFETCH else [part.cuda() for part in batch(i)]
         optimizer.zero_grad(set_to_none=True)
         loss = loss_function(model(x), y)
         loss.backward()

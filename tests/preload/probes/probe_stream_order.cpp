@@ -6,11 +6,13 @@
 //   probe_stream_order WAY     one of the ways below
 //   probe_stream_order hang    what is submitted after a free holds no other stream up
 //   probe_stream_order hang_devices    nor does work of another device
+// PROBE_KERNELS names the file of its kernels on a real GPU; the simulated device has them built in.
 #include <cuda.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <string>
 #include <thread>
@@ -281,7 +283,8 @@ int main(int argc, char** argv) {
   MUST(cuDeviceGet(&device, 0));
   MUST(cuDevicePrimaryCtxRetain(&context, device));
   MUST(cuCtxSetCurrent(context));
-  MUST(cuModuleLoadData(&module, ""));
+  const char* const kernels = std::getenv("PROBE_KERNELS");
+  MUST(kernels == nullptr ? cuModuleLoadData(&module, "") : cuModuleLoad(&module, kernels));
   MUST(cuModuleGetFunction(&stamp_function, module, "stamp_u32"));
   MUST(cuModuleGetFunction(&spin_function, module, "spin_ns"));
   results = allocate();
