@@ -27,8 +27,8 @@ TEST_P(StreamOrder, IsThatOfTheDriversFree) {
 INSTANTIATE_TEST_SUITE_P(Ways, StreamOrder,
                          testing::Values("copy", "legacy", "from_legacy", "per_thread", "fill",
                                          "graph", "beside_capture", "destroyed", "destroyed_before",
-                                         "thread", "event", "elapsed", "devices", "many", "hang",
-                                         "hang_devices"),
+                                         "thread", "event", "elapsed", "crowd", "devices", "many",
+                                         "hang", "hang_devices"),
                          [](const auto& row) { return std::string(row.param); });
 
 // Contract 2: what `ordered` does not promise, so that the tests above can fail.

@@ -26,6 +26,9 @@ namespace {
 
 constexpr std::size_t kStreamsOfThread = 16;
 constexpr std::size_t kContextsOfThread = 4;
+// Waits on the device hold up the GPU's queues, which streams of other threads share. If more
+// threads than this go from stream to stream, they wait on the host.
+constexpr unsigned kThreadsOnDevice = 4;
 
 // An event behind the work that the thread had submitted before a free.
 struct Point {
@@ -63,6 +66,7 @@ struct State {
   std::uint64_t unknown_work = 0;  ///< calls whose streams are not known
   std::size_t next = 0;            ///< the entry to take next, if there are too many streams
   bool many = false;               ///< more streams than entries: contexts are marked as a whole
+  bool alternates = false;         ///< counted in `alternating`
 };
 // On the heap, since a library that is opened late finds little room for thread-local data. Null:
 // the thread needs none yet, or host memory is exhausted.
@@ -90,6 +94,17 @@ UseCount& own_users() {
 
 bool is_default(CUstream stream) {
   return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+}
+
+// Threads that have gone from one stream to another across a free.
+std::atomic<unsigned> alternating{0};
+
+bool waits_on_host() {
+  if (!own_state->alternates) {
+    own_state->alternates = true;
+    alternating.fetch_add(1, std::memory_order_relaxed);
+  }
+  return alternating.load(std::memory_order_relaxed) > kThreadsOnDevice;
 }
 
 // The context of the work that is submitted to `stream` now; null: not known.
@@ -147,8 +162,14 @@ void for_each_point(const Do& each) {
 }
 
 // On the device. What the driver refuses is waited for on the host.
-void wait_on_device(const cuda::Driver& driver, const Stream& stream, Point& point) {
+void wait_for(const cuda::Driver& driver, const Stream& stream, Point& point) {
   bool ordered = false;
+  if (waits_on_host() && point.is_alive() && point.owner->handle() == stream.context) {
+    const cuda::RelaxedCaptureScope relaxed(driver);
+    driver.cuEventSynchronize(point.event);
+    point.number = 0;
+    return;
+  }
   {
     const Usable usable(point, stream.context);
     if (!usable) point.number = 0;
@@ -173,7 +194,7 @@ void wait_for_others(const cuda::Driver& driver, Stream& stream) {
     if (number <= behind) break;
     for_each_point([&](Point& point) {
       if (point.number != number || &point == &stream.point) return;
-      wait_on_device(driver, stream, point);
+      wait_for(driver, stream, point);
       behind = std::max(behind, point.covers);
     });
     below = number;
@@ -440,6 +461,7 @@ void ThreadOrder::thread_ends(const cuda::Driver& driver) {
     if (usable) driver.cuEventDestroy_v2(point.event);
     point = Point{};
   });
+  if (own_state->alternates) alternating.fetch_sub(1, std::memory_order_relaxed);
   delete own_state;
   own_state = nullptr;
   hot_ = Hot{};
@@ -451,6 +473,7 @@ void ThreadOrder::reset() {
   own_state = nullptr;
   hot_ = Hot{};
   for (Users& part : users) part.count.reset();
+  alternating = 0;
 }
 
 }  // namespace cupool::engine

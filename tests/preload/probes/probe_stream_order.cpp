@@ -6,7 +6,8 @@
 //   probe_stream_order WAY     one of the ways below
 //   probe_stream_order hang    what is submitted after a free holds no other stream up
 //   probe_stream_order hang_devices    nor does work of another device
-// PROBE_KERNELS names the file of its kernels on a real GPU; the simulated device has them built in.
+// PROBE_KERNELS names the file of its kernels on a real GPU; the simulated device has them built
+// in.
 #include <cuda.h>
 #include <unistd.h>
 
@@ -195,6 +196,32 @@ bool round_of(const std::string& way, uint32_t value) {
     MUST(cuEventDestroy(begin));
     MUST(cuEventDestroy(end));
     if (result != CUDA_SUCCESS) return false;
+  } else if (way == "crowd") {  // more threads than may wait on the device
+    std::atomic<int> wrong_threads{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 6; ++i) {
+      threads.emplace_back([&] {
+        MUST(cuCtxSetCurrent(context));
+        CUstream const own[] = {stream(), stream()};
+        const CUdeviceptr from = allocate();
+        const CUdeviceptr to = allocate();
+        std::vector<uint32_t> host(kWords);
+        for (uint32_t step = 1; step <= 4; ++step) {
+          const CUdeviceptr temporary = allocate();
+          stamp(from, value + step, own[step % 2]);
+          release(temporary);
+          MUST(cuMemcpyDtoDAsync(to, from, kBytes, own[1 - step % 2]));
+          MUST(cuMemcpyDtoHAsync(host.data(), to, kBytes, own[1 - step % 2]));
+          MUST(cuStreamSynchronize(own[1 - step % 2]));
+          if (host.front() != value + step || host.back() != value + step) ++wrong_threads;
+        }
+        release(from);
+        release(to);
+        for (CUstream const each : own) MUST(cuStreamDestroy(each));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return wrong_threads == 0;
   } else if (way == "devices") {  // the other device works on the results
     static CUcontext const elsewhere = other_device();
     MUST(cuCtxSetCurrent(elsewhere));
