@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `cupool compare`, `cupool observe` and `cupool tune`: a program run both ways.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -183,6 +184,18 @@ TEST(Tune, ReservesNothingWhereTheDeviceIsNearlyFull) {
   const Report one = parsed(report);
   EXPECT_NE(value_of(tune({one}), "CUPOOL_PREALLOC"), "");
   EXPECT_EQ(value_of(tune({one, one, one, one, one}), "CUPOOL_PREALLOC"), "");
+}
+
+TEST(Tune, SaysWhatTheOrderOfStreamsCosts) {
+  json report = example_report();
+  const std::size_t others = tune({parsed(report)}).remarks.size();
+  report["devices"][0]["counters"]["stream_waits_total"] = 1200;
+  const Tuning tuning = tune({parsed(report)});
+  ASSERT_EQ(tuning.remarks.size(), others + 1);
+  const auto about_order = [](const std::string& remark) {
+    return contains(remark, "compare --free-mode ordered");
+  };
+  EXPECT_EQ(std::count_if(tuning.remarks.begin(), tuning.remarks.end(), about_order), 1);
 }
 
 TEST(Tune, WritesAProfileThatTheLibraryTakes) {

@@ -136,6 +136,7 @@ bool has_setting(const Report& report, const std::string& name) {
 void add_remarks(const std::vector<Report>& reports, Tuning* tuning) {
   std::uint64_t copies = 0;
   std::uint64_t managed = 0;
+  std::uint64_t orders = 0;
   std::uint64_t rescues = 0;
   bool agents = false;
   bool sync = false;
@@ -143,6 +144,7 @@ void add_remarks(const std::vector<Report>& reports, Tuning* tuning) {
     copies += report.counter("free_waits_host_copy_total");
     managed +=
         report.counter("free_waits_managed_total") + report.counter("free_waits_zero_copy_total");
+    orders += report.counter("stream_waits_total");
     rescues += report.counter("oom_rescues_total");
     agents = agents || (report.backend == "malloc" && !has_setting(report, "CUPOOL_BACKEND"));
     sync = sync || (report.free_mode == "sync" && has_setting(report, "CUPOOL_FREE_MODE"));
@@ -163,6 +165,13 @@ void add_remarks(const std::vector<Report>& reports, Tuning* tuning) {
         " frees waited for copies to or from the host. CUPOOL_FREE_MODE=ordered avoids these "
         "waits, "
         "but is safe only if the program never relies on a free to complete such a copy.");
+  }
+  if (orders > 0) {
+    tuning->remarks.push_back(
+        format_count(orders) +
+        " times a stream waited for what its thread had given to another one before a free. "
+        "CUPOOL_FREE_MODE=ordered gives the streams their overlap back, but is safe only if the "
+        "program orders them itself; cupool compare --free-mode ordered shows the difference.");
   }
   if (managed > 0) {
     tuning->remarks.push_back(format_count(managed) +
