@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exported: initialisation, versions, error texts, and questions about devices.
 #include <cudaProfiler.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -76,6 +77,11 @@ CUresult device_uuid(Entry& in, CUuuid* uuid, CUdevice ordinal) {
   if (result != CUDA_SUCCESS) return result;
   std::memset(uuid, 0, sizeof *uuid);
   std::memcpy(uuid->bytes, "cupool-sim", 10);
+  const bool shared = device->shared != nullptr;
+  const auto whose =
+      static_cast<uint32_t>(shared ? device->shared->identity() : static_cast<uint64_t>(getpid()));
+  std::memcpy(uuid->bytes + 10, &whose, sizeof whose);
+  uuid->bytes[14] = static_cast<char>(shared);
   uuid->bytes[15] = static_cast<char>(ordinal);
   return CUDA_SUCCESS;
 }

@@ -107,7 +107,7 @@ CUresult get_info(Entry& in, size_t* free_bytes, size_t* total_bytes) {
   const CUresult result = in.current(&context);
   if (result != CUDA_SUCCESS) return result;
   const Device& device = *context->device;
-  if (free_bytes != nullptr) *free_bytes = device.total - device.used;
+  if (free_bytes != nullptr) *free_bytes = device.available();
   if (total_bytes != nullptr) *total_bytes = device.total;
   in.costs(5500);
   return CUDA_SUCCESS;

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -132,15 +133,33 @@ bool Arena::bare(uintptr_t address, size_t bytes) const {
 
 // Many times the memory in addresses: every pool reserves as much as the device has, to grow in
 // one piece, and fragmented addresses must not be what runs out first.
-Device::Device(int number, size_t memory)
+Device::Device(int number, size_t memory, const std::string& shared_file)
     : ordinal(number),
       total(memory / kChunkBytes * kChunkBytes),
-      arena(total * 32 + (size_t{8} << 30)) {}
+      arena(total * 32 + (size_t{8} << 30)) {
+  if (!shared_file.empty()) shared = std::make_unique<SharedUse>(shared_file, number);
+}
+
+size_t Device::available() const {
+  const size_t all = used + (shared == nullptr ? 0 : shared->of_others());
+  return total - std::min(total, all);
+}
 
 bool Device::has(size_t bytes) {
-  if (bytes <= total - used) return true;
+  if (bytes <= available()) return true;
   if (bytes <= total && world().settings.reclaim) world().reclaim(*this);
-  return bytes <= total - used;
+  return bytes <= available();
+}
+
+bool Device::count(size_t bytes) {
+  if (shared != nullptr && !shared->take(used + bytes, total)) return false;
+  used += bytes;
+  return true;
+}
+
+void Device::uncount(size_t bytes) {
+  used -= bytes;
+  if (shared != nullptr) shared->give(used);
 }
 
 uintptr_t Device::take(size_t bytes) {
@@ -158,14 +177,15 @@ void Device::give(uintptr_t address, size_t bytes) {
 }
 
 bool Device::take_at(uintptr_t address, size_t bytes) {
-  if (!has(bytes) || !arena.back(address, bytes)) return false;
-  used += bytes;
-  return true;
+  if (!has(bytes) || !count(bytes)) return false;
+  if (arena.back(address, bytes)) return true;
+  uncount(bytes);
+  return false;
 }
 
 void Device::give_at(uintptr_t address, size_t bytes) {
   arena.unback(address, bytes);
-  used -= bytes;
+  uncount(bytes);
 }
 
 }  // namespace cupool::sim

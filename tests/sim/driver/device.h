@@ -8,6 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
+
+#include "driver/shared_use.h"
 
 namespace cupool::sim {
 
@@ -57,11 +60,13 @@ class Arena {
 };
 
 struct Device {
-  Device(int number, size_t memory);
+  /// `shared_file`: see CUPOOL_SIM_SHARED; empty for memory of this process alone.
+  Device(int number, size_t memory, const std::string& shared_file);
 
   int ordinal;
   size_t total;
-  size_t used = 0;
+  size_t used = 0;  ///< by this process
+  std::unique_ptr<SharedUse> shared;
   Arena arena;
 
   Context* primary = nullptr;  ///< the handle stays the same for ever
@@ -79,8 +84,13 @@ struct Device {
   bool take_at(uintptr_t address, size_t bytes);
   void give_at(uintptr_t address, size_t bytes);
 
+  /// Bytes that no process uses.
+  size_t available() const;
   /// Whether so much is left; if not, idle pool memory may be taken back first.
   bool has(size_t bytes);
+  /// Counts bytes as used. False: another process was faster.
+  bool count(size_t bytes);
+  void uncount(size_t bytes);
 };
 
 }  // namespace cupool::sim

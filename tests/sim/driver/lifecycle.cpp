@@ -70,7 +70,8 @@ CUresult initialise(unsigned flags) {
     return CUDA_ERROR_NO_DEVICE;
   }
   for (int i = 0; i < w.settings.devices; ++i) {
-    w.devices.push_back(std::make_unique<Device>(i, w.settings.memory_bytes));
+    w.devices.push_back(
+        std::make_unique<Device>(i, w.settings.memory_bytes, w.settings.shared_file));
     Device& device = *w.devices.back();
     auto context = std::make_unique<Context>();
     context->device = &device;

@@ -147,6 +147,7 @@ Settings read_settings() {
   read("CUPOOL_SIM_DEADLOCK_MS",
        [&](const char* v) { return parse_milliseconds(v, &s.deadlock_ms); });
   read("CUPOOL_SIM_CALLS", [&](const char* v) { return s.calls_file = v, true; });
+  read("CUPOOL_SIM_SHARED", [&](const char* v) { return s.shared_file = v, true; });
   read("CUPOOL_SIM_FAIL", [&](const char* v) { return s.fail = v, true; });
   return s;
 }

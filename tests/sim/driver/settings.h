@@ -46,6 +46,7 @@ struct Settings {
   uint64_t deadlock_ms = 10000;      ///< how long a deadlock must last to be reported; 0 = never
   std::string calls_file;            ///< "" = none; %p is the process id
   std::string fail;                  ///< fault injection rules
+  std::string shared_file;           ///< of memory that processes share; "" = none
   Forgets context_event_forgets = Forgets::nothing;
 };
 

@@ -20,16 +20,16 @@ CUresult VirtualMemory::create(CUmemGenericAllocationHandle* handle, size_t byte
     return CUDA_ERROR_INVALID_VALUE;
   }
   Device& device = *w.devices[static_cast<size_t>(prop->location.id)];
-  if (!device.has(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!device.has(bytes) || !device.count(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   Physical physical;
   physical.file = memfd_create("cupool-sim-physical", MFD_CLOEXEC);
   if (physical.file < 0 || ftruncate(physical.file, static_cast<off_t>(bytes)) != 0) {
+    device.uncount(bytes);
     return CUDA_ERROR_OPERATING_SYSTEM;
   }
   physical.device = &device;
   physical.prop = *prop;
   physical.bytes = bytes;
-  device.used += bytes;
   *handle = ++last_;
   physical_.emplace(*handle, physical);
   return CUDA_SUCCESS;
@@ -38,7 +38,7 @@ CUresult VirtualMemory::create(CUmemGenericAllocationHandle* handle, size_t byte
 void VirtualMemory::drop(CUmemGenericAllocationHandle handle) {
   const auto it = physical_.find(handle);
   if (--it->second.references != 0) return;
-  it->second.device->used -= it->second.bytes;
+  it->second.device->uncount(it->second.bytes);
   close(it->second.file);
   physical_.erase(it);
 }
