@@ -6,7 +6,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <string_view>
 #include <thread>
+#include <vector>
 
 #include "engine/serve/decay.h"
 #include "process/background.h"
@@ -23,14 +25,24 @@ using std::chrono::microseconds;
 constexpr microseconds kPause{1000};
 // Time until work without a usable context is tried again.
 constexpr microseconds kPatience{100'000};
+// Longest span of decay on a device that is nearly full, and longest time until that is seen.
+constexpr microseconds kScarceSpan{1'000'000};
 
 engine::Allocator* served = nullptr;
-microseconds decay_step{0};  // 0: nothing decays
+microseconds decay_step{0};    // 0: nothing decays
+bool decay_is_chosen = false;  // by the user
 std::mutex mutex;
 std::condition_variable* woken = nullptr;  // never destroyed: the thread waits to the end
 bool work_waits = false;
 bool starter_is_wanted = false;
 bool starter_runs = false;
+
+bool is_chosen(std::string_view option) {
+  const std::vector<config::EffectiveValue>& all = config::effective();
+  return std::any_of(all.begin(), all.end(), [&](const config::EffectiveValue& value) {
+    return value.name == option && !value.is_default;
+  });
+}
 
 void wake() {
   {
@@ -49,21 +61,46 @@ void work(const Part& part) {
   }
 }
 
-void* run(void*) {
-  engine::Decay decay(served->registry(), served->idle());
-  for (Clock::time_point next = Clock::now() + decay_step;;) {
-    work([] { return served->preparation().preallocate_some(); });
-    if (decay_step.count() != 0 && Clock::now() >= next) {
-      work([&] { return decay.go_on(); });
-      next = Clock::now() + decay_step;
+// When decay takes stock: four times in CUPOOL_DECAY_MS, and while idle memory is urgent.
+class Steps {
+ public:
+  // Does what is due.
+  void go_on() {
+    if (decay_step.count() == 0 || Clock::now() < next_look_) return;
+    const bool urgent = decay_step > kScarceStep && is_urgent();
+    if (urgent || Clock::now() >= next_step_) {
+      work([this] { return decay_.go_on(); });
+      next_step_ = Clock::now() + decay_step;
     }
+    next_look_ = std::min(next_step_, Clock::now() + (urgent ? kScarceStep : kScarceSpan));
+  }
+  Clock::time_point next() const { return next_look_; }
+
+ private:
+  static constexpr microseconds kScarceStep =
+      kScarceSpan / static_cast<int>(engine::BlockCache::kDecaySteps);
+
+  bool is_urgent() {
+    const BackgroundVisit visit;
+    return visit.allowed() && !cuda::shut_down() && decay_.is_urgent();
+  }
+
+  engine::Decay decay_{*cuda::driver(), served->registry(), served->idle()};
+  Clock::time_point next_step_ = Clock::now() + decay_step;
+  Clock::time_point next_look_ = std::min(next_step_, Clock::now() + kScarceSpan);
+};
+
+void* run(void*) {
+  for (Steps steps;;) {
+    work([] { return served->preparation().preallocate_some(); });
+    steps.go_on();
     std::unique_lock<std::mutex> lock(mutex);
     const auto is_woken = [] { return work_waits; };
     if (served->preparation().preallocates()) {
       woken->wait_for(lock, decay_step.count() == 0 ? kPatience : std::min(decay_step, kPatience),
                       is_woken);
     } else if (decay_step.count() != 0) {
-      woken->wait_until(lock, next, is_woken);
+      woken->wait_until(lock, steps.next(), is_woken);
     } else {
       woken->wait(lock, is_woken);
     }
@@ -107,6 +144,25 @@ void wake_starter() {
   served->preparation().start_pools_at_first();
 }
 
+// Most programs have not asked for it: they get no warning.
+void start_decay() {
+  if (start_background("cupool-idle", run)) return;
+  if (decay_is_chosen) {
+    CUPOOL_WARN_ONCE(
+        "CUPOOL_DECAY_MS: cannot start its thread, so idle memory is kept. Check the limit of "
+        "threads (ulimit -u)");
+  } else {
+    CUPOOL_LOG(info, "cannot start the thread that gives idle memory back, so it is kept");
+  }
+}
+
+// Without pools there is nothing to give back.
+void start_with_pools() {
+  if (decay_step.count() == 0 || woken != nullptr) return;
+  woken = new std::condition_variable;
+  start_decay();
+}
+
 }  // namespace
 
 void start_housekeeping(engine::Allocator& allocator, const config::Settings& settings) {
@@ -115,18 +171,19 @@ void start_housekeeping(engine::Allocator& allocator, const config::Settings& se
   if (settings.pool_start == config::PoolStart::background) {
     allocator.preparation().start_pools_elsewhere(wake_starter);
   }
-  if (settings.decay.count() == 0 && !preallocates) return;
-  woken = new std::condition_variable;
   decay_step = std::chrono::duration_cast<microseconds>(settings.decay) /
                static_cast<int>(engine::BlockCache::kDecaySteps);
+  decay_is_chosen = is_chosen("CUPOOL_DECAY_MS");
+  if (!preallocates) return allocator.preparation().when_pools_serve(start_with_pools);
+  woken = new std::condition_variable;
+  allocator.preparation().when_pools_serve(start_with_pools);
   if (!start_background("cupool-idle", run)) {
     CUPOOL_WARN_ONCE(
-        "CUPOOL_DECAY_MS and CUPOOL_PREALLOC_BACKGROUND: cannot start their thread, so idle memory "
-        "is kept, and the first allocation waits for CUPOOL_PREALLOC. Check the limit of threads "
-        "(ulimit -u)");
+        "CUPOOL_PREALLOC_BACKGROUND: cannot start its thread, so the first allocation waits for "
+        "CUPOOL_PREALLOC, and idle memory is kept. Check the limit of threads (ulimit -u)");
     return;
   }
-  if (preallocates) allocator.preparation().preallocate_elsewhere(wake);
+  allocator.preparation().preallocate_elsewhere(wake);
 }
 
 }  // namespace cupool::process

@@ -229,9 +229,11 @@ PreloadedRun expect_same(const std::string& probe, int expected_exit_code, size_
 void expect_thread_only_with(const Environment& asked) {
   const std::string probe = "probe_life_signal mode=tasks";
   const std::string plain = run_plain(probe).out;
-  EXPECT_EQ(run_preloaded(probe).process.out, plain);
-  EXPECT_NE(run_preloaded(probe, asked).process.out, plain);
-  EXPECT_EQ(run_preloaded(probe, with(asked, {{"CUPOOL_STATS", "off"}})).process.out, plain)
+  const Environment base = {{"CUPOOL_BACKEND", "malloc"}};  // pools have threads
+  EXPECT_EQ(run_preloaded(probe, base).process.out, plain);
+  EXPECT_NE(run_preloaded(probe, with(base, asked)).process.out, plain);
+  EXPECT_EQ(run_preloaded(probe, with(with(base, asked), {{"CUPOOL_STATS", "off"}})).process.out,
+            plain)
       << "nothing to write";
 }
 

@@ -28,8 +28,31 @@ TEST(Decay, WhatIsNeededAgainStays) {
   expect_same("probe_idle mode=pairs", 0, 1, {{"CUPOOL_DECAY_MS", "1s"}});
 }
 
+// Without a setting.
+TEST(Decay, IsOnByDefault) {
+  const PreloadedRun result =
+      expect_same("probe_idle mode=leave", 0, 1, {{"CUPOOL_SIM_MODE", "early"}});
+  EXPECT_GE(result.counter("returned_bytes_total"), kMuch) << result.describe();
+}
+
+// Its span is the longest that there is, but hardly any memory is free.
+TEST(Decay, HurriesWhereTheDeviceIsNearlyFull) {
+  const Environment day = {{"CUPOOL_DECAY_MS", "86400000"}, {"CUPOOL_SIM_MODE", "early"}};
+  const PreloadedRun result =
+      expect_same("probe_idle mode=crowded", 0, 1, with(day, {{"CUPOOL_SIM_MEMORY", "460M"}}));
+  EXPECT_LT(result.process.seconds, 10.0);
+  EXPECT_EQ(expect_same("probe_idle mode=stay", 0, 1, day).counter("returned_bytes_total"), 0u);
+}
+
+TEST(Decay, HasItsThreadOnlyWithPools) {
+  const std::string probe = "probe_life_signal mode=tasks";
+  const std::string plain = run_plain(probe).out;
+  EXPECT_EQ(run_preloaded(probe, {{"CUPOOL_BACKEND", "malloc"}}).process.out, plain);
+  EXPECT_NE(run_preloaded(probe, {{"CUPOOL_POOL_START", "first"}}).process.out, plain);
+}
+
 TEST(Decay, WithoutItIdleMemoryStays) {
-  const PreloadedRun result = expect_same("probe_idle mode=stay");
+  const PreloadedRun result = expect_same("probe_idle mode=stay", 0, 1, {{"CUPOOL_DECAY_MS", "0"}});
   EXPECT_EQ(result.counter("returned_bytes_total"), 0u);
   EXPECT_GE(reserved_at_exit(result), kMuch);
 }

@@ -269,6 +269,7 @@ Block* Allocations::fresh_block(Context& context, std::uint64_t capacity, Patien
     }
     return nullptr;
   }
+  if (source == BlockSource::pool) preparation_.pools_serve();
   return adopt(context, capacity, address, source);
 }
 

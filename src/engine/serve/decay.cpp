@@ -2,7 +2,12 @@
 // A step goes through the contexts of each device, and then through the device's pools.
 #include "engine/serve/decay.h"
 
+#include <algorithm>
+
+#include "cuda/scopes.h"
+#include "engine/reclaim/serving.h"
 #include "engine/serve/failure.h"
+#include "stats/pool_growth.h"
 #include "stats/timeline.h"
 
 namespace cupool::engine {
@@ -34,6 +39,34 @@ bool Decay::go_on() {
     if (last_of_device && trim_some(context)) return true;
   }
   return false;
+}
+
+bool Decay::is_urgent() {
+  for (Device* device : registry_.devices().all()) {
+    if (device->pools() == nullptr || device->limits().use_default_pool) continue;
+    if (Serving::any_capture()) return false;
+    const std::int64_t cached = device->stats().value(stats::Gauge::cached_bytes).current;
+    const std::uint64_t slack = device->pools()->pair().slack();
+    if (static_cast<std::uint64_t>(std::max<std::int64_t>(cached, 0)) + slack <
+        stats::kPoolGrowthStep) {
+      continue;
+    }
+    for (Context* context : registry_.contexts_of(device->ordinal())) {
+      if (is_scarce(*context)) return true;
+    }
+  }
+  return false;
+}
+
+bool Decay::is_scarce(Context& context) const {
+  const ContextVisit visit(context);
+  if (!visit || !context.usable()) return false;
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  const cuda::ContextScope scope(driver_, context.handle());
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  return scope.ok() && driver_.cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS &&
+         free_bytes < total_bytes / kScarceShare;
 }
 
 bool Decay::give_back_some(Context& context) {

@@ -17,17 +17,25 @@ namespace cupool::engine {
 /// decay: the program itself may use its memory next.
 class Decay {
  public:
-  Decay(ContextRegistry& registry, IdleMemory& idle) : registry_(registry), idle_(idle) {}
+  Decay(const cuda::Driver& driver, ContextRegistry& registry, IdleMemory& idle)
+      : driver_(driver), registry_(registry), idle_(idle) {}
 
   /// Does the next part of a step: records a fence, or gives a slice back. Gives back memory that
   /// was idle for BlockCache::kDecaySteps steps. True: the step has more parts; call again after a
   /// pause. The caller holds off the destruction of contexts.
   bool go_on();
 
+  /// Whether idle memory should go back soon: cupool holds some on a device that has less than a
+  /// kScarceShare-th of its memory free. Few driver calls, none during a capture. The caller holds
+  /// off the destruction of contexts.
+  bool is_urgent();
+
  private:
+  static constexpr std::uint64_t kScarceShare = 10;
   /// Bytes given back in one part. A larger slice keeps the driver busy for longer.
   static constexpr std::uint64_t kSlice = 64ull << 20;
 
+  bool is_scarce(Context& context) const;
   void begin();
   bool give_back_some(Context& context);
   bool trim_some(Context& context);
@@ -41,6 +49,7 @@ class Decay {
   /// Trims about `most_bytes` of unneeded pool memory (see PoolDecay). True: there is more.
   bool trim_unneeded(Context& context, std::uint64_t most_bytes);
 
+  const cuda::Driver& driver_;
   ContextRegistry& registry_;
   IdleMemory& idle_;
   std::vector<Context*> contexts_;  ///< contexts of this step, by device

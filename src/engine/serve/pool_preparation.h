@@ -30,6 +30,13 @@ class PoolPreparation {
   /// Whether the driver serves for now, because the pools of `device` are still to be started.
   bool pools_are_awaited(Device& device);
 
+  /// `start` is called once, when a pool first serves.
+  void when_pools_serve(void (*start)()) { start_with_pools_.store(start); }
+  void pools_serve() {
+    if (start_with_pools_.load(std::memory_order_relaxed) == nullptr) return;
+    if (void (*const start)() = start_with_pools_.exchange(nullptr)) start();
+  }
+
   /// From now on preallocate_some() reserves CUPOOL_PREALLOC. `wake` signals that there is work.
   void preallocate_elsewhere(void (*wake)()) { wake_preallocator_.store(wake); }
   /// Reserves CUPOOL_PREALLOC on the context's device, or leaves it to the background thread. First
@@ -45,6 +52,7 @@ class PoolPreparation {
   GiveBacks& give_backs_;
   std::atomic<void (*)()> wake_preallocator_{nullptr};
   std::atomic<void (*)()> wake_starter_{nullptr};
+  std::atomic<void (*)()> start_with_pools_{nullptr};
 };
 
 }  // namespace cupool::engine

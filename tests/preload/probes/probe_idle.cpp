@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program that leaves memory idle, for CUPOOL_DECAY_MS and CUPOOL_PREALLOC_BACKGROUND. What
 // cupool holds is asked by its C interface where it is there. mode= leave (frees nearly everything,
-// and waits until it is gone), thread (another thread does that and sleeps), pairs (needs the same
-// blocks again and again), reserved (waits until CUPOOL_PREALLOC, 512 MiB, is reserved), twice
-// (frees the same again and again), requests (needs as much again and again), stay (frees
-// everything and sleeps for a while).
+// and waits until it is gone), crowded (the same until most of it is gone), thread (another thread
+// does that and sleeps), pairs (needs the same blocks again and again), reserved (waits until
+// CUPOOL_PREALLOC, 512 MiB, is reserved), twice (frees the same again and again), requests (needs
+// as much again and again), stay (frees everything and sleeps for a while).
 #include <cuda_runtime_api.h>
 #include <cupool/cupool.h>
 #include <unistd.h>
@@ -64,6 +64,11 @@ void leave() {
   });
   free_all(allocate_much());
   MUST(cudaFree(kept));
+}
+
+void crowded() {
+  free_all(allocate_much());
+  wait_until([](const cupool_figures& now) { return now.pool_reserved_bytes <= 256 * kMiB; });
 }
 
 void thread() {
@@ -161,6 +166,7 @@ void stay() {
 int main(int argc, char** argv) {
   const std::string mode = probe::argument(argc, argv, "mode", "leave");
   if (mode == "leave") leave();
+  if (mode == "crowded") crowded();
   if (mode == "thread") thread();
   if (mode == "pairs") pairs();
   if (mode == "reserved") reserved();
