@@ -13,6 +13,7 @@
 #include "engine/serve/decay.h"
 #include "process/background.h"
 #include "process/background_visits.h"
+#include "process/neighbour_channel.h"
 #include "util/log.h"
 
 namespace cupool::process {
@@ -158,9 +159,12 @@ void start_decay() {
 
 // Without pools there is nothing to give back.
 void start_with_pools() {
-  if (decay_step.count() == 0 || woken != nullptr) return;
-  woken = new std::condition_variable;
-  start_decay();
+  if (decay_step.count() != 0 && woken == nullptr) {
+    woken = new std::condition_variable;
+    start_decay();
+  }
+  if (start_neighbour_channel(*served, decay_step.count() == 0)) return;
+  CUPOOL_LOG(info, "cannot start the thread that answers other processes that lack memory");
 }
 
 }  // namespace

@@ -217,6 +217,12 @@ void add_events(Page& page, const DeviceSnapshot& device, bool at_exit) {
   event(Counter::returned_blocks_total, format_bytes(device[Counter::returned_bytes_total]), true);
   event(Counter::trims_total);
   event(Counter::oom_rescues_total);
+  event(Counter::neighbours_asked_total);
+  const std::uint64_t given = device[Counter::given_to_neighbours_bytes_total];
+  if (given > 0) {
+    page.row(row_label("  ", label_of(Counter::given_to_neighbours_bytes_total)),
+             {"", "", format_bytes(given)});
+  }
   event(Counter::fences_total);
   event(Counter::stream_waits_total);
   if (device[Counter::context_lost_bytes_total] > 0) {

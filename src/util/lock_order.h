@@ -21,6 +21,7 @@ namespace cupool::util {
   X(context_end, "what follows from the end of a context")                                         \
   X(import_exchange, "the importer's talk with an exporter")                                       \
   X(import_table, "the importer's table of open memory")                                           \
+  X(neighbours, "this process's requests to its neighbours")                                      \
   X(thread_cache_stock, "the caches of all threads of a context")                                  \
   X(ordering, "closed epochs, captures and barriers of a context")                                 \
   X(context_registry, "which handle is which context")                                             \

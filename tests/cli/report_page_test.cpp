@@ -82,8 +82,9 @@ TEST(Page, ListsEveryEventThatWasCounted) {
   using cupool::stats::Counter;
   for (const Counter counter :
        {Counter::growth_total, Counter::returned_blocks_total, Counter::trims_total,
-        Counter::oom_rescues_total, Counter::fences_total, Counter::context_lost_bytes_total,
-        Counter::ipc_exports_total, Counter::ipc_imports_total,
+        Counter::oom_rescues_total, Counter::neighbours_asked_total,
+        Counter::given_to_neighbours_bytes_total, Counter::fences_total,
+        Counter::context_lost_bytes_total, Counter::ipc_exports_total, Counter::ipc_imports_total,
         Counter::own_async_malloc_calls_total, Counter::own_async_free_calls_total,
         Counter::managed_malloc_calls_total, Counter::host_malloc_calls_total,
         Counter::synchronize_calls_total}) {

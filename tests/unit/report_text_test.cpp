@@ -98,6 +98,8 @@ TEST_F(TextReport, RareLinesAppearWhenThereIsSomethingToSay) {
       {Counter::free_rejected_total, "refused"},
       {Counter::trims_total, "trims"},
       {Counter::oom_rescues_total, "errors averted"},
+      {Counter::neighbours_asked_total, "requests to neighbours"},
+      {Counter::given_to_neighbours_bytes_total, "given back for neighbours"},
       {Counter::context_lost_bytes_total, "lost with a context"},
       {Counter::own_async_malloc_calls_total, "own cudaMallocAsync"},
       {Counter::own_async_free_calls_total, "own cudaFreeAsync"},

@@ -307,10 +307,7 @@ struct Event {
   std::optional<Counter> number;
   std::optional<Counter> bytes;
 };
-constexpr Event counted(Counter number) {
-  return {number, number, std::nullopt};
-}
-constexpr Event counted(Counter number, Counter bytes) {
+constexpr Event counted(Counter number, std::optional<Counter> bytes = std::nullopt) {
   return {number, number, bytes};
 }
 constexpr Event kEvents[] = {
@@ -318,6 +315,9 @@ constexpr Event kEvents[] = {
     counted(Counter::returned_blocks_total, Counter::returned_bytes_total),
     counted(Counter::trims_total),
     counted(Counter::oom_rescues_total),
+    counted(Counter::neighbours_asked_total),
+    {Counter::given_to_neighbours_bytes_total, std::nullopt,
+     Counter::given_to_neighbours_bytes_total},
     counted(Counter::fences_total),
     {Counter::context_lost_bytes_total, std::nullopt, Counter::context_lost_bytes_total},
     counted(Counter::ipc_exports_total),

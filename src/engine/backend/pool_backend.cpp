@@ -95,14 +95,14 @@ void PoolBackend::release_all(StreamSource& context, const std::vector<CUdevicep
   if (!refused.empty()) device_.orphans.add(refused);
 }
 
-void PoolBackend::trim(StreamSource& context) {
+void PoolBackend::trim(StreamSource& context, std::uint64_t keep_large) {
   const cuda::RelaxedCaptureScope relaxed(driver_);
   const cuda::ContextScope scope(driver_, context.handle());
   // A pool gives back only memory whose frees have completed, on the streams of all threads.
   if (scope.ok()) {
     for (const CUstream stream : context.streams().all()) driver_.cuStreamSynchronize(stream);
   }
-  pair_.trim();
+  pair_.trim(keep_large);
 }
 
 void PoolBackend::start(StreamSource& context) {

@@ -39,7 +39,9 @@ class PoolBackend final : public Backend {
   void release_all(StreamSource& context, const std::vector<CUdeviceptr>& addresses);
 
   /// Trims the pools: gives idle memory back to the device, as far as the driver can.
-  void trim(StreamSource& context);
+  void trim(StreamSource& context) { trim(context, 0); }
+  /// The same, but for the bytes of CUPOOL_PREALLOC.
+  void trim_beyond_preallocation(StreamSource& context) { trim(context, device_.limits.prealloc); }
 
   /// Creates the pools, and allocates and releases a block of each, because the first block takes
   /// long. For a background thread; if it fails, the program's own call creates the pools.
@@ -55,6 +57,7 @@ class PoolBackend final : public Backend {
   static bool supported(const cuda::Driver& driver, int device);
 
  private:
+  void trim(StreamSource& context, std::uint64_t keep_large);
   enum class Growth { leaves_some, to_the_limit };
 
   CUresult allocate(StreamSource& context, std::uint64_t capacity, Growth growth,

@@ -23,10 +23,11 @@ void PoolPair::visit_each(const Visit& visit) const {
   }
 }
 
-void PoolPair::trim() const {
+void PoolPair::trim(std::uint64_t keep_large) const {
   for (const PoolKind kind : kEachPoolKind) {
     const CUmemoryPool pool = created(kind);
-    if (pool != nullptr) driver_.cuMemPoolTrimTo(pool, 0);
+    if (pool == nullptr) continue;
+    driver_.cuMemPoolTrimTo(pool, kind == PoolKind::large ? keep_large : 0);
   }
 }
 

@@ -34,8 +34,9 @@ class PoolPair {
   /// Whether a device in use was refused access. Copies to it would write nothing.
   bool is_refused_to_peer() const { return peer_refused_.load(std::memory_order_relaxed); }
 
-  /// Trims the pools: gives idle memory to the device, as far as the driver can.
-  void trim() const;
+  /// Trims the pools: gives idle memory to the device, as far as the driver can. The pool of large
+  /// blocks keeps `keep_large` bytes.
+  void trim(std::uint64_t keep_large = 0) const;
 
   /// The driver's figures of the pools. Never waits.
   stats::PoolFigures figures() const;

@@ -9,6 +9,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cinttypes>
@@ -22,12 +23,20 @@
 namespace cupool::engine::ipc {
 namespace {
 
-socklen_t address_of(std::uint64_t name, sockaddr_un* address) {
+using Name = std::array<char, 64>;
+
+Name name_of(std::uint64_t number) {
+  Name name{};
+  std::snprintf(name.data(), name.size(), "cupool-ipc-%016" PRIx64, number);
+  return name;
+}
+
+socklen_t address_of(const char* name, sockaddr_un* address) {
   *address = {};
   address->sun_family = AF_UNIX;
   // The first byte stays zero, for the abstract namespace.
-  const int length = std::snprintf(address->sun_path + 1, sizeof(address->sun_path) - 1,
-                                   "cupool-ipc-%016" PRIx64, name);
+  const int length =
+      std::snprintf(address->sun_path + 1, sizeof(address->sun_path) - 1, "%s", name);
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 +
                                 static_cast<std::size_t>(length));
 }
@@ -80,6 +89,14 @@ bool take_descriptor(msghdr* message, Descriptor* file) {
 }  // namespace
 
 Descriptor listen_at(std::uint64_t name) {
+  return listen_at(name_of(name).data());
+}
+
+Descriptor connect_to(std::uint64_t name, std::uint64_t deadline_ns) {
+  return connect_to(name_of(name).data(), deadline_ns);
+}
+
+Descriptor listen_at(const char* name) {
   constexpr int kBacklog = 64;
   Descriptor listener = new_socket();
   if (!listener.valid()) return listener;
@@ -94,7 +111,7 @@ Descriptor listen_at(std::uint64_t name) {
   return listener;
 }
 
-Descriptor connect_to(std::uint64_t name, std::uint64_t deadline_ns) {
+Descriptor connect_to(const char* name, std::uint64_t deadline_ns) {
   sockaddr_un address;
   const socklen_t length = address_of(name, &address);
   Descriptor connection = new_socket();
@@ -108,6 +125,15 @@ Descriptor connect_to(std::uint64_t name, std::uint64_t deadline_ns) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   return connection;
+}
+
+Descriptor accept_own(const Descriptor& listener, bool* more) {
+  const int file = accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  *more = file >= 0 || errno == EINTR || errno == ECONNABORTED;
+  Descriptor socket(file);
+  Peer peer;
+  if (socket.valid() && (!peer_of(file, &peer) || !admits(geteuid(), peer.user))) socket.reset();
+  return socket;
 }
 
 bool peer_of(int socket, Peer* peer) {

@@ -22,9 +22,16 @@ using util::KnownFile;
 /// A socket that listens under `name`; invalid on failure (see errno).
 Descriptor listen_at(std::uint64_t name);
 
+Descriptor listen_at(const char* name);
+
 /// A connection to the process that listens under `name`. Invalid: no such process, or the deadline
-/// has passed.
+/// has passed (0: one attempt).
 Descriptor connect_to(std::uint64_t name, std::uint64_t deadline_ns);
+Descriptor connect_to(const char* name, std::uint64_t deadline_ns);
+
+/// The next connection of a process of the same user, or an invalid one. `more` tells whether
+/// another one may wait.
+Descriptor accept_own(const Descriptor& listener, bool* more);
 
 /// The process at the other end and its effective user, at the time it connected or listened.
 struct Peer {

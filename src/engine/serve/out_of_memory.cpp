@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <optional>
 #include <thread>
 
 #include "cuda/errors.h"
 #include "cuda/scopes.h"
+#include "engine/reclaim/serving.h"
 #include "engine/serve/failure.h"
 #include "stats/pool_growth.h"
 #include "stats/timeline.h"
@@ -31,6 +33,20 @@ constexpr std::chrono::microseconds kMomentsForOthers[] = {std::chrono::microsec
 // The longest wait for the GPU in one visit, which the end of the context waits for.
 constexpr std::uint64_t kOneVisitNs = 1'000'000;
 
+// The longest wait for the GPU when another process asks. The exit of the program waits for it.
+constexpr std::uint64_t kPatienceForNeighboursNs = 50'000'000;
+
+// Zeros: the driver does not say.
+ipc::DeviceId id_of(const cuda::Driver& driver, const Device& device) {
+  ipc::DeviceId id = ipc::kNoDevice;
+  CUuuid uuid{};
+  if (driver.cuDeviceGetUuid_v2 != nullptr &&
+      driver.cuDeviceGetUuid_v2(&uuid, device.ordinal()) == CUDA_SUCCESS) {
+    std::memcpy(id.data(), uuid.bytes, id.size());
+  }
+  return id;
+}
+
 }  // namespace
 
 bool OutOfMemory::give_back_idle(Context& context, Patience& patience) {
@@ -51,8 +67,13 @@ bool OutOfMemory::give_back_idle(Context& context, Patience& patience) {
   return any || returned() != returned_before;
 }
 
-// Waits for the GPU in short visits, so that the context can end between them.
 bool OutOfMemory::give_back_idle_of(Context& context, Patience& patience) {
+  return reclaim_all_of(context, patience, [&] { return give_back_cached(context); });
+}
+
+// Waits for the GPU in short visits, so that the context can end between them.
+template <typename GiveBack>
+bool OutOfMemory::reclaim_all_of(Context& context, Patience& patience, const GiveBack& give_back) {
   Ordering& ordering = context.ordering();
   EpochNumber newest = kNoEpoch;
   for (bool drained = false;; drained = true) {
@@ -72,7 +93,7 @@ bool OutOfMemory::give_back_idle_of(Context& context, Patience& patience) {
     if (result.error != CUDA_SUCCESS) note_failure(context, result.error);
     if (!context.usable() || cuda::shut_down()) return false;
     idle_.cache_reclaimed(context);
-    return give_back_cached(context);
+    return give_back();
   }
 }
 
@@ -114,6 +135,66 @@ bool OutOfMemory::give_back_cached(Context& context) {
   const bool shrunk = device.pool_figures().reserved_current < before.reserved_current;
   if (giving_back) giving_back->gave_back = shrunk;
   return shrunk;
+}
+
+// Plain memory stays, because its release waits for the GPU.
+bool OutOfMemory::give_back_pooled(Context& context) {
+  BlockList evicted = context.cache().evict_to(0);
+  BlockList plain;
+  BlockList pooled;
+  while (Block* block = evicted.pop()) {
+    (block->source == BlockSource::pool ? pooled : plain).push(block);
+  }
+  if (!plain.empty()) context.cache().cache(plain);
+  const bool any = !pooled.empty();
+  idle_.release(context, pooled);
+  return any;
+}
+
+std::uint64_t OutOfMemory::give_to_neighbour(const ipc::DeviceId& device,
+                                             std::uint64_t wanted_bytes) {
+  std::uint64_t given = 0;
+  for (Device* each : registry_.devices().all()) {
+    PoolBackend* const pools = each->pools();
+    if (pools == nullptr || each->limits().use_default_pool) continue;
+    if (id_of(driver_, *each) != device) continue;
+    GivingBack part(idle_.give_backs());
+    const auto trim = [&](Context& context) {
+      const ContextVisit visit(context, kPatienceForNeighboursNs);
+      if (!visit || !context.usable() || Serving::any_capture()) return false;
+      const std::uint64_t before = each->pool_figures().reserved_current;
+      pools->trim_beyond_preallocation(context);
+      const std::uint64_t after = each->pool_figures().reserved_current;
+      each->stats().add(Counter::trims_total);
+      stats::note_event(EventKind::trim, each->stats(), 0);
+      given += before - std::min(before, after);
+      return wanted_bytes != 0 && given >= wanted_bytes;
+    };
+    Patience patience(kPatienceForNeighboursNs);
+    for (Context* context : registry_.contexts_of(each->ordinal())) {
+      if (patience.over() || trim(*context)) break;
+      if (Serving::any_capture()) break;
+      if (reclaim_all_of(*context, patience, [&] { return give_back_pooled(*context); })) {
+        if (trim(*context)) break;
+      }
+    }
+    part.gave_back = given != 0;
+    each->stats().add(Counter::given_to_neighbours_bytes_total, given);
+  }
+  return given;
+}
+
+// A thread inside a context would hold its end up meanwhile.
+bool OutOfMemory::neighbours_gave(Context& context, Patience& patience, std::uint64_t* until_ns) {
+  const std::uint64_t now = util::now_ns();
+  if (*until_ns == 0) {
+    if (ContextVisit::any_of_this_thread()) return false;
+    *until_ns = now + std::min(patience.left_ns(), ipc::Neighbours::kLongestAskNs);
+    context.stats().add(Counter::neighbours_asked_total);
+  }
+  if (now >= *until_ns) return false;
+  return neighbours_.ask(id_of(driver_, context.device()), patience.wanted_bytes(),
+                         *until_ns - now);
 }
 
 bool OutOfMemory::more_given_back(Context& context, std::uint64_t* tried_ns, Patience& patience) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "engine/context/context_registry.h"
+#include "engine/ipc/neighbours.h"
 #include "engine/reclaim/patience.h"
 #include "engine/serve/idle_memory.h"
 #include "stats/timeline.h"
@@ -88,6 +89,13 @@ class OutOfMemory {
   /// pools have shrunk. The caller is in a visit.
   bool give_back_cached(Context& context);
 
+  /// Gives back idle pool memory of the device with this UUID, for another process that wants
+  /// `wanted_bytes` (0: not known). First what the pools hold idle; if that does not do, cached
+  /// blocks, and retired ones whose fence completes soon. Not the bytes of CUPOOL_PREALLOC, plain
+  /// memory, or memory of the device's default pool, and nothing during a capture. Returns the
+  /// bytes given back. The caller is in no visit, and holds off the driver's end.
+  std::uint64_t give_to_neighbour(const ipc::DeviceId& device, std::uint64_t wanted_bytes);
+
   /// Makes a spare for each of cupool's streams in the context, as far as there is memory.
   ///
   /// A stream takes device memory, of which the context has some in reserve for the first ones.
@@ -114,6 +122,12 @@ class OutOfMemory {
     // A sticky error may have kept memory back. Then the program gets that error (I7).
     const bool answered = context.usable() && !cuda::shut_down();
     if (result == CUDA_ERROR_OUT_OF_MEMORY && !answered) result = real();
+    // Several attempts, because the neighbours need memory themselves.
+    std::uint64_t asking_until_ns = 0;
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && answered &&
+           neighbours_gave(context, patience, &asking_until_ns)) {
+      result = real();
+    }
     if (result == CUDA_ERROR_OUT_OF_MEMORY) make_spare_streams(context);
     if (result == CUDA_SUCCESS) {
       context.stats().add(stats::Counter::oom_rescues_total);
@@ -122,12 +136,17 @@ class OutOfMemory {
     return result;
   }
   bool give_back_idle_of(Context& context, Patience& patience);
+  template <typename GiveBack>
+  bool reclaim_all_of(Context& context, Patience& patience, const GiveBack& give_back);
+  bool give_back_pooled(Context& context);
+  bool neighbours_gave(Context& context, Patience& patience, std::uint64_t* until_ns);
   bool close_small_chunk(Context& context, Patience& patience);
   bool destroy_spare_stream();
 
   const cuda::Driver& driver_;
   ContextRegistry& registry_;
   IdleMemory& idle_;
+  ipc::Neighbours neighbours_;
 };
 
 }  // namespace cupool::engine

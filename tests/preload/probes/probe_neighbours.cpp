@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// Processes that share one device (CUPOOL_SIM_SHARED) and fit there together. Without a role it is
+// their conductor, which uses no GPU: it starts a holder, which frees what it had and stays, and
+// then an asker, which needs that memory. holder= idle, capture (while a stream captures), close
+// (closes cupool's sockets), stop (is stopped), fork (its child stays as well), leave (ends while
+// it is asked); a= sets a variable of the holder's environment. scene=mutual: two processes need
+// memory again and again.
+#include <cuda_runtime_api.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "probe.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr size_t kMiB = 1 << 20;
+
+std::vector<void*> allocate(long mib, long block_mib, int* code) {
+  std::vector<void*> blocks;
+  *code = 0;
+  for (long done = 0; done < mib && *code == 0; done += block_mib) {
+    void* block = nullptr;
+    *code = cudaMalloc(&block, static_cast<size_t>(block_mib) * kMiB);
+    if (*code == 0) blocks.push_back(block);
+  }
+  return blocks;
+}
+
+void free_all(const std::vector<void*>& blocks) {
+  for (void* block : blocks) MUST(cudaFree(block));
+}
+
+// The program's own descriptors are pipes, and those of the driver files: sockets are cupool's.
+std::vector<int> sockets() {
+  std::vector<int> found;
+  DIR* const folder = opendir("/proc/self/fd");
+  CHECK(folder != nullptr);
+  while (const dirent* entry = readdir(folder)) {
+    char target[64] = {};
+    const std::string path = std::string("/proc/self/fd/") + entry->d_name;
+    if (readlink(path.c_str(), target, sizeof target - 1) <= 0) continue;
+    if (std::strncmp(target, "socket:", 7) == 0) found.push_back(std::atoi(entry->d_name));
+  }
+  closedir(folder);
+  return found;
+}
+
+// Frees everything, says so, and waits for the conductor.
+int hold(const std::string& how, long mib) {
+  int code = 0;
+  free_all(allocate(mib, 16, &code));
+  MUST(code);
+  void* kept = nullptr;  // as long as a context has live memory, it is not all given back at once
+  MUST(cudaMalloc(&kept, 1000));
+  cudaStream_t stream = nullptr;
+  if (how == "capture") {
+    MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  }
+  if (how == "close") {
+    for (const int socket : sockets()) close(socket);
+  }
+  if (how == "fork") {
+    usleep(100'000);  // the channel's thread has its socket
+    const pid_t child = fork();
+    if (child == 0) _exit(static_cast<int>(sockets().size()));
+    int status = 0;
+    MUST(waitpid(child, &status, 0) == child ? 0 : 1);
+    probe::say("sockets of the child", WEXITSTATUS(status));
+  }
+  char byte = 'r';
+  CHECK(write(4, &byte, 1) == 1);
+  while (read(3, &byte, 1) > 0) {
+  }
+  if (stream != nullptr) {
+    cudaGraph_t graph = nullptr;
+    probe::say("capture", cudaStreamEndCapture(stream, &graph));
+  }
+  if (how == "leave") return 0;
+  free_all(allocate(mib, 16, &code));
+  MUST(code);
+  MUST(cudaFree(kept));
+  return 0;
+}
+
+int ask(long mib, long patience_ms) {
+  const auto start = Clock::now();
+  const auto end = start + std::chrono::milliseconds(patience_ms);
+  MUST(cudaFree(nullptr));
+  int code = 0;
+  do {
+    free_all(allocate(mib, 16, &code));
+  } while (code != 0 && Clock::now() < end && usleep(50'000) == 0);
+  probe::say("asker", code);
+  cudaGetLastError();
+  probe::say("in time", Clock::now() - end < std::chrono::seconds(5));
+  return 0;
+}
+
+// Blocks of two sizes in turn: what is idle of one does not serve the other.
+int take_turns(long mib) {
+  int failed = 0;
+  const auto end = Clock::now() + std::chrono::milliseconds(1500);
+  for (long turn = 0; Clock::now() < end; ++turn) {
+    int code = 0;
+    free_all(allocate(mib, turn % 2 == 0 ? 10 : 14, &code));
+    failed += code != 0;
+  }
+  probe::say("failed", failed);
+  return 0;
+}
+
+struct Child {
+  pid_t process = 0;
+  int order = -1;  ///< closed: the child goes on
+  int ready = -1;
+};
+
+// `variable`: NAME:VALUE for its environment.
+Child start(const std::string& self, const std::vector<std::string>& arguments,
+            const std::string& variable = "") {
+  int order[2];
+  int ready[2];
+  MUST(pipe2(order, O_CLOEXEC));
+  MUST(pipe2(ready, O_CLOEXEC));
+  const pid_t process = fork();
+  if (process == 0) {
+    const int from = fcntl(order[0], F_DUPFD, 10);
+    const int to = fcntl(ready[1], F_DUPFD, 10);
+    dup2(from, 3);
+    dup2(to, 4);
+    close(from);
+    close(to);
+    const size_t colon = variable.find(':');
+    if (colon != std::string::npos) {
+      setenv(variable.substr(0, colon).c_str(), variable.substr(colon + 1).c_str(), 1);
+    }
+    std::vector<char*> argv{const_cast<char*>(self.c_str())};
+    for (const std::string& each : arguments) argv.push_back(const_cast<char*>(each.c_str()));
+    argv.push_back(nullptr);
+    execv(self.c_str(), argv.data());
+    _exit(99);
+  }
+  close(order[0]);
+  close(ready[1]);
+  return {process, order[1], ready[0]};
+}
+
+void await_ready(const Child& child) {
+  char byte = 0;
+  CHECK(read(child.ready, &byte, 1) == 1);
+}
+
+void await_end(const Child& child) {
+  int status = 0;
+  CHECK(waitpid(child.process, &status, 0) == child.process);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+int conduct(const std::string& self, int argc, char** argv) {
+  const std::string holder = probe::argument(argc, argv, "holder", "idle");
+  const std::string mib = probe::argument(argc, argv, "mib", "320");
+  const std::string patience = probe::argument(argc, argv, "patience_ms", "0");
+  if (probe::argument_is(argc, argv, "scene", "mutual")) {
+    const Child one = start(self, {"role=turns", "mib=" + mib});
+    const Child other = start(self, {"role=turns", "mib=" + mib});
+    await_end(one);
+    await_end(other);
+    return 0;
+  }
+  const Child first = start(self, {"role=holder", "holder=" + holder, "mib=" + mib},
+                            probe::argument(argc, argv, "a", ""));
+  await_ready(first);
+  if (holder == "stop") MUST(kill(first.process, SIGSTOP));
+  const Child asker = start(self, {"role=asker", "mib=" + mib, "patience_ms=" + patience});
+  if (holder == "leave") close(first.order);
+  await_end(asker);
+  if (holder == "stop") MUST(kill(first.process, SIGCONT));
+  if (holder != "leave") close(first.order);
+  await_end(first);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string role = probe::argument(argc, argv, "role", "conductor");
+  const long mib = probe::number(argc, argv, "mib", 320);
+  if (role == "holder") return hold(probe::argument(argc, argv, "holder", "idle"), mib);
+  if (role == "asker") return ask(mib, probe::number(argc, argv, "patience_ms", 0));
+  if (role == "turns") return take_turns(mib);
+  char self[4096] = {};
+  CHECK(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+  const int code = conduct(self, argc, argv);
+  std::printf("done\n");
+  return code;
+}
