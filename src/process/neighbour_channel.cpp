@@ -73,8 +73,8 @@ std::uint64_t give(const ipc::DeviceId& device, std::uint64_t wanted_bytes) {
   return served->out_of_memory().give_to_neighbour(device, wanted_bytes);
 }
 
-// One release for all that ask for memory of one device. True: there was a release.
-bool answer(const ipc::Descriptor& listener) {
+// One release for all that ask for memory of one device.
+void answer(const ipc::Descriptor& listener) {
   std::vector<Asker> askers = take_requests(listener);
   for (const Asker& first : askers) {
     if (first.answered) continue;
@@ -88,7 +88,6 @@ bool answer(const ipc::Descriptor& listener) {
       ipc::send_message(asker.socket.get(), &reply, sizeof reply, -1, 0);
     }
   }
-  return !askers.empty();
 }
 
 // Returns when the program has closed the socket.
@@ -102,10 +101,10 @@ void serve(ipc::Descriptor& listener) {
     std::this_thread::sleep_until(next);
     if (!listener.keeps()) return;
     try {
-      if (answer(listener)) next = Clock::now() + kReleaseInterval;
+      answer(listener);
     } catch (const std::bad_alloc&) {  // the next request may find memory again
-      next = Clock::now() + kReleaseInterval;
     }
+    next = Clock::now() + kReleaseInterval;
   }
 }
 

@@ -88,6 +88,11 @@ TEST(Neighbours, ThatLoseTheirSocketGetANewOne) {
   EXPECT_GT(result.counter("given_to_neighbours_bytes_total"), 0u);
 }
 
+TEST(Neighbours, AnswerInTimeWhoeverElseConnects) {
+  const PreloadedRun result = run_scene("holder=pestered");
+  EXPECT_EQ(result.process.out, "asker 0\nin time 1\ndone\n") << result.describe();
+}
+
 // The driver's own memory on another device, or that of a program without cupool, is not asked for.
 TEST(Neighbours, OnOtherDevicesAreLeftAlone) {
   const PreloadedRun result = run_scene("", {{"CUPOOL_SIM_SHARED", ""}});
