@@ -286,13 +286,20 @@ void submit_and_pin() {
 
 }  // namespace
 
+// cupool's own threads take no signals.
+static bool takes_signals() {
+  sigset_t blocked;
+  return pthread_sigmask(SIG_SETMASK, nullptr, &blocked) == 0 &&
+         sigismember(&blocked, SIGUSR1) == 0;
+}
+
 // Stands before the C library's: a signal comes with one of the locks that cupool takes.
 extern "C" __attribute__((visibility("default"))) int pthread_mutex_lock(pthread_mutex_t* mutex) {
   static const auto real =
       reinterpret_cast<int (*)(pthread_mutex_t*)>(dlsym(RTLD_NEXT, "pthread_mutex_lock"));
   const int result = real(mutex);
   Dl_info caller = {};
-  if (locks_to_come > 0 && dladdr(__builtin_return_address(0), &caller) != 0 &&
+  if (locks_to_come > 0 && takes_signals() && dladdr(__builtin_return_address(0), &caller) != 0 &&
       std::strstr(caller.dli_fname, "libcupool") != nullptr && locks_to_come.fetch_sub(1) == 1) {
     raise(SIGUSR1);
   }
