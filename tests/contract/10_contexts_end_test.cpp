@@ -51,12 +51,14 @@ TEST_P(ContextsComeAndGo, WithoutGrowth) {
     auto theirs = calls_in(folder.path() + "/plain");
     EXPECT_LE(ours["cuMemPoolCreate"], 2u);
     // One stream of ours for each context and thread that took fresh memory in it: a thread that
-    // ended gave its own to the next. On a device that is nearly full each has a spare.
+    // ended gave its own to the next. On a device that is nearly full each has a spare. Decay looks
+    // into some of the contexts, a few times a second.
+    constexpr uint64_t kLookedInto = 32;
     const uint64_t of_each = extra.count("CUPOOL_SIM_MEMORY") != 0 ? 2 : 1;
     const uint64_t streams = ours["cuStreamCreate"] + ours["cuStreamCreateWithPriority"];
     const uint64_t own = theirs["cuStreamCreate"] + theirs["cuStreamCreateWithPriority"];
     EXPECT_GE(own, kRounds);
-    EXPECT_LE(streams, own + 4 * kRounds * of_each + 1);
+    EXPECT_LE(streams, own + 4 * kRounds * of_each + kLookedInto);
     ASSERT_EQ(run.reports.size(), 1u);
     EXPECT_GT(run.counter("context_lost_bytes_total"), kRounds * (3u << 20));
     for (const nlohmann::json& report : run.reports) expect_identity(report);
