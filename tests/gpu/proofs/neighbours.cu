@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One of several processes on a GPU that has just enough memory for all of them: allocates, works on
-// and frees up to peak_mib, again and again. kind= steady (the same blocks), bursts (other sizes each
-// time, with pauses), phases (all of it in one block, then hardly any for a while). kind=filler takes
-// the device's memory but for leave_mib, and keeps it. Prints "ready" once it has a context, starts at
-// a line on standard input, and prints "result kind=KIND failed=N" after seconds=N.
+// One of several processes on a GPU that has just enough memory for all of them: allocates, works
+// on and frees up to peak_mib, again and again. kind= steady (the same blocks), bursts (other sizes
+// each time, with pauses), phases (all of it in one block, then hardly any for a while).
+// kind=filler takes the device's memory but for leave_mib, and keeps it. Prints "ready" once it has
+// a context, starts at a line on standard input, and prints "result kind=KIND failed=N" after
+// seconds=N.
 #include <cuda_runtime.h>
 
 #include <chrono>
