@@ -72,7 +72,6 @@ class Parser {
       values_[i] = EffectiveValue{kRows[i].name, kRows[i].default_text, Origin::builtin, true};
       assign(&settings_, kRows[i].name, kRows[i].default_text);
     }
-    settings_.default_max_pending = settings_.max_pending;
   }
 
   // One variable. `where` precedes the warnings: "" or "file: ".

@@ -14,7 +14,6 @@ namespace cupool::config {
 struct Settings {
 #define CUPOOL_OPTION(name, field, type, default_text, range, section, documentation) type field{};
 #include "config/options.def"
-  SizeOption default_max_pending;  ///< what max_pending is where nobody sets it
 };
 
 /// The origin of an option's value.

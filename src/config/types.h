@@ -62,6 +62,21 @@ struct SizeOption {
   }
 };
 
+/// A limit that is set, or that cupool finds (`auto`) between a share of the program's usage and
+/// `most`.
+struct LimitOption {
+  /// What `auto` may grow to.
+  static constexpr SizeOption kMostOfAuto{2, true};
+
+  SizeOption most = kMostOfAuto;
+  bool grows = true;
+
+  /// The limit that is set, or the highest one of `auto`. As SizeOption.
+  constexpr std::uint64_t resolve(std::uint64_t total_bytes) const noexcept {
+    return most.resolve(total_bytes);
+  }
+};
+
 /// The formats of the report; none of them is `off`.
 struct StatsFormats {
   std::uint32_t bits = 0;

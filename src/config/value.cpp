@@ -100,6 +100,17 @@ bool parse_value(std::string_view text, const Range&, SizeOption* out) {
   return true;
 }
 
+bool parse_value(std::string_view text, const Range& range, LimitOption* out) {
+  SizeOption size;
+  if (util::to_lower(text) == "auto") {
+    *out = LimitOption{};
+    return true;
+  }
+  if (!parse_value(text, range, &size)) return false;
+  *out = LimitOption{size, false};
+  return true;
+}
+
 bool parse_value(std::string_view text, const Range& range, Count* out) {
   std::uint64_t value = 0;
   if (!util::parse_uint64(text, &value) || !within(range, value)) return false;
@@ -174,6 +185,9 @@ std::string TypeText<SizeOption>::accepted(const Range&) {
   return "a size (K, M, G or T) or 0% to 100%";
 }
 
+std::string TypeText<LimitOption>::accepted(const Range& range) {
+  return "auto, " + TypeText<SizeOption>::accepted(range);
+}
 std::string TypeText<Count>::accepted(const Range& range) {
   if (range.highest >= kAny.highest) return "a number from " + std::to_string(range.lowest);
   return std::to_string(range.lowest) + " to " + std::to_string(range.highest);

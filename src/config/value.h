@@ -19,6 +19,8 @@ namespace cupool::config {
 bool parse_value(std::string_view text, const Range& range, bool* out);
 /// Bytes: 4096, 512K, 1.5G, 2GiB, 2 gb (all binary: K is 1024); or a share: 50%, from 0% to 100%.
 bool parse_value(std::string_view text, const Range& range, SizeOption* out);
+/// A size as above, or auto.
+bool parse_value(std::string_view text, const Range& range, LimitOption* out);
 /// Digits only.
 bool parse_value(std::string_view text, const Range& range, Count* out);
 /// Digits, and a unit (ms, s, min); without one, milliseconds. The range is in milliseconds.
@@ -73,6 +75,11 @@ template <>
 struct TypeText<SizeOption> {
   static constexpr const char* name = "size";
   static std::string accepted(const Range&);
+};
+template <>
+struct TypeText<LimitOption> {
+  static constexpr const char* name = "limit";
+  static std::string accepted(const Range& range);
 };
 template <>
 struct TypeText<Count> {

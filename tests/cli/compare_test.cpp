@@ -214,7 +214,7 @@ TEST(Tune, WritesAProfileThatTheLibraryTakes) {
   EXPECT_TRUE(warnings.empty()) << warnings.front();
   EXPECT_EQ(settings.prealloc.value, 128u << 20);
   EXPECT_EQ(settings.release_threshold.value, 128u << 20);
-  EXPECT_EQ(settings.max_pending.value, 64u << 20);
+  EXPECT_EQ(settings.max_pending.most.value, 64u << 20);
   EXPECT_TRUE(settings.enable) << "a program's name is no setting";
   EXPECT_EQ(cupool({"tune", file}).out, preload::read_file(profile));
 }

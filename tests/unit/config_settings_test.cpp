@@ -65,10 +65,17 @@ TEST(Settings, AnEmptyEnvironmentGivesTheDefaults) {
   EXPECT_EQ(got.settings.log_file, "");
 }
 
-TEST(Settings, TheDefaultOfMaxPendingStaysKnownBesideTheUsersValue) {
-  const Settings settings = parsed({"CUPOOL_MAX_PENDING=123"}).settings;
-  EXPECT_EQ(settings.max_pending.resolve(1000), 123u);
-  EXPECT_EQ(settings.default_max_pending.resolve(1000), 20u);
+TEST(Settings, MaxPendingGrowsUnlessTheUserSetsIt) {
+  EXPECT_TRUE(parsed({}).settings.max_pending.grows);
+  EXPECT_TRUE(parsed({"CUPOOL_MAX_PENDING=Auto"}).settings.max_pending.grows);
+  for (const char* set : {"CUPOOL_MAX_PENDING=20", "CUPOOL_MAX_PENDING=2%"}) {
+    const Settings settings = parsed({set}).settings;
+    EXPECT_FALSE(settings.max_pending.grows);
+    EXPECT_EQ(settings.max_pending.resolve(1000), 20u);
+  }
+  const Parsed wrong = parsed({"CUPOOL_MAX_PENDING=automatic"});
+  EXPECT_TRUE(wrong.settings.max_pending.grows);
+  EXPECT_THAT(wrong.warnings, ElementsAre(HasSubstr("it takes auto, a size")));
 }
 
 TEST(Settings, NullsAreAllowed) {

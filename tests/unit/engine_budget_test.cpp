@@ -87,6 +87,64 @@ TEST_F(BudgetTest, TheFootprintIsThePeakAndAnEighthAStepAndWhatMayBePending) {
   EXPECT_EQ(device.budget().footprint(), 900 * kMiB + kStep + 64 * kMiB) << "the peak's";
 }
 
+// What was never pending needs no room.
+TEST_F(BudgetTest, OfALimitThatGrowsTheFootprintHasWhatWasEverPending) {
+  Device& device = make();
+  EXPECT_EQ(device.budget().footprint(), kStep + 64 * kMiB) << "at least";
+  move(device, Gauge::application_bytes, 800 * kMiB);
+  move(device, Gauge::retired_bytes, 100 * kMiB);
+  move(device, Gauge::retired_bytes, 0);
+  EXPECT_EQ(device.budget().footprint(), 900 * kMiB + kStep + 100 * kMiB);
+  move(device, Gauge::retired_bytes, 900 * kMiB);
+  EXPECT_EQ(device.budget().footprint(), 900 * kMiB + kStep + 900 * kMiB);
+  move(device, Gauge::retired_bytes, kTotal);
+  EXPECT_EQ(device.budget().footprint(), 900 * kMiB + kStep + device.limits().max_pending)
+      << "at most";
+}
+
+TEST_F(BudgetTest, TheLimitBeginsAtHalfOfThePeak) {
+  Device& device = make();
+  EXPECT_EQ(device.budget().pending_limit(), 64 * kMiB) << "at least";
+  move(device, Gauge::application_bytes, 400 * kMiB);
+  EXPECT_EQ(device.budget().pending_limit(), 200 * kMiB);
+  move(device, Gauge::application_bytes, 8 * kMiB);
+  EXPECT_EQ(device.budget().pending_limit(), 200 * kMiB) << "the peak's";
+  move(device, Gauge::application_bytes, kTotal);
+  EXPECT_EQ(device.budget().pending_limit(), device.limits().max_pending) << "at most";
+  EXPECT_FALSE(device.budget().pending_may_grow());
+  EXPECT_EQ(make({"CUPOOL_MAX_PENDING=3M"}).budget().pending_limit(), 3 * kMiB);
+}
+
+TEST_F(BudgetTest, TheLimitDoublesWithTwoDryWaitsOfEight) {
+  Budget& budget = make().budget();
+  const auto wait = [&](int busy, int dry) {
+    for (; busy != 0; --busy) budget.count_wait(false);
+    for (; dry != 0; --dry) budget.count_wait(true);
+  };
+  wait(1000, 0);
+  EXPECT_EQ(budget.pending_limit(), 64 * kMiB) << "waiting cost nothing";
+  for (int period = 0; period < 100; ++period) wait(7, 1);
+  EXPECT_EQ(budget.pending_limit(), 64 * kMiB) << "a host that stalls now and then";
+  wait(6, 2);
+  EXPECT_EQ(budget.pending_limit(), 128 * kMiB);
+  wait(0, 1);
+  EXPECT_EQ(budget.pending_limit(), 128 * kMiB);
+  wait(3, 1);
+  EXPECT_EQ(budget.pending_limit(), 256 * kMiB);
+  while (budget.pending_may_grow()) wait(0, 1);
+  const std::uint64_t most = kTotal / 100 * 2 + kTotal % 100 * 2 / 100;
+  EXPECT_EQ(budget.pending_limit(), most);
+  wait(0, 100);
+  EXPECT_EQ(budget.pending_limit(), most);
+}
+
+TEST_F(BudgetTest, ASetLimitDoesNotGrow) {
+  Budget& budget = make({"CUPOOL_MAX_PENDING=64M"}).budget();
+  EXPECT_FALSE(budget.pending_may_grow());
+  for (int i = 0; i < 10; ++i) budget.count_wait(true);
+  EXPECT_EQ(budget.pending_limit(), 64 * kMiB);
+}
+
 TEST_F(BudgetTest, PendingMayBeHalfOfWhatTheProgramHasNoMore) {
   Device& device = make({"CUPOOL_MAX_PENDING=64M"});
   const std::uint64_t limit = 64 * kMiB;

@@ -28,6 +28,7 @@ TEST_F(DeviceTest, SharesAreOfItsTotalMemoryAndSizesAreTaken) {
   EXPECT_EQ(defaults.max_block, kTotal);
   EXPECT_EQ(defaults.max_cached, kTotal);
   EXPECT_EQ(defaults.max_pending, kTotal / 100 * 2 + kTotal % 100 * 2 / 100);
+  EXPECT_TRUE(defaults.pending_grows);
   EXPECT_EQ(defaults.release_threshold, kTotal);
   EXPECT_EQ(defaults.max_size, 0u);
   EXPECT_EQ(defaults.prealloc, 0u);
@@ -40,6 +41,7 @@ TEST_F(DeviceTest, SharesAreOfItsTotalMemoryAndSizesAreTaken) {
   EXPECT_EQ(set.max_block, kTotal / 2);
   EXPECT_EQ(set.max_cached, 3ull << 30);
   EXPECT_EQ(set.max_pending, 64 * kMiB);
+  EXPECT_FALSE(set.pending_grows);
   EXPECT_EQ(set.default_pending, defaults.max_pending) << "where nobody said otherwise";
   EXPECT_EQ(set.release_threshold, kTotal / 4);
   EXPECT_EQ(set.max_size, kTotal / 10);

@@ -2,6 +2,7 @@
 // How much may be pending, and how much is held for it (CUPOOL_MAX_PENDING, docs/design.md,
 // Engine).
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -100,6 +101,100 @@ TEST_F(PendingTest, PhasesOfDifferentSizesDoNotGrowBeyondThePeak) {
   EXPECT_LE(held, 1.15 * peak + (32 << 20) + (32 << 20))
       << "a step of the pool, and what is pending";
   expect_identity();
+}
+
+// The limit of `auto`, on a GPU whose work ends with the first wait of the host that sleeps, or
+// goes on.
+class FoundLimitTest : public PendingTest {
+ protected:
+  cuda::Driver make_driver() override {
+    cuda::Driver driver = PendingTest::make_driver();
+    driver.cuEventSynchronize = [](CUevent event) {
+      if (runs_dry) gpu.work.store(Work::none);
+      return test::fake::wait(event);
+    };
+    return driver;
+  }
+  void SetUp() override {
+    runs_dry = false;
+    PendingTest::SetUp();
+  }
+  std::uint64_t limit() const { return context_->device().budget().pending_limit(); }
+  std::uint64_t waits() { return count(Counter::free_waits_pending_limit_total); }
+  void free_until_a_wait(std::uint64_t bytes = 1 << 20) {
+    gpu.work.store(Work::held);
+    for (const std::uint64_t before = waits(); waits() == before;) free(allocate(bytes));
+  }
+
+  static inline bool runs_dry = false;
+};
+
+TEST_F(FoundLimitTest, StaysWhereTheGpuIsBusyAfterAWait) {
+  std::uint64_t most = 0;
+  for (int i = 0; i < 50; ++i) {
+    free_until_a_wait();
+    most = std::max(most, context_->ordering().pending_bytes());
+  }
+  EXPECT_EQ(limit(), 64u << 20);
+  EXPECT_LE(most, 64u << 20);
+  expect_identity();
+}
+
+TEST_F(FoundLimitTest, DoublesWhereTheGpuRunsDry) {
+  runs_dry = true;
+  free_until_a_wait();
+  EXPECT_EQ(limit(), 64u << 20) << "the host may have stalled";
+  free_until_a_wait();
+  EXPECT_EQ(limit(), 128u << 20);
+  for (int i = 0; i < 40; ++i) free_until_a_wait();
+  EXPECT_EQ(limit(), context_->device().limits().max_pending);
+  expect_identity();
+}
+
+// Nothing to wait for: the number of fences is that of a high limit.
+TEST_F(FoundLimitTest, CostsNothingWhereTheGpuKeepsUp) {
+  const auto fences_of = [&] {
+    const std::uint64_t before = gpu.recorded.load();
+    for (const std::uint64_t bytes : {4ull << 10, 256ull << 10, 1ull << 20, 4ull << 20}) {
+      pairs(2000, bytes);
+    }
+    EXPECT_EQ(waits(), 0u);
+    return gpu.recorded.load() - before;
+  };
+  const std::uint64_t found = fences_of();
+  start({{"CUPOOL_MAX_PENDING", "2%"}});
+  EXPECT_EQ(found, fences_of());
+}
+
+// So do threads together: 64 KiB are the largest blocks whose batches are full by their number.
+TEST_F(FoundLimitTest, CostsThreadsNothingWhereTheGpuKeepsUp) {
+  constexpr int kThreads = 8;
+  for (const char* limit : {"2%", "auto"}) {
+    SCOPED_TRACE(limit);
+    start({{"CUPOOL_MAX_PENDING", limit}});
+    std::vector<std::thread> threads;
+    std::atomic<std::uint64_t> locks{0};
+    for (int index = 0; index < kThreads; ++index) {
+      threads.emplace_back([&] {
+        pairs(20'000, 64 << 10);
+        const std::uint64_t before = shared_locks_taken;
+        pairs(20'000, 64 << 10);
+        locks += shared_locks_taken - before;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_LE(locks.load() * 10, std::uint64_t{kThreads} * 20'000);
+    expect_identity();
+  }
+}
+
+TEST_F(FoundLimitTest, AWaitForTheWholeContextLeavesTheGpuDry) {
+  driver_->cuCtxRecordEvent = nullptr;
+  Ordering ordering(*driver_, test::fake::context(), context_->stats());
+  ordering.epochs().join(1 << 20, 1);
+  bool ran_dry = false;
+  EXPECT_TRUE(ordering.wait_for_oldest(&ran_dry).complete());
+  EXPECT_TRUE(ran_dry);
 }
 
 }  // namespace

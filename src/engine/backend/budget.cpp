@@ -9,11 +9,47 @@
 #include "stats/pool_growth.h"
 
 namespace cupool::engine {
+namespace {
+
+// Of the limit that cupool finds, and of the room for it in the footprint. It holds the largest
+// batch of a few large blocks, so that these do not count as too much.
+constexpr std::uint64_t kLeastPending = 64ull << 20;
+
+}  // namespace
+
+std::uint64_t Budget::peak_of(stats::Gauge gauge) const {
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(stats_.value(gauge).peak, 0));
+}
 
 std::uint64_t Budget::footprint() const {
-  const auto peak = static_cast<std::uint64_t>(stats_.value(stats::Gauge::application_bytes).peak);
-  const std::uint64_t pending = Lane::is_open() ? 0 : limits_.max_pending;
+  const std::uint64_t peak = peak_of(stats::Gauge::application_bytes);
+  std::uint64_t pending = Lane::is_open() ? 0 : limits_.max_pending;
+  if (limits_.pending_grows) {
+    pending = std::min(pending, std::max(peak_of(stats::Gauge::retired_bytes), kLeastPending));
+  }
   return peak + peak / 8 + stats::kPoolGrowthStep + pending;
+}
+
+std::uint64_t Budget::pending_limit() const {
+  constexpr std::uint64_t kPendingShare = 2;
+  if (!limits_.pending_grows) return limits_.max_pending;
+  const std::uint64_t first =
+      std::max(peak_of(stats::Gauge::application_bytes) / kPendingShare, kLeastPending);
+  const std::uint32_t doublings = waits_.load(std::memory_order_relaxed).doublings;
+  return first >= limits_.max_pending >> doublings ? limits_.max_pending : first << doublings;
+}
+
+void Budget::count_wait(bool ran_dry) {
+  Waits before = waits_.load(std::memory_order_relaxed);
+  Waits after;
+  do {
+    if (!pending_may_grow()) return;
+    after = before;
+    ++after.counted;
+    if (ran_dry) ++after.dry;
+    if (after.dry == kDryWaits) ++after.doublings;
+    if (after.dry == kDryWaits || after.counted == kWaitsOfAPeriod) after.counted = after.dry = 0;
+  } while (!waits_.compare_exchange_weak(before, after, std::memory_order_relaxed));
 }
 
 std::uint64_t Budget::pending_bound(std::uint64_t except) const {
@@ -21,8 +57,8 @@ std::uint64_t Budget::pending_bound(std::uint64_t except) const {
   const auto unused =
       static_cast<std::uint64_t>(std::max<std::int64_t>(application.peak - application.current, 0));
   const std::uint64_t room = (unused - std::min(unused, except)) / 2;
-  return std::max(limits_.max_pending,
-                  std::min(limits_.max_pending + room, limits_.default_pending));
+  const std::uint64_t limit = pending_limit();
+  return std::max(limit, std::min(limit + room, limits_.default_pending));
 }
 
 // The sum of blocks and idle pool memory grows only when new memory is taken: a released block

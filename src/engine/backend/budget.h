@@ -19,11 +19,24 @@ class Budget {
       : limits_(limits), stats_(stats) {}
 
   /// Bytes that may be held before idle blocks of other sizes are released for new ones: the
-  /// program's peak usage plus a share of it, plus the pending limit. Below this, a miss takes
-  /// fresh memory, since a released block may be needed again next.
+  /// program's peak usage plus a share of it, plus the pending limit; of `auto` what was ever
+  /// pending. Below this, a miss takes fresh memory, since a released block may be needed again
+  /// next.
   std::uint64_t footprint() const;
 
-  /// Bytes that may be pending before a free waits: CUPOOL_MAX_PENDING, plus half of (peak -
+  /// The limit on pending bytes in force: CUPOOL_MAX_PENDING. `auto`: a share of the program's
+  /// peak, doubled where waits at the limit let the GPU run dry, up to a share of the device.
+  std::uint64_t pending_limit() const;
+  /// Whether count_wait() can raise that limit.
+  bool pending_may_grow() const {
+    return limits_.pending_grows && pending_limit() < limits_.max_pending;
+  }
+  /// A free has waited at the limit. `ran_dry`: the GPU then had nothing left, so the wait cost
+  /// time. A host that stalls has the same effect once in a while, so one such wait decides
+  /// nothing.
+  void count_wait(bool ran_dry);
+
+  /// Bytes that may be pending before a free waits: pending_limit(), plus half of (peak -
   /// current) usage, up to the default of CUPOOL_MAX_PENDING. `except` is subtracted from that
   /// difference: the bytes of the present free, and the lag of the statistics. The additional bytes
   /// cost no device memory, because pending blocks take the place of idle memory that is held
@@ -43,8 +56,20 @@ class Budget {
   void count_aside(std::int64_t bytes) { aside_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
 
  private:
+  std::uint64_t peak_of(stats::Gauge gauge) const;
+
+  /// Of the waits at the pending limit.
+  struct Waits {
+    std::uint32_t doublings = 0;
+    std::uint16_t counted = 0;  ///< since the last doubling or the last kWaitsOfAPeriod
+    std::uint16_t dry = 0;      ///< of these
+  };
+  static constexpr std::uint16_t kDryWaits = 2;
+  static constexpr std::uint16_t kWaitsOfAPeriod = 8;
+
   const DeviceLimits& limits_;
   const stats::DeviceStats& stats_;
+  std::atomic<Waits> waits_{Waits{}};
   std::atomic<std::uint64_t> most_held_{0};  ///< in MiB, with its growth count; 0: unknown
   std::atomic<std::int64_t> aside_bytes_{0};
 };

@@ -9,8 +9,9 @@ namespace cupool::engine {
 struct DeviceLimits {
   std::uint64_t max_block = 0;
   std::uint64_t max_cached = 0;
-  std::uint64_t max_pending = 0;
-  std::uint64_t default_pending = 0;  ///< default of max_pending
+  std::uint64_t max_pending = 0;      ///< the highest limit that may be in force (see Budget)
+  bool pending_grows = false;         ///< CUPOOL_MAX_PENDING=auto
+  std::uint64_t default_pending = 0;  ///< max_pending of auto
   std::uint64_t release_threshold = 0;
   std::uint64_t max_size = 0;  ///< 0: no limit
   std::uint64_t prealloc = 0;

@@ -26,7 +26,8 @@ DeviceLimits limits_of(const config::Settings& settings, std::uint64_t total_byt
   limits.max_block = settings.max_block.resolve(total_bytes);
   limits.max_cached = settings.max_cached.resolve(total_bytes);
   limits.max_pending = settings.max_pending.resolve(total_bytes);
-  limits.default_pending = settings.default_max_pending.resolve(total_bytes);
+  limits.pending_grows = settings.max_pending.grows;
+  limits.default_pending = config::LimitOption{}.resolve(total_bytes);
   limits.release_threshold = settings.release_threshold.resolve(total_bytes);
   limits.max_size = settings.max_size.resolve(total_bytes);
   limits.prealloc = settings.prealloc.resolve(total_bytes);

@@ -69,6 +69,15 @@ CUresult ClosedEpochs::look_at_fences() {
   return result;
 }
 
+bool ClosedEpochs::has_nothing_pending() {
+  const auto all_complete = [this] {
+    return look_at_fences() == CUDA_SUCCESS && epochs_.complete_up_to() >= previous(epochs_.open());
+  };
+  if (!all_complete()) return false;
+  const EpochNumber before = epochs_.open();
+  return record(kEvenNothing) == CUDA_SUCCESS && epochs_.open() != before && all_complete();
+}
+
 BlockList ClosedEpochs::pop_reclaimed() {
   if (CUPOOL_MUTATED("obvious-mapping")) {
     BlockList freed = epochs_.pop_all();

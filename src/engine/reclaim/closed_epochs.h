@@ -45,6 +45,10 @@ class ClosedEpochs {
   /// Reclaims the blocks of complete fences. Never waits for the GPU.
   CUresult look_at_fences();
 
+  /// Whether the GPU has completed all work of the context: a fence recorded now is complete when
+  /// asked at once. Recorded only if no older fence is pending.
+  bool has_nothing_pending();
+
   /// Marks all epochs up to `up_to` complete and reclaims their blocks.
   void reclaim_up_to(EpochNumber up_to);
 

@@ -53,13 +53,22 @@ bool Ordering::can_fence() const {
   return closed_.can_record() && !Serving::any_capture() && !Serving::stepped_aside();
 }
 
-WaitResult Ordering::wait_for_oldest() {
+WaitResult Ordering::wait_for_oldest(bool* ran_dry) {
   EpochNumber oldest = kNoEpoch;
   {
     const OrderingGuard lock(mutex_);
     oldest = closed_.oldest();
   }
-  return wait(oldest);
+  const WaitResult result = wait(oldest);
+  if (ran_dry != nullptr && result.waited && result.complete()) *ran_dry = has_run_dry();
+  return result;
+}
+
+// Without events of contexts the wait was one for the whole context. False if no fence can be
+// recorded now.
+bool Ordering::has_run_dry() {
+  const OrderingGuard lock(mutex_);
+  return closed_.can_record() ? closed_.has_nothing_pending() : !Serving::any_capture();
 }
 
 // False, without the lock: epoch `enough` is complete.

@@ -70,8 +70,9 @@ class Ordering {
   /// Whether a fence can be recorded now, so that a wait is one for a fence.
   bool can_fence() const;
 
-  /// As wait(), for the oldest epoch.
-  WaitResult wait_for_oldest();
+  /// As wait(), for the oldest epoch. `ran_dry`, if not null, is set by a successful wait for a
+  /// busy GPU: whether it then has nothing left of this context's work. Not asked for otherwise.
+  WaitResult wait_for_oldest(bool* ran_dry = nullptr);
 
   /// The epochs that poll() looks at. all: closes the open epoch first, so that the GPU can
   /// complete it next.
@@ -96,6 +97,7 @@ class Ordering {
   void abandon();
 
  private:
+  bool has_run_dry();
   bool lock_unless_complete(EpochNumber enough, OrderingLock& lock) const;
   WaitResult synchronize(OrderingLock& lock);
 

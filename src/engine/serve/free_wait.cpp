@@ -43,7 +43,11 @@ std::uint64_t FreeWait::pending_limit(Context& context, std::uint64_t bytes_free
   const std::uint64_t threads = context.threads().caches().in_use();
   const ThreadCache::Limits one = limits_of_thread(context);
   const std::uint64_t untold = threads * static_cast<std::uint64_t>(one.tally);
-  const std::uint64_t all = context.device().budget().pending_bound(untold + bytes_freed);
+  // Batches of many threads reach a low limit even where the GPU keeps up.
+  const std::uint64_t of_threads =
+      std::min(threads * kBatchesPending * one.batch, context.device().limits().max_pending);
+  const std::uint64_t all =
+      std::max(context.device().budget().pending_bound(untold + bytes_freed), of_threads);
   return all - std::min(all / 4, threads * one.few) + (bytes_freed > one.few ? bytes_freed : 0);
 }
 
@@ -53,14 +57,19 @@ CUresult FreeWait::bound_pending(Context& context, std::uint64_t bytes_freed) {
   if (ordering.pending_bytes() <= limit) return CUDA_SUCCESS;
   const std::uint64_t start = util::now_ns();
   WaitResult result;
+  Budget& budget = context.device().budget();
   bool waited = false;
+  bool ran_dry = false;
   for (std::uint64_t before = 0; ordering.pending_bytes() > limit;) {
     before = ordering.pending_bytes();
-    result = ordering.wait_for_oldest();
+    result = ordering.wait_for_oldest(budget.pending_may_grow() ? &ran_dry : nullptr);
     waited = waited || result.waited;
     if (!result.complete() || ordering.pending_bytes() >= before) break;
   }
-  if (waited) count_wait(context.stats(), Counter::free_waits_pending_limit_total, start);
+  if (waited) {
+    budget.count_wait(ran_dry);
+    count_wait(context.stats(), Counter::free_waits_pending_limit_total, start);
+  }
   idle_.cache_reclaimed(context);
   return result.error;
 }

@@ -25,9 +25,15 @@ namespace {
 
 // Frees that share a fence: enough to make its 0.2 us negligible, few enough that blocks come back
 // soon (docs/measurements). Large blocks close an epoch earlier, so that a wait for the oldest of
-// several epochs can keep CUPOOL_MAX_PENDING.
+// several epochs can keep the limit on pending bytes.
 constexpr std::size_t kBatchBlocks = 64;
 constexpr std::uint64_t kBatchShare = 16;
+constexpr std::uint64_t kLeastEpochs = 4;
+
+std::uint64_t bytes_of_epoch(Device& device) {
+  return std::min(device.limits().max_pending / kBatchShare,
+                  device.budget().pending_limit() / kLeastEpochs);
+}
 
 // This thread is not a driver thread that runs the program's host functions.
 thread_local bool runs_no_host_functions = false;
@@ -176,7 +182,7 @@ CUresult Frees::free_singly(Block& block, std::uint64_t start_ns, Order order) {
 CUresult Frees::end_batch(Context& context, ThreadCache& cache) {
   idle_.look_for_libraries();
   Ordering& ordering = context.ordering();
-  Ordering::Batch full{kBatchBlocks, context.device().limits().max_pending / kBatchShare};
+  Ordering::Batch full{kBatchBlocks, bytes_of_epoch(context.device())};
   std::uint64_t bytes_freed = 0;
   {
     const ThreadCache::Guard guard(cache);
@@ -275,8 +281,7 @@ CUresult Frees::finish_free(Context& context, const HostWork::Mark& before, Epoc
   // By the same reading of the mode: it may become `sync` meanwhile.
   if (wait.reason != Counter::free_waits_sync_total && result.complete()) {
     // One block closes the epoch: such frees are rare, or have waited already.
-    const std::uint64_t bytes = context.device().limits().max_pending / kBatchShare;
-    error = context.ordering().close_if_full({1, bytes});
+    error = context.ordering().close_if_full({1, bytes_of_epoch(context.device())});
     if (error == CUDA_SUCCESS) error = wait_.bound_pending(context, bytes_freed);
   }
   return wait_.answer_of_free(context, error);

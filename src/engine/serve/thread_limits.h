@@ -12,9 +12,12 @@ namespace cupool::engine {
 /// together with the bytes of a batch; not measured separately.
 inline constexpr std::size_t kBatchesWaiting = 8;
 
+/// Batches of each thread that may be pending, however low the limit in force is.
+inline constexpr std::size_t kBatchesPending = 4;
+
 /// The limits of one thread in `context`. The batches of all threads together stay below a quarter
-/// of the pending limit; the threshold for closing an epoch is lowered by as much. With a high
-/// pending limit (the realtime profile), batches are so large that fewer than one call in a
+/// of the highest pending limit; the threshold for closing an epoch is lowered by as much. With a
+/// high pending limit (the realtime profile), batches are so large that fewer than one call in a
 /// thousand ends one.
 ThreadCache::Limits limits_of_thread(Context& context);
 

@@ -221,10 +221,12 @@ def overlap(session):
 
 
 def pending_allowed(run, variant):
-    """CUPOOL_MAX_PENDING of a run in bytes; its report knows the default, a share of the device."""
+    """The highest CUPOOL_MAX_PENDING of a run in bytes; that of `auto` is a share of the device."""
     text = VARIANTS[variant].get("CUPOOL_MAX_PENDING") or run.setting("CUPOOL_MAX_PENDING")
     if text is None:
         raise ValueError("a report without CUPOOL_MAX_PENDING")
+    if text == "auto":
+        text = "2%"
     if text.endswith("%"):
         return float(text[:-1]) / 100 * run.memory_total
     factors = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
