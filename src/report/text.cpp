@@ -180,6 +180,10 @@ void add_calls(Page& page, const DeviceSnapshot& device) {
   share("      ", Counter::free_waits_managed_total, frees, false);
   share("      ", Counter::free_waits_zero_copy_total, frees, false);
   share("      ", Counter::free_waits_pending_limit_total, frees, false);
+  if (device[Counter::free_waits_pending_limit_total] > 0) {
+    page.row(row_label("        ", label_of(Gauge::pending_limit_bytes)),
+             {"", "", signed_text(device[Gauge::pending_limit_bytes].current, format_bytes)});
+  }
   share("      ", Counter::free_waits_order_total, frees, false);
   share("    ", Counter::free_null_total, frees, false);
   share("    ", Counter::free_foreign_total, frees, false);

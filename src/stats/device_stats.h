@@ -73,7 +73,7 @@ class alignas(64) DeviceStats {
     if (amount > 0) raise_peak(cell, now);
   }
 
-  /// Sets a gauge that is computed on demand (leaked_blocks, leaked_bytes).
+  /// Sets a gauge that is computed on demand (pending_limit_bytes, leaked_bytes).
   void gauge_set(Gauge gauge, std::int64_t value) noexcept {
     GaugeCell& cell = gauges_[static_cast<std::size_t>(gauge)];
     cell.current.store(value, std::memory_order_relaxed);

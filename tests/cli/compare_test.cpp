@@ -173,6 +173,13 @@ TEST(Tune, RaisesThePendingLimitWhereFreesWaitedForIt) {
   report["devices"][0]["gauges"]["retired_bytes"]["peak"] = 1ll << 32;
   EXPECT_EQ(value_of(tune({parsed(report)}), "CUPOOL_MAX_PENDING"), "")
       << "no more than an eighth of the device";
+  report["devices"][0]["gauges"]["retired_bytes"]["peak"] = 20 << 20;
+  report["settings"].push_back({{"name", "CUPOOL_MAX_PENDING"},
+                                {"value", "auto"},
+                                {"origin", "default"},
+                                {"is_default", true}});
+  report["devices"][0]["gauges"]["pending_limit_bytes"] = {{"current", 8 << 20}, {"peak", 8 << 20}};
+  EXPECT_EQ(value_of(tune({parsed(report)}), "CUPOOL_MAX_PENDING"), "") << "it grows by itself";
 }
 
 TEST(Tune, ReservesNothingWhereTheDeviceIsNearlyFull) {

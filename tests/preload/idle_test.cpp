@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Idle memory: what goes back to the device after CUPOOL_DECAY_MS and what does not, and what
 // CUPOOL_PREALLOC_BACKGROUND reserves (docs/design.md, Engine).
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 
@@ -107,6 +108,20 @@ TEST(RealtimeProfile, HardlyHasASlowCaseAfterTheWarmUp) {
   EXPECT_EQ(profiled.waits, 0u);
   EXPECT_GT(bounded.waits, 0u);
   EXPECT_LT(profiled.grown, bounded.grown / 100);
+}
+
+// Half of what the program uses, on a device of which 2 % are more.
+TEST(PendingLimit, FollowsThePeakAndIsInTheReport) {
+  const PreloadedRun result =
+      expect_same("probe_idle mode=stay", 0, 1, {{"CUPOOL_SIM_MEMORY", "64G"}});
+  const auto& gauges = result.reports.at(0).at("devices").at(0).at("gauges");
+  const uint64_t peak = gauges.at("application_bytes").at("peak");
+  EXPECT_EQ(gauges.at("pending_limit_bytes").at("current"), std::max(peak / 2, uint64_t{64} << 20));
+  const PreloadedRun set =
+      expect_same("probe_idle mode=stay", 0, 1, {{"CUPOOL_MAX_PENDING", "3M"}});
+  EXPECT_EQ(
+      set.reports.at(0).at("devices").at(0).at("gauges").at("pending_limit_bytes").at("current"),
+      3 << 20);
 }
 
 const Environment kInBackground = {{"CUPOOL_PREALLOC", "512M"},

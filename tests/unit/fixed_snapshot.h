@@ -21,6 +21,7 @@ inline stats::DeviceSnapshot fixed_device() {
   device[Gauge::held_bytes] = {2048 * mib, 3072 * mib};
   device[Gauge::device_bytes] = {1'000'000, 3000 * mib};
   device[Gauge::leaked_blocks] = {2, 2};
+  device[Gauge::pending_limit_bytes] = {256 << 20, 256 << 20};
   device[Gauge::leaked_bytes] = {1'000'000, 1'000'000};
   device.pool = {true, static_cast<std::uint64_t>(2080 * mib),
                  static_cast<std::uint64_t>(3090 * mib), static_cast<std::uint64_t>(2048 * mib),

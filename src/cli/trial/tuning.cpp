@@ -8,6 +8,7 @@
 
 #include "cli/page/story.h"
 #include "cli/page/text.h"
+#include "config/types.h"
 #include "report/derived.h"
 #include "stats/pool_growth.h"
 #include "util/text.h"
@@ -96,21 +97,35 @@ void tune_pool(const std::vector<Report>& reports, Tuning* tuning) {
   }
 }
 
+// Whether the limit on pending bytes is one that the library finds, and below its highest. Waits
+// for it cost no time, or raise it.
+bool may_still_grow(const Report& report, const DeviceReport& device) {
+  const auto limit = bytes_of(device.gauge(stats::Gauge::pending_limit_bytes).current);
+  const auto is_found = [](const SettingReport& row) {
+    return row.name == "CUPOOL_MAX_PENDING" && row.value == "auto";
+  };
+  return limit < config::LimitOption{}.resolve(device.total_memory) &&
+         std::any_of(report.settings.begin(), report.settings.end(), is_found);
+}
+
 void tune_pending(const std::vector<Report>& reports, Tuning* tuning) {
   std::uint64_t waits = 0;
   std::uint64_t wait_ns = 0;
   std::uint64_t retired = 0;
   std::uint64_t total = 0;
+  bool too_low = false;
   for (const Report& report : reports) {
     waits += report.counter("free_waits_pending_limit_total");
     wait_ns += report.counter("free_wait_ns_total");
     for (const DeviceReport& device : report.devices) {
       if (device.counter("free_waits_pending_limit_total") == 0) continue;
+      if (may_still_grow(report, device)) continue;
+      too_low = true;
       retired = std::max(retired, bytes_of(device.gauge("retired_bytes").peak));
       total = std::max(total, device.total_memory);
     }
   }
-  if (waits == 0) return;
+  if (!too_low) return;
   std::uint64_t pending = in_growth_steps(2 * retired);
   if (total > 0)
     pending =

@@ -65,6 +65,8 @@ void Figures::refresh() {
     const auto index = static_cast<std::size_t>(device->ordinal());
     device->stats().gauge_set(Gauge::leaked_blocks, live_blocks[index]);
     device->stats().gauge_set(Gauge::leaked_bytes, live_bytes[index]);
+    device->stats().gauge_set(Gauge::pending_limit_bytes,
+                              signed_bytes(device->budget().pending_limit()));
     device->stats().set_pool_figures(device->pool_figures());
   }
 }
