@@ -46,6 +46,9 @@ Outcome assign(Settings* settings, std::string_view name, std::string_view text)
   return Outcome::unknown;
 }
 
+// A former option, now a value of CUPOOL_PREALLOC.
+constexpr const char* kFormerBackground = "CUPOOL_PREALLOC_BACKGROUND";
+
 std::size_t row_index(std::string_view name) {
   std::size_t i = 0;
   while (i < kRowCount && name != kRows[i].name) ++i;
@@ -77,6 +80,7 @@ class Parser {
   // One variable. `where` precedes the warnings: "" or "file: ".
   void take(std::string_view name, std::string_view raw, Origin origin, const std::string& where) {
     const std::string_view text = util::trim(raw);
+    if (name == kFormerBackground) return take_former_background(text, origin, where);
     switch (assign(&settings_, name, text)) {
       case Outcome::taken: {
         EffectiveValue& value = values_[row_index(name)];
@@ -95,11 +99,26 @@ class Parser {
   }
 
   Settings finish(std::vector<EffectiveValue>* effective) {
+    if (former_background_ && !settings_.prealloc.background) {
+      settings_.prealloc.background = true;
+      EffectiveValue& value = values_[row_index("CUPOOL_PREALLOC")];
+      value.value += ",background";
+      value.is_default = false;
+    }
     if (effective != nullptr) *effective = std::move(values_);
     return std::move(settings_);
   }
 
  private:
+  void take_former_background(std::string_view text, Origin origin, const std::string& where) {
+    const bool known = parse_value(text, kAny, &former_background_);
+    warnings_->push_back(where + kFormerBackground +
+                         (known ? " has become a value of CUPOOL_PREALLOC"
+                                : "=\"" + printable(text) + "\" is not understood") +
+                         ": write CUPOOL_PREALLOC=SIZE,background");
+    if (known && former_background_) values_[row_index("CUPOOL_PREALLOC")].origin = origin;
+  }
+
   void warn_bad(std::string_view name, std::string_view text, const std::string& where) {
     const std::size_t i = row_index(name);
     warnings_->push_back(where + std::string(name) + "=\"" + printable(text) + "\" " +
@@ -119,6 +138,7 @@ class Parser {
   std::vector<std::string>* warnings_;
   std::vector<EffectiveValue> values_;
   Settings settings_;
+  bool former_background_ = false;
 };
 
 // The CUPOOL_* variables of an environment; of equal names the first, as for getenv.

@@ -77,6 +77,17 @@ struct LimitOption {
   }
 };
 
+/// Bytes to reserve, and whether the first allocation does not wait for them.
+struct ReserveOption {
+  SizeOption size;
+  bool background = false;
+
+  /// As SizeOption.
+  constexpr std::uint64_t resolve(std::uint64_t total_bytes) const noexcept {
+    return size.resolve(total_bytes);
+  }
+};
+
 /// The formats of the report; none of them is `off`.
 struct StatsFormats {
   std::uint32_t bits = 0;

@@ -111,6 +111,18 @@ bool parse_value(std::string_view text, const Range& range, LimitOption* out) {
   return true;
 }
 
+bool parse_value(std::string_view text, const Range& range, ReserveOption* out) {
+  const std::size_t comma = text.find(',');
+  const bool background = comma != std::string_view::npos;
+  if (background && util::to_lower(util::trim(text.substr(comma + 1))) != "background") {
+    return false;
+  }
+  SizeOption size;
+  if (!parse_value(util::trim(text.substr(0, comma)), range, &size)) return false;
+  *out = ReserveOption{size, background};
+  return true;
+}
+
 bool parse_value(std::string_view text, const Range& range, Count* out) {
   std::uint64_t value = 0;
   if (!util::parse_uint64(text, &value) || !within(range, value)) return false;
@@ -187,6 +199,9 @@ std::string TypeText<SizeOption>::accepted(const Range&) {
 
 std::string TypeText<LimitOption>::accepted(const Range& range) {
   return "auto, " + TypeText<SizeOption>::accepted(range);
+}
+std::string TypeText<ReserveOption>::accepted(const Range& range) {
+  return TypeText<SizeOption>::accepted(range) + ", also with \",background\"";
 }
 std::string TypeText<Count>::accepted(const Range& range) {
   if (range.highest >= kAny.highest) return "a number from " + std::to_string(range.lowest);

@@ -21,6 +21,8 @@ bool parse_value(std::string_view text, const Range& range, bool* out);
 bool parse_value(std::string_view text, const Range& range, SizeOption* out);
 /// A size as above, or auto.
 bool parse_value(std::string_view text, const Range& range, LimitOption* out);
+/// A size as above, alone or followed by ",background".
+bool parse_value(std::string_view text, const Range& range, ReserveOption* out);
 /// Digits only.
 bool parse_value(std::string_view text, const Range& range, Count* out);
 /// Digits, and a unit (ms, s, min); without one, milliseconds. The range is in milliseconds.
@@ -79,6 +81,11 @@ struct TypeText<SizeOption> {
 template <>
 struct TypeText<LimitOption> {
   static constexpr const char* name = "limit";
+  static std::string accepted(const Range& range);
+};
+template <>
+struct TypeText<ReserveOption> {
+  static constexpr const char* name = "reserve";
   static std::string accepted(const Range& range);
 };
 template <>

@@ -170,7 +170,7 @@ void start_with_pools() {
 }  // namespace
 
 void start_housekeeping(engine::Allocator& allocator, const config::Settings& settings) {
-  const bool preallocates = settings.prealloc_background && settings.prealloc.value != 0;
+  const bool preallocates = settings.prealloc.background && settings.prealloc.size.value != 0;
   served = &allocator;
   if (settings.pool_start == config::PoolStart::background) {
     allocator.preparation().start_pools_elsewhere(wake_starter);
@@ -183,8 +183,8 @@ void start_housekeeping(engine::Allocator& allocator, const config::Settings& se
   allocator.preparation().when_pools_serve(start_with_pools);
   if (!start_background("cupool-idle", run)) {
     CUPOOL_WARN_ONCE(
-        "CUPOOL_PREALLOC_BACKGROUND: cannot start its thread, so the first allocation waits for "
-        "CUPOOL_PREALLOC, and idle memory is kept. Check the limit of threads (ulimit -u)");
+        "CUPOOL_PREALLOC in the background: cannot start its thread, so the first allocation waits "
+        "for it, and idle memory is kept. Check the limit of threads (ulimit -u)");
     return;
   }
   allocator.preparation().preallocate_elsewhere(wake);

@@ -219,7 +219,7 @@ TEST(Tune, WritesAProfileThatTheLibraryTakes) {
   std::vector<std::string> warnings;
   const auto settings = cupool::config::parse(variables, &warnings, nullptr);
   EXPECT_TRUE(warnings.empty()) << warnings.front();
-  EXPECT_EQ(settings.prealloc.value, 128u << 20);
+  EXPECT_EQ(settings.prealloc.size.value, 128u << 20);
   EXPECT_EQ(settings.release_threshold.value, 128u << 20);
   EXPECT_EQ(settings.max_pending.most.value, 64u << 20);
   EXPECT_TRUE(settings.enable) << "a program's name is no setting";

@@ -248,9 +248,7 @@ TEST(OutOfMemory, ComesWhereItWouldOnTheMallocBackend) {
 
 TEST(OutOfMemory, ComesWhereItWouldWhateverIsJustBeingReserved) {
   for (int i = 0; i < 3; ++i) {
-    expect_same_capacity({{"CUPOOL_SIM_MEMORY", "1G"},
-                          {"CUPOOL_PREALLOC", "50%"},
-                          {"CUPOOL_PREALLOC_BACKGROUND", "1"}});
+    expect_same_capacity({{"CUPOOL_SIM_MEMORY", "1G"}, {"CUPOOL_PREALLOC", "50%,background"}});
   }
 }
 

@@ -15,8 +15,7 @@ const NamedEnvironment kStart = {"Start", {{"CUPOOL_POOL_START", "background"}}}
 const NamedEnvironment kAll = {"All",
                                {{"CUPOOL_STATS_INTERVAL", "1"},
                                 {"CUPOOL_DECAY_MS", "4"},
-                                {"CUPOOL_PREALLOC", "64M"},
-                                {"CUPOOL_PREALLOC_BACKGROUND", "1"}}};
+                                {"CUPOOL_PREALLOC", "64M,background"}}};
 
 void expect_series_if_asked(const PreloadedRun& result, const Environment& extra) {
   EXPECT_EQ(result.reports.at(0).at("series").is_null(), extra.count("CUPOOL_STATS_INTERVAL") == 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Idle memory: what goes back to the device after CUPOOL_DECAY_MS and what does not, and what
-// CUPOOL_PREALLOC_BACKGROUND reserves (docs/design.md, Engine).
+// CUPOOL_PREALLOC reserves in the background (docs/design.md, Engine).
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
@@ -124,8 +124,7 @@ TEST(PendingLimit, FollowsThePeakAndIsInTheReport) {
       3 << 20);
 }
 
-const Environment kInBackground = {{"CUPOOL_PREALLOC", "512M"},
-                                   {"CUPOOL_PREALLOC_BACKGROUND", "1"}};
+const Environment kInBackground = {{"CUPOOL_PREALLOC", "512M,background"}};
 
 TEST(PreallocationInBackground, ReservesAsMuchAsItIsTold) {
   const PreloadedRun result = expect_same("probe_idle mode=reserved", 0, 1, kInBackground);
@@ -138,9 +137,7 @@ TEST(PreallocationInBackground, ReservesAsMuchAsItIsTold) {
 TEST(PreallocationInBackground, IsThereForOtherAllocators) {
   for (int i = 0; i < 3; ++i) {
     expect_same("probe_oom mode=others", 0, 1,
-                {{"CUPOOL_SIM_MEMORY", "1G"},
-                 {"CUPOOL_PREALLOC", "50%"},
-                 {"CUPOOL_PREALLOC_BACKGROUND", "1"}});
+                {{"CUPOOL_SIM_MEMORY", "1G"}, {"CUPOOL_PREALLOC", "50%,background"}});
   }
 }
 

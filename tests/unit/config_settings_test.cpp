@@ -78,6 +78,38 @@ TEST(Settings, MaxPendingGrowsUnlessTheUserSetsIt) {
   EXPECT_THAT(wrong.warnings, ElementsAre(HasSubstr("it takes auto, a size")));
 }
 
+TEST(Settings, PreallocTakesASizeAndBackground) {
+  EXPECT_FALSE(parsed({"CUPOOL_PREALLOC=10%"}).settings.prealloc.background);
+  for (const char* text : {"CUPOOL_PREALLOC=10%,background", "CUPOOL_PREALLOC= 10% , Background"}) {
+    const Parsed got = parsed({text});
+    EXPECT_THAT(got.warnings, IsEmpty());
+    EXPECT_TRUE(got.settings.prealloc.background);
+    EXPECT_EQ(got.settings.prealloc.resolve(1000), 100u);
+  }
+  for (const char* text : {"background", "10%,", "10%,foreground", "10%,background,background"}) {
+    const Parsed got = parsed({std::string("CUPOOL_PREALLOC=") + text});
+    EXPECT_THAT(got.warnings, ElementsAre(HasSubstr("also with \",background\""))) << text;
+    EXPECT_EQ(got.settings.prealloc.resolve(1000), 0u);
+  }
+}
+
+TEST(Settings, AFormerNameIsTakenWithAWarningThatNamesItsNewForm) {
+  for (const bool before : {false, true}) {
+    const char* const former = "CUPOOL_PREALLOC_BACKGROUND=1";
+    const Parsed got =
+        before ? parsed({former, "CUPOOL_PREALLOC=1G"}) : parsed({"CUPOOL_PREALLOC=1G", former});
+    EXPECT_TRUE(got.settings.prealloc.background);
+    EXPECT_THAT(got.warnings, ElementsAre(HasSubstr("write CUPOOL_PREALLOC=SIZE,background")));
+    EXPECT_EQ(got.values.at("CUPOOL_PREALLOC").value, "1G,background");
+  }
+  const Parsed off = parsed({"CUPOOL_PREALLOC=1G", "CUPOOL_PREALLOC_BACKGROUND=0"});
+  EXPECT_FALSE(off.settings.prealloc.background);
+  EXPECT_THAT(off.warnings, ElementsAre(HasSubstr("has become a value of CUPOOL_PREALLOC")));
+  const Parsed bad = parsed({"CUPOOL_PREALLOC_BACKGROUND=often"});
+  EXPECT_FALSE(bad.settings.prealloc.background);
+  EXPECT_THAT(bad.warnings, ElementsAre(HasSubstr("is not understood")));
+}
+
 TEST(Settings, NullsAreAllowed) {
   EXPECT_TRUE(parse(nullptr, nullptr, nullptr).enable);
   const char* const environment[] = {"CUPOOL_ENABLE=perhaps", nullptr};
@@ -210,6 +242,14 @@ class Profile : public testing::Test {
   TemporaryFolder folder_;
 };
 
+TEST_F(Profile, TakesAFormerNameWithAWarning) {
+  const Parsed got = with("CUPOOL_PREALLOC_BACKGROUND=1", {"CUPOOL_PREALLOC=1G"});
+  EXPECT_TRUE(got.settings.prealloc.background);
+  EXPECT_THAT(got.warnings,
+              ElementsAre(AllOf(HasSubstr("profile: CUPOOL_PREALLOC_BACKGROUND"),
+                                HasSubstr("write CUPOOL_PREALLOC=SIZE,background"))));
+}
+
 TEST_F(Profile, IsReadLikeAShellFile) {
   const Parsed got = with(
       "# throughput\n"
@@ -297,7 +337,7 @@ TEST(OptionsTable, EveryRowIsDocumentedAndItsDefaultIsAValue) {
     EXPECT_THAT(got.warnings, IsEmpty());
     EXPECT_TRUE(got.values.at(row.name).is_default);
   }
-  EXPECT_EQ(names.size(), 31u) << "an option came or went: does a test show what it does?";
+  EXPECT_EQ(names.size(), 30u) << "an option came or went: does a test show what it does?";
 }
 
 TEST(ProcessSettings, AreParsedOnceAndGivenOutAlways) {

@@ -11,7 +11,7 @@ GIB = 1 << 30
 VARIANTS.update({
     "decay": {"CUPOOL_DECAY_MS": "400"},
     "prealloc": {"CUPOOL_PREALLOC": "8G"},
-    "prealloc, background": {"CUPOOL_PREALLOC": "8G", "CUPOOL_PREALLOC_BACKGROUND": "1"},
+    "prealloc, background": {"CUPOOL_PREALLOC": "8G,background"},
 })
 CALLS = ("malloc", "launch", "free")
 # What the program may feel of decay: no more than another scheduling hiccup.

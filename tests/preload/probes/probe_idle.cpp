@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program that leaves memory idle, for CUPOOL_DECAY_MS and CUPOOL_PREALLOC_BACKGROUND. What
+// A program that leaves memory idle, for CUPOOL_DECAY_MS and CUPOOL_PREALLOC. What
 // cupool holds is asked by its C interface where it is there. mode= leave (frees nearly everything,
 // and waits until it is gone), crowded (the same until most of it is gone), thread (another thread
 // does that and sleeps), pairs (needs the same blocks again and again), reserved (waits until
