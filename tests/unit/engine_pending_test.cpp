@@ -123,7 +123,11 @@ class FoundLimitTest : public PendingTest {
   std::uint64_t waits() { return count(Counter::free_waits_pending_limit_total); }
   void free_until_a_wait(std::uint64_t bytes = 1 << 20) {
     gpu.work.store(Work::held);
-    for (const std::uint64_t before = waits(); waits() == before;) free(allocate(bytes));
+    const std::uint64_t before = waits();
+    for (int i = 0; waits() == before; ++i) {
+      ASSERT_LT(i, 10'000);
+      free(allocate(bytes));
+    }
   }
 
   static inline bool runs_dry = false;
