@@ -245,9 +245,8 @@ class Profile : public testing::Test {
 TEST_F(Profile, TakesAFormerNameWithAWarning) {
   const Parsed got = with("CUPOOL_PREALLOC_BACKGROUND=1", {"CUPOOL_PREALLOC=1G"});
   EXPECT_TRUE(got.settings.prealloc.background);
-  EXPECT_THAT(got.warnings,
-              ElementsAre(AllOf(HasSubstr("profile: CUPOOL_PREALLOC_BACKGROUND"),
-                                HasSubstr("write CUPOOL_PREALLOC=SIZE,background"))));
+  EXPECT_THAT(got.warnings, ElementsAre(AllOf(HasSubstr("profile: CUPOOL_PREALLOC_BACKGROUND"),
+                                              HasSubstr("write CUPOOL_PREALLOC=SIZE,background"))));
 }
 
 TEST_F(Profile, IsReadLikeAShellFile) {
