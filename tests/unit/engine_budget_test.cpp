@@ -104,11 +104,11 @@ TEST_F(BudgetTest, OfALimitThatGrowsTheFootprintHasWhatWasEverPending) {
 
 TEST_F(BudgetTest, TheLimitBeginsAtHalfOfThePeak) {
   Device& device = make();
-  EXPECT_EQ(device.budget().pending_limit(), 64 * kMiB) << "at least";
-  move(device, Gauge::application_bytes, 400 * kMiB);
-  EXPECT_EQ(device.budget().pending_limit(), 200 * kMiB);
+  EXPECT_EQ(device.budget().pending_limit(), 256 * kMiB) << "at least";
+  move(device, Gauge::application_bytes, 600 * kMiB);
+  EXPECT_EQ(device.budget().pending_limit(), 300 * kMiB);
   move(device, Gauge::application_bytes, 8 * kMiB);
-  EXPECT_EQ(device.budget().pending_limit(), 200 * kMiB) << "the peak's";
+  EXPECT_EQ(device.budget().pending_limit(), 300 * kMiB) << "the peak's";
   move(device, Gauge::application_bytes, kTotal);
   EXPECT_EQ(device.budget().pending_limit(), device.limits().max_pending) << "at most";
   EXPECT_FALSE(device.budget().pending_may_grow());
@@ -122,15 +122,15 @@ TEST_F(BudgetTest, TheLimitDoublesWithTwoDryWaitsOfEight) {
     for (; dry != 0; --dry) budget.count_wait(true);
   };
   wait(1000, 0);
-  EXPECT_EQ(budget.pending_limit(), 64 * kMiB) << "waiting cost nothing";
+  EXPECT_EQ(budget.pending_limit(), 256 * kMiB) << "waiting cost nothing";
   for (int period = 0; period < 100; ++period) wait(7, 1);
-  EXPECT_EQ(budget.pending_limit(), 64 * kMiB) << "a host that stalls now and then";
+  EXPECT_EQ(budget.pending_limit(), 256 * kMiB) << "a host that stalls now and then";
   wait(6, 2);
-  EXPECT_EQ(budget.pending_limit(), 128 * kMiB);
+  EXPECT_EQ(budget.pending_limit(), 512 * kMiB);
   wait(0, 1);
-  EXPECT_EQ(budget.pending_limit(), 128 * kMiB);
+  EXPECT_EQ(budget.pending_limit(), 512 * kMiB);
   wait(3, 1);
-  EXPECT_EQ(budget.pending_limit(), 256 * kMiB);
+  EXPECT_EQ(budget.pending_limit(), 1024 * kMiB);
   while (budget.pending_may_grow()) wait(0, 1);
   const std::uint64_t most = kTotal / 100 * 2 + kTotal % 100 * 2 / 100;
   EXPECT_EQ(budget.pending_limit(), most);

@@ -139,17 +139,17 @@ TEST_F(FoundLimitTest, StaysWhereTheGpuIsBusyAfterAWait) {
     free_until_a_wait();
     most = std::max(most, context_->ordering().pending_bytes());
   }
-  EXPECT_EQ(limit(), 64u << 20);
-  EXPECT_LE(most, 64u << 20);
+  EXPECT_EQ(limit(), 256u << 20);
+  EXPECT_LE(most, 256u << 20);
   expect_identity();
 }
 
 TEST_F(FoundLimitTest, DoublesWhereTheGpuRunsDry) {
   runs_dry = true;
   free_until_a_wait();
-  EXPECT_EQ(limit(), 64u << 20) << "the host may have stalled";
+  EXPECT_EQ(limit(), 256u << 20) << "the host may have stalled";
   free_until_a_wait();
-  EXPECT_EQ(limit(), 128u << 20);
+  EXPECT_EQ(limit(), 512u << 20);
   for (int i = 0; i < 40; ++i) free_until_a_wait();
   EXPECT_EQ(limit(), context_->device().limits().max_pending);
   expect_identity();

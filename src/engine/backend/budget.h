@@ -20,9 +20,13 @@ class Budget {
 
   /// Bytes that may be held before idle blocks of other sizes are released for new ones: the
   /// program's peak usage plus a share of it, plus the pending limit; of `auto` what was ever
-  /// pending. Below this, a miss takes fresh memory, since a released block may be needed again
-  /// next.
+  /// pending, or what the batches of all threads hold if that is more. Below this, a miss takes
+  /// fresh memory, since a released block may be needed again next.
   std::uint64_t footprint() const;
+  /// Called with the bytes of the batches that all threads may have pending.
+  void set_batches(std::uint64_t bytes) {
+    if (batches_.load(std::memory_order_relaxed) != bytes) batches_.store(bytes);
+  }
 
   /// The limit on pending bytes in force: CUPOOL_MAX_PENDING. `auto`: a share of the program's
   /// peak, doubled where waits at the limit let the GPU run dry, up to a share of the device.
@@ -70,6 +74,7 @@ class Budget {
   const DeviceLimits& limits_;
   const stats::DeviceStats& stats_;
   std::atomic<Waits> waits_{Waits{}};
+  std::atomic<std::uint64_t> batches_{0};
   std::atomic<std::uint64_t> most_held_{0};  ///< in MiB, with its growth count; 0: unknown
   std::atomic<std::int64_t> aside_bytes_{0};
 };

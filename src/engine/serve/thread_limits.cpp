@@ -29,6 +29,8 @@ ThreadCache::Limits limits_of_thread(Context& context) {
   limits.cached = std::min({std::max(kMostCached, kBatchesWaiting * limits.batch),
                             all.max_pending / threads, all.max_cached / threads});
   limits.lane = std::min(limits.cached, kMostInLane);
+  context.device().budget().set_batches(
+      std::min(threads * kBatchesPending * limits.batch, all.max_pending));
   limits.tally = signed_bytes(std::clamp(limits.batch, kLeastTally, kLargestTally));
   return limits;
 }
