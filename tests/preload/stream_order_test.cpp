@@ -27,8 +27,10 @@ TEST_P(StreamOrder, IsThatOfTheDriversFree) {
 INSTANTIATE_TEST_SUITE_P(Ways, StreamOrder,
                          testing::Values("copy", "legacy", "from_legacy", "per_thread", "fill",
                                          "graph", "beside_capture", "destroyed", "destroyed_before",
-                                         "thread", "event", "elapsed", "crowd", "devices", "many",
-                                         "hang", "hang_devices"),
+                                         "thread", "event", "elapsed", "elapsed_later",
+                                         "elapsed_elsewhere", "entry", "default_streams",
+                                         "context_end", "pool", "joined", "crowd", "devices",
+                                         "many", "hang", "hang_devices"),
                          [](const auto& row) { return std::string(row.param); });
 
 // Contract 2: what `ordered` does not promise, so that the tests above can fail.

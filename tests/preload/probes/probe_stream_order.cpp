@@ -236,6 +236,153 @@ bool round_of(const std::string& way, uint32_t value) {
     MUST(cuCtxSetCurrent(context));
     if (!right) return false;
     consume(first);
+  } else if (way == "entry") {  // a thread's table is full, and an entry gets another stream
+    static std::vector<CUstream> streams;
+    static CUevent event = nullptr;
+    if (event == nullptr) MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    while (streams.size() < 40) streams.push_back(stream());
+    // Streams 0 to 15 fill the table.
+    for (size_t i = 0; i < 16; ++i) stamp(out, 1, streams[i]);
+    release(allocate());
+    MUST(cuCtxSynchronize());
+    for (size_t i = 0; i < 16; ++i) {
+      stamp(out, 1, streams[i]);
+      MUST(cuStreamSynchronize(streams[i]));
+      MUST(cuEventRecord(event, streams[16 + value]));
+      produce(value, streams[i]);
+      MUST(cuMemcpyDtoDAsync(out, results, kBytes, streams[(i + 1) % 16]));
+      MUST(cuStreamSynchronize(streams[(i + 1) % 16]));
+      if (!is_right(value, out)) return false;
+      MUST(cuMemsetD32(results, 0, kWords));
+      MUST(cuCtxSynchronize());
+    }
+    return true;
+  } else if (way == "default_streams") {  // one handle, another stream in each context
+    CUcontext other = nullptr;
+    stamp(out, 1, CU_STREAM_LEGACY);
+    release(allocate());
+    stamp(out, 1, CU_STREAM_LEGACY);
+    MUST(cuCtxCreate(&other, nullptr, 0, 0));
+    CUmodule module = nullptr;
+    MUST(cuModuleLoadData(&module, ""));
+    CUfunction const functions[] = {stamp_function, spin_function};
+    MUST(cuModuleGetFunction(&stamp_function, module, "stamp_u32"));
+    MUST(cuModuleGetFunction(&spin_function, module, "spin_ns"));
+    const CUdeviceptr there[] = {results, out};
+    results = allocate();
+    out = allocate();
+    CUstream const next = stream();
+    produce(value, CU_STREAM_LEGACY);
+    consume_alone(next);
+    const bool right = is_right(value, out);
+    release(results);
+    release(out);
+    results = there[0];
+    out = there[1];
+    stamp_function = functions[0];
+    spin_function = functions[1];
+    MUST(cuCtxDestroy(other));
+    return right;
+  } else if (way == "elapsed_later") {  // an event without work after it or before it
+    CUevent begin = nullptr;
+    CUevent end = nullptr;
+    float milliseconds = -1;
+    MUST(cuEventCreate(&begin, CU_EVENT_DEFAULT));
+    MUST(cuEventCreate(&end, CU_EVENT_DEFAULT));
+    const CUdeviceptr temporaries[] = {allocate(), allocate()};
+    MUST(cuEventRecord(begin, first));
+    stamp(results, value, first);
+    release(temporaries[0]);
+    MUST(cuEventRecord(end, first));
+    release(temporaries[1]);
+    const CUresult result = cuEventElapsedTime(&milliseconds, begin, end);
+    MUST(cuMemcpyDtoDAsync(out, results, kBytes, first));
+    MUST(cuCtxSynchronize());
+    MUST(cuEventDestroy(begin));
+    MUST(cuEventDestroy(end));
+    if (result != CUDA_SUCCESS) return false;
+  } else if (way == "elapsed_elsewhere") {  // the last event is in a stream that only waits
+    CUevent begin = nullptr;
+    CUevent middle = nullptr;
+    CUevent end = nullptr;
+    float milliseconds = -1;
+    MUST(cuEventCreate(&begin, CU_EVENT_DEFAULT));
+    MUST(cuEventCreate(&middle, CU_EVENT_DEFAULT));
+    MUST(cuEventCreate(&end, CU_EVENT_DEFAULT));
+    const CUdeviceptr temporary = allocate();
+    MUST(cuEventRecord(begin, first));
+    stamp(results, value, first);
+    MUST(cuEventRecord(middle, first));
+    MUST(cuStreamWaitEvent(second, middle, 0));
+    MUST(cuEventRecord(end, second));
+    release(temporary);
+    const CUresult result = cuEventElapsedTime(&milliseconds, begin, end);
+    MUST(cuMemcpyDtoDAsync(out, results, kBytes, first));
+    MUST(cuCtxSynchronize());
+    for (CUevent const each : {begin, middle, end}) MUST(cuEventDestroy(each));
+    if (result != CUDA_SUCCESS) return false;
+  } else if (way == "joined") {  // a thread ends, and the one that joins it frees
+    const CUdeviceptr temporary = allocate();
+    in_thread([&] {
+      uint64_t ns = kLongNs;
+      void* arguments[] = {&ns};
+      MUST(cuLaunchKernel(spin_function, 1, 1, 1, 1, 1, 1, 0, first, arguments, nullptr));
+      stamp(results, value, first);
+    });
+    release(temporary);
+    consume_alone(second);
+  } else if (way == "pool") {  // a block of the program's pool is freed in the second stream
+    static CUstream const third = stream();
+    CUdeviceptr own = 0;
+    MUST(cuMemAllocAsync(&own, kBytes, first));
+    MUST(cuStreamSynchronize(first));
+    const CUdeviceptr temporary = allocate();
+    uint64_t ns = kLongNs;
+    void* arguments[] = {&ns};
+    MUST(cuLaunchKernel(spin_function, 1, 1, 1, 1, 1, 1, 0, first, arguments, nullptr));
+    stamp(own, value, first);
+    MUST(cuMemcpyDtoDAsync(results, own, kBytes, first));
+    release(temporary);
+    MUST(cuMemFreeAsync(own, second));
+    MUST(cuStreamSynchronize(second));
+    in_thread([&] {
+      CUdeviceptr next = 0;
+      MUST(cuMemAllocAsync(&next, kBytes, third));
+      stamp(next, value + 100, third);
+      MUST(cuStreamSynchronize(third));
+      MUST(cuMemFreeAsync(next, third));
+      MUST(cuStreamSynchronize(third));
+    });
+    consume_alone(second);
+  } else if (way == "context_end") {  // ends with its streams, whose handles come back
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      CUcontext other = nullptr;
+      MUST(cuCtxCreate(&other, nullptr, 0, 0));
+      CUmodule module = nullptr;
+      MUST(cuModuleLoadData(&module, ""));
+      CUfunction const functions[] = {stamp_function, spin_function};
+      MUST(cuModuleGetFunction(&stamp_function, module, "stamp_u32"));
+      MUST(cuModuleGetFunction(&spin_function, module, "spin_ns"));
+      const CUdeviceptr there[] = {results, out};
+      results = allocate();
+      out = allocate();
+      CUstream const from = stream();
+      CUstream const to = stream();
+      produce(value, from);
+      consume_alone(to);
+      const bool right = is_right(value, out);
+      stamp(out, 1, from);
+      release(results);
+      release(out);
+      results = there[0];
+      out = there[1];
+      stamp_function = functions[0];
+      spin_function = functions[1];
+      MUST(cuCtxDestroy(other));
+      MUST(cuCtxSetCurrent(context));
+      if (!right) return false;
+    }
+    return true;
   } else if (way == "many") {  // more streams than a thread's table holds
     static std::vector<CUstream> streams;
     while (streams.size() < 40) streams.push_back(stream());
