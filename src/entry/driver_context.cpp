@@ -20,6 +20,7 @@ using cupool::engine::ContextRegistry;
 using cupool::engine::Lane;
 using cupool::engine::PrimaryContexts;
 using cupool::engine::Synchronization;
+using cupool::engine::ThreadOrder;
 using cupool::entry::per_thread;
 using cupool::observe::Observer;
 using cupool::process::engine;
@@ -33,6 +34,7 @@ CUresult change_current(const Call& call) {
   ContextRegistry::current_may_change();
   const CUresult result = call();
   ContextRegistry::current_may_change();
+  ThreadOrder::current_may_change();
   return result;
 }
 
@@ -52,6 +54,7 @@ void primary_ends(const Driver& real, CUdevice device) {
 
 template <typename Call>
 CUresult release_primary(const Driver& real, CUdevice device, const Call& call) {
+  ThreadOrder::destroys_stream();
   if (Allocator* const allocator = engine()) {
     return allocator->endings().release_primary(device, call);
   }
@@ -62,6 +65,7 @@ CUresult release_primary(const Driver& real, CUdevice device, const Call& call) 
 
 template <typename Call>
 CUresult reset_primary(const Driver& real, CUdevice device, const Call& call) {
+  ThreadOrder::destroys_stream();
   if (Allocator* const allocator = engine()) {
     return allocator->endings().reset_primary(device, call);
   }
@@ -71,6 +75,7 @@ CUresult reset_primary(const Driver& real, CUdevice device, const Call& call) {
 
 template <typename Call>
 CUresult destroy_context(const Driver& real, CUcontext handle, const Call& call) {
+  ThreadOrder::destroys_stream();
   if (handle != nullptr) Lane::context_ends(&real, handle);
   const auto destroy = [&] {
     const CUresult result = change_current(call);
@@ -124,7 +129,7 @@ CUresult end_capture(CUstream stream, const Call& call) {
 template <typename Call>
 CUresult destroy_stream(CUstream stream, const Call& call) {
   if (stream != nullptr) Lane::destroys(stream);
-  cupool::engine::ThreadOrder::destroys_stream();
+  ThreadOrder::destroys_stream();
   cupool::engine::StreamUse::wait_for_others(stream);
   Allocator* allocator = engine();
   if (allocator == nullptr) {

@@ -329,6 +329,7 @@ void ThreadOrder::submits_elsewhere(const cuda::Driver& driver, CUstream handle)
     hot_.has_work = is_on();  // without host memory for the state, the free waits
     return;
   }
+  hot_.stream = nullptr;  // its entry may be taken
   // What a capture records is not submitted.
   if (may_capture(driver, handle)) return;
   Stream& stream = stream_of(driver, handle);
@@ -357,12 +358,16 @@ void ThreadOrder::records(const cuda::Driver& driver, CUstream handle) {
       may_capture(driver, handle))
     return;
   Stream& stream = stream_of(driver, handle);
+  if (hot_.unmarked == &stream.unmarked && hot_.stream != handle) hot_.stream = nullptr;  // taken
   if (stream.waited != own_state->newest) wait_for_others(driver, stream);
 }
 
 bool ThreadOrder::frees(const cuda::Driver& driver, Context& context) {
   const bool on = is_on_for_thread();
-  if (on && hot_.has_lane_work) take_over_lane_work(driver);
+  if (on && hot_.has_lane_work) {
+    hot_.stream = nullptr;  // its entry may be taken
+    take_over_lane_work(driver);
+  }
   hot_.has_lane_work = false;
   if (!on) {
     hot_.has_work = false;

@@ -56,12 +56,15 @@ class ThreadOrder {
   static void has_waited_for(CUstream stream);
   static void has_waited_for_context(CUcontext context);
 
-  /// Before a stream is destroyed, by any thread: its handle may name another stream later.
+  /// Before a stream is destroyed, by any thread, or a context with its streams: their handles may
+  /// name other streams later.
   static void destroys_stream() {
     for (std::uint64_t word = word_.load(); word > kOff;) {
       if (word_.compare_exchange_weak(word, word + 1)) return;
     }
   }
+  /// The calling thread's current context may change, and with it the default streams.
+  static void current_may_change() { hot_.stream = nullptr; }
   /// Returns when no thread uses an event on a stream that a capture may join. Captures are counted
   /// before (StreamContexts::begin_capture()).
   static void let_users_out();
