@@ -10,16 +10,33 @@
 #include "util/clock.h"
 
 using cupool::engine::Lane;
+using cupool::engine::LaneWork;
 using cupool::engine::ThreadOrder;
 using cupool::entry::legacy;
 using cupool::entry::per_thread;
 
 namespace {
 
-// An event tells others that what comes before it is complete.
-void records(const cupool::cuda::Driver& real, CUstream stream) {
-  if (!Lane::holds(stream) && ThreadOrder::is_on()) ThreadOrder::records(real, stream);
-}
+// Around the record of an event. It tells others that what comes before it is complete, so it comes
+// behind the thread's frees. And the next free waits for it: no later work may.
+class Record {
+ public:
+  Record(const cupool::cuda::Driver& real, CUstream stream) : in_lane_(Lane::holds(stream)) {
+    if (in_lane_) {
+      ThreadOrder::submits_in_lane();
+    } else {
+      ThreadOrder::submits(real, stream);
+    }
+  }
+  ~Record() {
+    if (in_lane_) LaneWork::submitted();
+  }
+  Record(const Record&) = delete;
+  Record& operator=(const Record&) = delete;
+
+ private:
+  const bool in_lane_;
+};
 
 // The driver refuses while one of the events is pending. After the driver's own free none of those
 // before it is. If it refuses still when all work before the thread's frees is complete, the answer
@@ -45,26 +62,26 @@ extern "C" {
 
 CUresult cupool_hook_cuEventRecord(CUevent event, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuEventRecord);
-  records(real, legacy(stream));
+  const Record record(real, legacy(stream));
   return real.cuEventRecord(event, stream);
 }
 
 CUresult cupool_hook_cuEventRecord_ptsz(CUevent event, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuEventRecord_ptsz);
-  records(real, per_thread(stream));
+  const Record record(real, per_thread(stream));
   return real.cuEventRecord_ptsz(event, stream);
 }
 
 CUresult cupool_hook_cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags) {
   CUPOOL_REAL_OR_RETURN(cuEventRecordWithFlags);
-  records(real, legacy(stream));
+  const Record record(real, legacy(stream));
   return real.cuEventRecordWithFlags(event, stream, flags);
 }
 
 CUresult cupool_hook_cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream,
                                                  unsigned int flags) {
   CUPOOL_REAL_OR_RETURN(cuEventRecordWithFlags_ptsz);
-  records(real, per_thread(stream));
+  const Record record(real, per_thread(stream));
   return real.cuEventRecordWithFlags_ptsz(event, stream, flags);
 }
 

@@ -353,15 +353,6 @@ void ThreadOrder::submits_unknown(const cuda::Driver& driver) {
   hot_.has_work = true;
 }
 
-void ThreadOrder::records(const cuda::Driver& driver, CUstream handle) {
-  if (own_state == nullptr || own_state->newest == 0 || !is_on_for_thread() ||
-      may_capture(driver, handle))
-    return;
-  Stream& stream = stream_of(driver, handle);
-  if (hot_.unmarked == &stream.unmarked && hot_.stream != handle) hot_.stream = nullptr;  // taken
-  if (stream.waited != own_state->newest) wait_for_others(driver, stream);
-}
-
 bool ThreadOrder::frees(const cuda::Driver& driver, Context& context) {
   const bool on = is_on_for_thread();
   if (on && hot_.has_lane_work) {

@@ -27,8 +27,9 @@ class Context;
 /// Thread-safe.
 class ThreadOrder {
  public:
-  /// Before the calling thread submits work to `stream`, an explicit handle, while the process is
-  /// not in its lane. Has the stream wait, on the device, for the thread's points on other streams.
+  /// Before the calling thread submits work to `stream`, an explicit handle, or records an event
+  /// there, while the process is not in its lane. Has the stream wait, on the device, for the
+  /// thread's points on other streams.
   [[gnu::always_inline]] static void submits(const cuda::Driver& driver, CUstream stream) {
     const std::uint64_t word = word_.load(std::memory_order_acquire);
     Hot& hot = hot_;
@@ -40,8 +41,6 @@ class ThreadOrder {
   [[gnu::always_inline]] static void submits_in_lane() { hot_.has_lane_work = true; }
   /// Before work whose streams are not known: waits for the points on the host.
   static void submits_unknown(const cuda::Driver& driver);
-  /// Before the calling thread records an event on `stream`: others may wait for that event.
-  static void records(const cuda::Driver& driver, CUstream stream);
 
   /// Whether the calling thread has submitted work since its last call of frees(). Two loads.
   [[gnu::always_inline]] static bool has_work() { return hot_.has_work || hot_.has_lane_work; }
