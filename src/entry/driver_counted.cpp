@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Driver hooks of the program's own stream-ordered, managed and host memory: untouched and counted
 // (contract 12). A stream-ordered free may also receive a block of cupool's.
+#include "engine/context/submission.h"
 #include "engine/reclaim/host_targets.h"
 #include "engine/reclaim/pinned_memory.h"
 #include "entry/caller.h"
@@ -13,6 +14,9 @@
 using cupool::engine::Allocator;
 using cupool::engine::HostTargets;
 using cupool::engine::Patience;
+using cupool::engine::Submission;
+using cupool::entry::legacy;
+using cupool::entry::per_thread;
 using cupool::process::engine;
 using cupool::process::started_engine;
 using cupool::stats::Counter;
@@ -108,13 +112,14 @@ CUresult cupool_hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t b
 
 CUresult cupool_hook_cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuMemFreeAsync);
+  const Submission submission(real, legacy(stream), "cuMemFreeAsync");
   return free_in_stream(real.cuMemFreeAsync, address, stream, stream);
 }
 
 CUresult cupool_hook_cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuMemFreeAsync_ptsz);
-  return free_in_stream(real.cuMemFreeAsync_ptsz, address, stream,
-                        cupool::entry::per_thread(stream));
+  const Submission submission(real, per_thread(stream), "cuMemFreeAsync_ptsz");
+  return free_in_stream(real.cuMemFreeAsync_ptsz, address, stream, per_thread(stream));
 }
 
 CUresult cupool_hook_cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flags) {
