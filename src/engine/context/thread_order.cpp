@@ -17,6 +17,7 @@
 #include "engine/context/thread_slots.h"
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/serving.h"
+#include "engine/reclaim/stream_use.h"
 #include "engine/reclaim/use_count.h"
 #include "util/mutation.h"
 #include "util/uncancelled.h"
@@ -378,7 +379,9 @@ bool ThreadOrder::frees(const cuda::Driver& driver, Context& context) {
       hot_.has_work = true;
       continue;
     }
-    if (!prepare(driver, context, stream.point) ||
+    // Who destroys the stream announces it first, and waits for this use then.
+    const StreamUse in_use(stream.handle);
+    if (word_.load() != hot_.word || !prepare(driver, context, stream.point) ||
         driver.cuEventRecord(stream.point.event, stream.handle) != CUDA_SUCCESS) {
       return false;
     }
