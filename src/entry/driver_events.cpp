@@ -49,7 +49,11 @@ CUresult elapsed_time(const cupool::cuda::Driver& real, const Call& call) {
   if (result != CUDA_ERROR_NOT_READY || !ThreadOrder::is_on()) return result;
   const std::uint64_t begin = cupool::util::now_ns();
   for (bool complete = false; result == CUDA_ERROR_NOT_READY && !complete;) {
-    complete = ThreadOrder::is_complete(real) || cupool::util::now_ns() - begin > kLongestNs;
+    complete = ThreadOrder::is_complete(real);
+    // The lane's mark may be another thread's, behind work that waits for this one.
+    if (!complete && cupool::util::now_ns() - begin > kLongestNs) {
+      complete = ThreadOrder::is_complete(real, ThreadOrder::Of::own);
+    }
     result = call();
     if (result == CUDA_ERROR_NOT_READY && !complete) nanosleep(&kMoment, nullptr);
   }

@@ -417,8 +417,8 @@ bool ThreadOrder::frees(const cuda::Driver& driver, Context& context) {
   return true;
 }
 
-bool ThreadOrder::is_complete(const cuda::Driver& driver) {
-  bool complete = LaneMark::wait(driver, LaneMark::Wait::not_at_all);
+bool ThreadOrder::is_complete(const cuda::Driver& driver, Of frees) {
+  bool complete = frees == Of::own || LaneMark::wait(driver, LaneMark::Wait::not_at_all);
   if (own_state == nullptr) return complete;
   for_each_point([&](Point& point) { complete &= engine::is_complete(driver, point); });
   return complete;

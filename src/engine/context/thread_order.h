@@ -48,8 +48,10 @@ class ThreadOrder {
   /// points. False: not possible now, and the free has to wait for the context.
   static bool frees(const cuda::Driver& driver, Context& context);
 
-  /// Whether all work before the thread's frees is complete, and before the frees in a lane.
-  static bool is_complete(const cuda::Driver& driver);
+  enum class Of { own, own_and_lane };
+  /// Whether all work before the thread's frees outside a lane is complete, and before any thread's
+  /// frees in a lane.
+  static bool is_complete(const cuda::Driver& driver, Of frees = Of::own_and_lane);
 
   /// The calling thread has waited for `stream`, or for a whole context.
   static void has_waited_for(CUstream stream);
