@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Driver hooks of the program's events. A free of cupool's does not wait for the GPU; these calls
-// would show it (engine/context/thread_order).
+// Driver hooks of the program's events, and of what a program takes away from kernels after a free.
+// A free of cupool's does not wait for the GPU; these calls would show it
+// (engine/context/thread_order).
 #include <time.h>
 
 #include "engine/context/submission.h"
@@ -38,26 +39,41 @@ class Record {
   const bool in_lane_;
 };
 
-// The driver refuses while one of the events is pending. After the driver's own free none of those
-// before it is. If it refuses still when all work before the thread's frees is complete, the answer
-// is the program's.
-template <typename Call>
-CUresult elapsed_time(const cupool::cuda::Driver& real, const Call& call) {
+// Waits on the host until all work before the thread's frees is complete, as the driver's own free
+// would have, or until `ends()`.
+template <typename Ends>
+void wait_for_frees(const cupool::cuda::Driver& real, const Ends& ends) {
   constexpr std::uint64_t kLongestNs = 10'000'000'000;
   constexpr timespec kMoment{0, 20'000};
-  CUresult result = call();
-  if (result != CUDA_ERROR_NOT_READY || !ThreadOrder::is_on()) return result;
+  if (!ThreadOrder::is_on()) return;
   const std::uint64_t begin = cupool::util::now_ns();
-  for (bool complete = false; result == CUDA_ERROR_NOT_READY && !complete;) {
-    complete = ThreadOrder::is_complete(real);
+  for (;;) {
+    bool complete = ThreadOrder::is_complete(real);
     // The lane's mark may be another thread's, behind work that waits for this one.
     if (!complete && cupool::util::now_ns() - begin > kLongestNs) {
       complete = ThreadOrder::is_complete(real, ThreadOrder::Of::own);
     }
-    result = call();
-    if (result == CUDA_ERROR_NOT_READY && !complete) nanosleep(&kMoment, nullptr);
+    if (ends() || complete) return;
+    nanosleep(&kMoment, nullptr);
   }
+}
+
+// The driver refuses while one of the events is pending. After its own free none of those before it
+// is. If it refuses still when all work before the thread's frees is complete, the answer is the
+// program's.
+template <typename Call>
+CUresult elapsed_time(const cupool::cuda::Driver& real, const Call& call) {
+  CUresult result = call();
+  if (result != CUDA_ERROR_NOT_READY) return result;
+  wait_for_frees(real, [&] { return (result = call()) != CUDA_ERROR_NOT_READY; });
   return result;
+}
+
+// What kernels may use, and the driver takes away without a wait.
+template <typename Call>
+CUresult take_away(const cupool::cuda::Driver& real, const Call& call) {
+  wait_for_frees(real, [] { return false; });
+  return call();
 }
 
 }  // namespace
@@ -97,6 +113,21 @@ CUresult cupool_hook_cuEventElapsedTime(float* milliseconds, CUevent start, CUev
 CUresult cupool_hook_cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {
   CUPOOL_REAL_OR_RETURN(cuEventElapsedTime_v2);
   return elapsed_time(real, [&] { return real.cuEventElapsedTime_v2(milliseconds, start, end); });
+}
+
+CUresult cupool_hook_cuTexObjectDestroy(CUtexObject texture) {
+  CUPOOL_REAL_OR_RETURN(cuTexObjectDestroy);
+  return take_away(real, [&] { return real.cuTexObjectDestroy(texture); });
+}
+
+CUresult cupool_hook_cuSurfObjectDestroy(CUsurfObject surface) {
+  CUPOOL_REAL_OR_RETURN(cuSurfObjectDestroy);
+  return take_away(real, [&] { return real.cuSurfObjectDestroy(surface); });
+}
+
+CUresult cupool_hook_cuMemUnmap(CUdeviceptr address, size_t bytes) {
+  CUPOOL_REAL_OR_RETURN(cuMemUnmap);
+  return take_away(real, [&] { return real.cuMemUnmap(address, bytes); });
 }
 
 }  // extern "C"

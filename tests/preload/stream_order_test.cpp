@@ -29,8 +29,8 @@ INSTANTIATE_TEST_SUITE_P(Ways, StreamOrder,
                                          "graph", "beside_capture", "destroyed", "destroyed_before",
                                          "thread", "event", "elapsed", "elapsed_later",
                                          "elapsed_elsewhere", "entry", "default_streams",
-                                         "context_end", "pool", "joined", "crowd", "devices",
-                                         "many", "hang", "hang_devices"),
+                                         "context_end", "pool", "joined", "unmapped", "crowd",
+                                         "devices", "many", "hang", "hang_devices"),
                          [](const auto& row) { return std::string(row.param); });
 
 // Contract 2: what `ordered` does not promise, so that the tests above can fail.
@@ -49,12 +49,11 @@ TEST(StreamOrderMutation, IsFound) {
   const struct {
     const char* mutation;
     const char* way;
-  } rows[] = {{"forgets-the-order-of-a-free", "copy"},
-              {"forgets-the-order-of-a-free", "legacy"},
-              {"forgets-the-order-of-a-free", "devices"},
-              {"forgets-the-order-of-a-free", "many"},
-              {"trusts-a-destroyed-handle", "destroyed_before"},
-              {"ends-a-thread-without-a-wait", "thread"}};
+  } rows[] = {
+      {"forgets-the-order-of-a-free", "copy"},           {"forgets-the-order-of-a-free", "legacy"},
+      {"forgets-the-order-of-a-free", "devices"},        {"forgets-the-order-of-a-free", "many"},
+      {"trusts-a-destroyed-handle", "destroyed_before"}, {"forgets-ended-threads", "joined"},
+      {"ends-a-thread-without-a-wait", "thread"}};
   for (const auto& row : rows) {
     SCOPED_TRACE(std::string(row.mutation) + ", " + row.way);
     Environment environment = with(kLate, {{"CUPOOL_STATS", "off"},

@@ -203,18 +203,20 @@ void wait_for_others(const cuda::Driver& driver, Stream& stream) {
   stream.waited = own_state->newest;
 }
 
-// The entry of all work of `context`; null: there are too many contexts.
+// The entry of all work of `context`; null: there are too many contexts. One whose work is not
+// marked yet gives its entry up to the work that is not known, which any context's free covers.
 Whole* whole_of(CUcontext context) {
   Whole* unused = nullptr;
   for (Whole& whole : own_state->wholes) {
     if (whole.context == context) return &whole;
-    const bool is_used = whole.context != nullptr && (whole.unmarked || whole.point.number != 0);
-    if (!is_used) unused = &whole;
+    const bool is_better = unused == nullptr || (unused->unmarked && !whole.unmarked);
+    if (whole.point.number == 0 && is_better) unused = &whole;
   }
-  if (unused != nullptr) {
-    unused->context = context;
-    unused->unknown_work = 0;
-  }
+  if (unused == nullptr) return nullptr;
+  if (unused->unmarked) ++own_state->unknown_work;
+  unused->context = context;
+  unused->unmarked = false;
+  unused->unknown_work = 0;
   return unused;
 }
 
@@ -361,10 +363,14 @@ bool ThreadOrder::frees(const cuda::Driver& driver, Context& context) {
     take_over_lane_work(driver);
   }
   hot_.has_lane_work = false;
+  const std::uint64_t left = left_.load(std::memory_order_acquire);
+  const bool others_left = left != hot_.left;
+  hot_.left = left;
   if (!on) {
     hot_.has_work = false;
     return !is_on();
   }
+  if (others_left && !CUPOOL_MUTATED("forgets-ended-threads")) ++own_state->unknown_work;
   const UseCount::Use use(own_users());
   if (!Serving::open_for_certain()) return false;
   const cuda::ContextScope scope(driver, context.handle());
@@ -454,6 +460,12 @@ void ThreadOrder::let_users_out() {
 
 void ThreadOrder::thread_ends(const cuda::Driver& driver) {
   if (own_state == nullptr) return;
+  const auto has_unmarked = [](const auto& entry) { return entry.unmarked; };
+  if (is_on() && (hot_.has_lane_work ||
+                  std::any_of(own_state->streams.begin(), own_state->streams.end(), has_unmarked) ||
+                  std::any_of(own_state->wholes.begin(), own_state->wholes.end(), has_unmarked))) {
+    left_.fetch_add(1, std::memory_order_release);
+  }
   for_each_point([&](Point& point) {
     if (is_on() && !CUPOOL_MUTATED("ends-a-thread-without-a-wait")) wait_on_host(driver, point);
     const Usable usable(point, nullptr);
@@ -473,6 +485,7 @@ void ThreadOrder::reset() {
   hot_ = Hot{};
   for (Users& part : users) part.count.reset();
   alternating = 0;
+  left_ = 0;
 }
 
 }  // namespace cupool::engine

@@ -42,8 +42,12 @@ class ThreadOrder {
   /// Before work whose streams are not known: waits for the points on the host.
   static void submits_unknown(const cuda::Driver& driver);
 
-  /// Whether the calling thread has submitted work since its last call of frees(). Two loads.
-  [[gnu::always_inline]] static bool has_work() { return hot_.has_work || hot_.has_lane_work; }
+  /// Whether the calling thread has submitted work since its last call of frees(), or another one
+  /// has ended with such work.
+  [[gnu::always_inline]] static bool has_work() {
+    return hot_.has_work || hot_.has_lane_work ||
+           hot_.left != left_.load(std::memory_order_acquire);
+  }
   /// The calling thread frees a block of `context`, and does not wait for the GPU: records its
   /// points. False: not possible now, and the free has to wait for the context.
   static bool frees(const cuda::Driver& driver, Context& context);
@@ -94,10 +98,14 @@ class ThreadOrder {
     bool* unmarked;      ///< of that stream
     bool has_work;
     bool has_lane_work;
+    std::uint64_t left;  ///< value of left_ that its frees have covered
   };
   static inline thread_local Hot hot_{};
   // Read by every submission outside a lane.
   alignas(128) static inline std::atomic<std::uint64_t> word_{kUnknown};
+  /// Threads that have ended with work behind no free. One that joins such a thread, and frees,
+  /// may go on in its place.
+  static inline std::atomic<std::uint64_t> left_{0};
 };
 
 }  // namespace cupool::engine

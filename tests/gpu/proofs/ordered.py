@@ -183,7 +183,8 @@ def lane(session):
 def order(session):
     """What follows a free on another stream comes after the work before it (contract 2)."""
     ways = ("copy", "legacy", "from_legacy", "per_thread", "fill", "graph", "beside_capture", "destroyed",
-            "destroyed_before", "thread", "event", "elapsed", "crowd", "many", "hang")
+            "destroyed_before", "thread", "event", "elapsed", "elapsed_later", "elapsed_elsewhere", "entry",
+            "default_streams", "context_end", "pool", "joined", "unmapped", "crowd", "many", "hang")
     kernels = {"PROBE_KERNELS": built("kernels.fatbin")}
     rows = []
     for way in ways:

@@ -321,6 +321,28 @@ bool round_of(const std::string& way, uint32_t value) {
     MUST(cuCtxSynchronize());
     for (CUevent const each : {begin, middle, end}) MUST(cuEventDestroy(each));
     if (result != CUDA_SUCCESS) return false;
+  } else if (way == "unmapped") {  // memory that the program takes away after the free
+    constexpr size_t kGranule = 2 << 20;
+    CUmemAllocationProp properties{};
+    CUmemGenericAllocationHandle handle{};
+    CUdeviceptr mapped = 0;
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    MUST(cuMemCreate(&handle, kGranule, &properties, 0));
+    MUST(cuMemAddressReserve(&mapped, kGranule, 0, 0, 0));
+    MUST(cuMemMap(mapped, kGranule, 0, handle, 0));
+    MUST(cuMemSetAccess(mapped, kGranule, &access, 1));
+    const CUdeviceptr temporary = allocate();
+    uint64_t ns = kLongNs;
+    void* arguments[] = {&ns};
+    MUST(cuLaunchKernel(spin_function, 1, 1, 1, 1, 1, 1, 0, first, arguments, nullptr));
+    stamp(mapped, value, first);
+    MUST(cuMemcpyDtoDAsync(out, mapped, kBytes, first));
+    release(temporary);
+    MUST(cuMemUnmap(mapped, kGranule));
+    MUST(cuMemRelease(handle));
+    MUST(cuMemAddressFree(mapped, kGranule));
   } else if (way == "joined") {  // a thread ends, and the one that joins it frees
     const CUdeviceptr temporary = allocate();
     in_thread([&] {
