@@ -33,6 +33,14 @@ TEST(PoolStart, ALoopWithoutAPauseWaitsForIt) {
   expect_same_in_background("loop", {{"CUPOOL_SIM_FIRST_POOL_MS", "95"}});
 }
 
+// Contract 4: on a small device the first blocks of the pools take what is free.
+TEST(PoolStart, RefusesNoAllocationMeanwhile) {
+  for (const char* first_pool_ms : {"0", "2", "10"}) {
+    expect_same_in_background(
+        "full", {{"CUPOOL_SIM_FIRST_POOL_MS", first_pool_ms}, {"CUPOOL_SIM_MEMORY", "64M"}});
+  }
+}
+
 TEST(PoolStart, TheDefaultPoolIsStartedToo) {
   expect_same_in_background("later",
                             {{"CUPOOL_SIM_FIRST_POOL_MS", "1000"}, {"CUPOOL_POOL", "default"}});

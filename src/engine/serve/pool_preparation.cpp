@@ -19,7 +19,11 @@ bool PoolPreparation::start_some_pools() {
     for (Context* context : registry_.contexts_of(device->ordinal())) {
       if (!device->pool_start().is_due()) break;
       const ContextVisit visit(*context);
-      if (visit && context->usable()) device->pool_start().start(*context);
+      if (!visit || !context->usable()) continue;
+      // The first blocks of the pools take the memory that a small device has left.
+      GivingBack part(give_backs_);
+      part.gave_back = true;
+      device->pool_start().start(*context);
     }
     all = all && !device->pool_start().is_due();
   }

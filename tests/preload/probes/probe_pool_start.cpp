@@ -4,7 +4,8 @@
 // soon), at_once (the first is cupool's), later (the first twenty are not; waits until some are),
 // devices (as later, on each of two), no_thread (as later, but no thread can be had, and nothing is
 // waited for), loop (allocates and frees without a pause until cupool serves: one allocation has
-// waited).
+// waited), full (as loop, with most of the device in each allocation, while the pools take memory
+// for their first blocks).
 #include <cuda_runtime_api.h>
 #include <cupool/cupool.h>
 #include <pthread.h>
@@ -90,6 +91,16 @@ void loop() {
   if (has_cupool()) CHECK(longest > std::chrono::milliseconds(5));
 }
 
+void full() {
+  const size_t most = free_memory() / 4 * 3;
+  free_all(allocate(5));
+  for (int i = 0; i < 3000; ++i) {
+    void* block = nullptr;
+    MUST(cudaMalloc(&block, most));
+    MUST(cudaFree(block));
+  }
+}
+
 // No stack of that size can be had.
 void no_thread() {
   pthread_attr_t attributes;
@@ -115,6 +126,8 @@ int main(int argc, char** argv) {
     void* block = allocate();
     if (has_cupool()) CHECK(held(0) != 0);
     MUST(cudaFree(block));
+  } else if (mode == "full") {
+    full();
   } else if (mode == "later") {
     later(0);
   } else if (mode == "devices") {
