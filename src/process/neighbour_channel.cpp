@@ -66,11 +66,15 @@ std::uint64_t wanted_in_all(const std::vector<Asker>& askers, const ipc::DeviceI
   return sum;
 }
 
-std::uint64_t give(const ipc::DeviceId& device, std::uint64_t wanted_bytes) {
-  if (keeps_everything) return 0;
+ipc::NeighbourReply give(const ipc::DeviceId& device, std::uint64_t wanted_bytes) {
+  ipc::NeighbourReply reply;
+  if (keeps_everything) return reply;
   const BackgroundVisit visit;
-  if (!visit.allowed() || cuda::shut_down()) return 0;
-  return served->out_of_memory().give_to_neighbour(device, wanted_bytes);
+  if (!visit.allowed() || cuda::shut_down()) return reply;
+  const auto given = served->out_of_memory().give_to_neighbour(device, wanted_bytes);
+  reply.shares_device = given.has_value() ? 1 : 0;
+  reply.given_bytes = given.value_or(0);
+  return reply;
 }
 
 // One release for all that ask for memory of one device.
@@ -79,8 +83,7 @@ void answer(const ipc::Descriptor& listener) {
   for (const Asker& first : askers) {
     if (first.answered) continue;
     const ipc::DeviceId device = first.request.device;
-    ipc::NeighbourReply reply;
-    reply.given_bytes = give(device, wanted_in_all(askers, device));
+    const ipc::NeighbourReply reply = give(device, wanted_in_all(askers, device));
     for (Asker& asker : askers) {
       if (asker.request.device != device) continue;
       asker.answered = true;

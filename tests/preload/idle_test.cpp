@@ -116,7 +116,8 @@ TEST(PendingLimit, FollowsThePeakAndIsInTheReport) {
       expect_same("probe_idle mode=stay", 0, 1, {{"CUPOOL_SIM_MEMORY", "64G"}});
   const auto& gauges = result.reports.at(0).at("devices").at(0).at("gauges");
   const uint64_t peak = gauges.at("application_bytes").at("peak");
-  EXPECT_EQ(gauges.at("pending_limit_bytes").at("current"), std::max(peak / 2, uint64_t{64} << 20));
+  EXPECT_EQ(gauges.at("pending_limit_bytes").at("current"),
+            std::max(peak / 2, uint64_t{256} << 20));
   const PreloadedRun set =
       expect_same("probe_idle mode=stay", 0, 1, {{"CUPOOL_MAX_PENDING", "3M"}});
   EXPECT_EQ(

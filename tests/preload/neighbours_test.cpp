@@ -47,6 +47,12 @@ TEST(Neighbours, OfOneAnotherMayAskAtTheSameTime) {
   EXPECT_EQ(result.process.out, "failed 0\nfailed 0\ndone\n") << result.describe();
 }
 
+TEST(Neighbours, AreAskedAgainWhileTheyUseWhatIsLacking) {
+  const PreloadedRun result = run_scene("holder=busy");
+  EXPECT_EQ(result.process.out, "asker 0\nin time 1\ndone\n") << result.describe();
+  EXPECT_GT(result.counter("given_to_neighbours_bytes_total"), 0u);
+}
+
 // What was reserved on the user's word stays: the asker is refused, as it was before.
 TEST(Neighbours, KeepWhatIsPreallocated) {
   const PreloadedRun result = run_scene("a=CUPOOL_PREALLOC:256M");

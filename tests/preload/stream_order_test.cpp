@@ -36,10 +36,10 @@ INSTANTIATE_TEST_SUITE_P(Ways, StreamOrder,
 // Contract 2: what `ordered` does not promise, so that the tests above can fail.
 TEST(StreamOrderInOrderedMode, IsTheProgramsOwn) {
   for (const char* way : {"copy", "elapsed", "thread"}) {
-    Environment environment = with(kLate, {{"CUPOOL_FREE_MODE", "ordered"}, {"CUPOOL_LANE", "0"}});
-    environment["LD_PRELOAD"] = tested_build().folder + "/libcupool.so";
-    const ProcessResult run = run_plain(std::string("probe_stream_order ") + way, environment);
-    EXPECT_TRUE(contains(run.out, "wrong 6")) << run.describe();
+    const PreloadedRun run =
+        run_preloaded(std::string("probe_stream_order ") + way,
+                      with(kLate, {{"CUPOOL_FREE_MODE", "ordered"}, {"CUPOOL_LANE", "0"}}));
+    EXPECT_TRUE(contains(run.process.out, "wrong 6")) << run.describe();
   }
 }
 

@@ -104,12 +104,16 @@ class Round {
                 Transfer::done &&
             reply.magic == NeighbourReply{}.magic) {
           given += std::min(reply.given_bytes, UINT64_MAX - given);
+          shared_ = shared_ || reply.shares_device != 0;
         }
         sockets_[i].reset();
       }
     }
     return given;
   }
+
+  // Whether a neighbour on the device may have memory later.
+  bool shared() const { return shared_; }
 
  private:
   // False: nobody is left to answer, or the time is over.
@@ -130,6 +134,7 @@ class Round {
 
   const std::uint64_t deadline_ns_;
   std::size_t count_ = 0;
+  bool shared_ = false;
   std::array<Descriptor, Neighbours::kMostNeighbours> sockets_;
   std::array<pollfd, Neighbours::kMostNeighbours> polled_{};
 };
@@ -143,14 +148,15 @@ Descriptor listen_for_neighbours() {
   return listen_at(name_of(number).data());
 }
 
-bool Neighbours::ask(const DeviceId& device, std::uint64_t wanted_bytes, std::uint64_t limit_ns) {
-  if (device == kNoDevice || limit_ns == 0) return false;
+Neighbours::Answer Neighbours::ask(const DeviceId& device, std::uint64_t wanted_bytes,
+                                   std::uint64_t limit_ns) {
+  if (device == kNoDevice || limit_ns == 0) return Answer::nothing;
   const util::Uncancelled throughout;
   const std::uint64_t asked_ns = util::now_ns();
   const std::lock_guard lock(mutex_);
-  if (given_ns_ >= asked_ns) return true;
+  if (given_ns_ >= asked_ns) return Answer::gave;
   const std::uint64_t start_ns = util::now_ns();
-  if (start_ns < quiet_until_ns_ && device == quiet_device_) return false;
+  if (start_ns < quiet_until_ns_ && device == quiet_device_) return Answer::quiet;
   Round round(start_ns + std::min(limit_ns, kLongestAskNs));
   NeighbourRequest request;
   request.device = device;
@@ -161,12 +167,17 @@ bool Neighbours::ask(const DeviceId& device, std::uint64_t wanted_bytes, std::ui
   const std::uint64_t enough = known ? wanted_bytes + stats::kPoolGrowthStep : UINT64_MAX;
   if (round.receive(enough) != 0) {
     given_ns_ = start_ns;
-    return true;
+    return Answer::gave;
   }
   const std::uint64_t end_ns = util::now_ns();
   quiet_until_ns_ = end_ns + std::max(kAskAgainNs, end_ns - start_ns);
   quiet_device_ = device;
-  return false;
+  return round.shared() ? Answer::later : Answer::nothing;
+}
+
+void Neighbours::give_up(std::uint64_t waited_ns) {
+  const std::lock_guard lock(mutex_);
+  quiet_until_ns_ = std::max(quiet_until_ns_, util::now_ns() + waited_ns);
 }
 
 }  // namespace cupool::engine::ipc

@@ -38,7 +38,7 @@ static_assert(sizeof(NeighbourRequest) == 64, "a request has 64 bytes in every v
 struct NeighbourReply {
   std::uint64_t magic = NeighbourRequest{}.magic;
   std::uint32_t version = 1;
-  std::uint32_t unused = 0;
+  std::uint32_t shares_device = 0;  ///< 1: may have memory of the device to give later
   std::uint64_t given_bytes = 0;
   std::array<unsigned char, 40> reserved{};
 };
@@ -57,11 +57,21 @@ class Neighbours {
   /// Bounds the cost for a program that runs out of memory again and again.
   static constexpr std::uint64_t kAskAgainNs = 100'000'000;
 
+  enum class Answer {
+    gave,     ///< some memory
+    later,    ///< nothing now; a neighbour on the device may have some in a moment
+    quiet,    ///< not asked, because a request brought nothing a moment ago
+    nothing,  ///< there is no such neighbour
+  };
+
   /// Asks all neighbours to give back idle memory of `device`. Returns once they gave
   /// `wanted_bytes` (0: not known) and a little more, have all answered, or `limit_ns` or the limit
   /// of a request has passed. A request of another thread that begins meanwhile counts for this
-  /// one. True: any gave memory. The caller is in no visit.
-  bool ask(const DeviceId& device, std::uint64_t wanted_bytes, std::uint64_t limit_ns);
+  /// one. The caller is in no visit.
+  Answer ask(const DeviceId& device, std::uint64_t wanted_bytes, std::uint64_t limit_ns);
+
+  /// A call has waited for `waited_ns` in vain. For as long the next ones are refused at once.
+  void give_up(std::uint64_t waited_ns);
 
  private:
   util::Ranked<util::LockRank::neighbours> mutex_;  // held for a request

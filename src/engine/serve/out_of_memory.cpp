@@ -151,13 +151,15 @@ bool OutOfMemory::give_back_pooled(Context& context) {
   return any;
 }
 
-std::uint64_t OutOfMemory::give_to_neighbour(const ipc::DeviceId& device,
-                                             std::uint64_t wanted_bytes) {
+std::optional<std::uint64_t> OutOfMemory::give_to_neighbour(const ipc::DeviceId& device,
+                                                            std::uint64_t wanted_bytes) {
   std::uint64_t given = 0;
+  bool shares_device = false;
   for (Device* each : registry_.devices().all()) {
     PoolBackend* const pools = each->pools();
     if (pools == nullptr || each->limits().use_default_pool) continue;
     if (id_of(driver_, *each) != device) continue;
+    shares_device = true;
     GivingBack part(idle_.give_backs());
     const auto trim = [&](Context& context) {
       const ContextVisit visit(context, kPatienceForNeighboursNs);
@@ -181,20 +183,32 @@ std::uint64_t OutOfMemory::give_to_neighbour(const ipc::DeviceId& device,
     part.gave_back = given != 0;
     each->stats().add(Counter::given_to_neighbours_bytes_total, given);
   }
-  return given;
+  return shares_device ? std::optional(given) : std::nullopt;
 }
 
-// A thread inside a context would hold its end up meanwhile.
+// A thread inside a context would hold its end up meanwhile. What neighbours use now may be idle in
+// a moment, so the call is repeated until the time is over.
 bool OutOfMemory::neighbours_gave(Context& context, Patience& patience, std::uint64_t* until_ns) {
+  using Answer = ipc::Neighbours::Answer;
+  constexpr std::chrono::milliseconds kMoment{20};
   const std::uint64_t now = util::now_ns();
-  if (*until_ns == 0) {
+  const bool first = *until_ns == 0;
+  if (first) {
     if (ContextVisit::any_of_this_thread()) return false;
     *until_ns = now + std::min(patience.left_ns(), ipc::Neighbours::kLongestAskNs);
     context.stats().add(Counter::neighbours_asked_total);
   }
-  if (now >= *until_ns) return false;
-  return neighbours_.ask(id_of(driver_, context.device()), patience.wanted_bytes(),
-                         *until_ns - now);
+  if (now < *until_ns) {
+    const Answer answer =
+        neighbours_.ask(id_of(driver_, context.device()), patience.wanted_bytes(), *until_ns - now);
+    if (answer == Answer::gave) return true;
+    if (answer == Answer::nothing || (first && answer == Answer::quiet)) return false;
+    const util::Uncancelled throughout;
+    std::this_thread::sleep_for(kMoment);
+    return true;
+  }
+  neighbours_.give_up(ipc::Neighbours::kLongestAskNs);
+  return false;
 }
 
 bool OutOfMemory::more_given_back(Context& context, std::uint64_t* tried_ns, Patience& patience) {

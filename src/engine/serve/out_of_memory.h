@@ -2,6 +2,8 @@
 // A call that ran out of memory is repeated after idle memory was given back (contract 4).
 #pragma once
 
+#include <optional>
+
 #include "engine/context/context_registry.h"
 #include "engine/ipc/neighbours.h"
 #include "engine/reclaim/patience.h"
@@ -94,7 +96,8 @@ class OutOfMemory {
   /// blocks, and retired ones whose fence completes soon. Not the bytes of CUPOOL_PREALLOC, plain
   /// memory, or memory of the device's default pool, and nothing during a capture. Returns the
   /// bytes given back. The caller is in no visit, and holds off the driver's end.
-  std::uint64_t give_to_neighbour(const ipc::DeviceId& device, std::uint64_t wanted_bytes);
+  std::optional<std::uint64_t> give_to_neighbour(const ipc::DeviceId& device,
+                                                 std::uint64_t wanted_bytes);
 
   /// Makes a spare for each of cupool's streams in the context, as far as there is memory.
   ///

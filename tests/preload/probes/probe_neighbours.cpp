@@ -3,9 +3,9 @@
 // their conductor, which uses no GPU: it starts a holder, which frees what it had and stays, and
 // then an asker, which needs that memory. holder= idle, capture (while a stream captures), close
 // (closes cupool's sockets), stop (is stopped), fork (its child stays as well), leave (ends while
-// it is asked); a= sets a variable of the holder's environment. holder=pestered: strangers
-// connect to it. scene=mutual: two processes need
-// memory again and again.
+// it is asked), busy (frees what it has when it has been asked for a while); a= sets a variable of
+// the holder's environment. holder=pestered: strangers connect to it. scene=mutual: two processes
+// need memory again and again.
 #include <cuda_runtime_api.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -84,7 +84,14 @@ int hold(const std::string& how, long mib) {
     probe::say("sockets of the child", WEXITSTATUS(status));
   }
   char byte = 'r';
+  std::vector<void*> in_use;
+  if (how == "busy") in_use = allocate(mib, 16, &code);
+  MUST(code);
   CHECK(write(4, &byte, 1) == 1);
+  if (how == "busy") {
+    usleep(250'000);
+    free_all(in_use);
+  }
   while (read(3, &byte, 1) > 0) {
   }
   if (stream != nullptr) {
