@@ -371,25 +371,32 @@ bool ThreadOrder::frees(const cuda::Driver& driver, Context& context) {
     return !is_on();
   }
   if (others_left && !CUPOOL_MUTATED("forgets-ended-threads")) ++own_state->unknown_work;
+  hot_.has_work = true;
   const UseCount::Use use(own_users());
   if (!Serving::open_for_certain()) return false;
   const cuda::ContextScope scope(driver, context.handle());
   if (!scope.ok()) return false;
   const std::uint64_t number = own_state->newest + 1;
   std::size_t recorded = 0;
-  hot_.has_work = false;
+  bool has_work = false;  // in other contexts
+  // What is recorded counts, and the next free looks at the rest again.
+  const auto fail = [&] {
+    hot_.stream = nullptr;
+    own_state->newest = number;
+    return false;
+  };
   Stream* only = nullptr;
   for (Stream& stream : own_state->streams) {
     if (!stream.unmarked) continue;
     if (stream.context != context.handle()) {
-      hot_.has_work = true;
+      has_work = true;
       continue;
     }
     // Who destroys the stream announces it first, and waits for this use then.
     const StreamUse in_use(stream.handle);
     if (word_.load() != hot_.word || !prepare(driver, context, stream.point) ||
         driver.cuEventRecord(stream.point.event, stream.handle) != CUDA_SUCCESS) {
-      return false;
+      return fail();
     }
     stream.unmarked = false;
     stream.point.number = number;
@@ -399,11 +406,11 @@ bool ThreadOrder::frees(const cuda::Driver& driver, Context& context) {
   }
   Whole* const whole = whole_of(context.handle());
   const bool unknown = own_state->unknown_work != 0;
-  if (whole == nullptr && unknown) return false;
+  if (whole == nullptr && unknown) return fail();
   if (whole != nullptr && (whole->unmarked || whole->unknown_work != own_state->unknown_work)) {
     if (driver.cuCtxRecordEvent == nullptr || !prepare(driver, context, whole->point) ||
         driver.cuCtxRecordEvent(context.handle(), whole->point.event) != CUDA_SUCCESS) {
-      return false;
+      return fail();
     }
     whole->unmarked = false;
     whole->unknown_work = own_state->unknown_work;
@@ -413,8 +420,8 @@ bool ThreadOrder::frees(const cuda::Driver& driver, Context& context) {
     }
     recorded += 2;
   }
-  for (const Whole& other : own_state->wholes) hot_.has_work |= other.unmarked;
-  hot_.has_work |= unknown && several_contexts();
+  for (const Whole& other : own_state->wholes) has_work |= other.unmarked;
+  hot_.has_work = has_work || (unknown && several_contexts());
   if (recorded == 0) return true;
   // A stream comes behind its own point anyway.
   if (recorded == 1 && only->waited == own_state->newest) only->waited = number;
