@@ -53,6 +53,12 @@ TEST(Neighbours, AreAskedAgainWhileTheyUseWhatIsLacking) {
   EXPECT_GT(result.counter("given_to_neighbours_bytes_total"), 0u);
 }
 
+// A thread that runs out of memory just after another one waits with it.
+TEST(Neighbours, AreWaitedForByEachThreadThatLacksMemory) {
+  const PreloadedRun result = run_scene("holder=busy threads=4");
+  EXPECT_EQ(result.process.out, "asker 0\nin time 1\ndone\n") << result.describe();
+}
+
 // What was reserved on the user's word stays: the asker is refused, as it was before.
 TEST(Neighbours, KeepWhatIsPreallocated) {
   const PreloadedRun result = run_scene("a=CUPOOL_PREALLOC:256M");

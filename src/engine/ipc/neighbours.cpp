@@ -112,8 +112,11 @@ class Round {
     return given;
   }
 
-  // Whether a neighbour on the device may have memory later.
-  bool shared() const { return shared_; }
+  // Whether a neighbour may have memory of the device later. One that has not answered may.
+  bool may_share() const {
+    return shared_ || std::any_of(sockets_.begin(), sockets_.end(),
+                                  [](const Descriptor& each) { return each.valid(); });
+  }
 
  private:
   // False: nobody is left to answer, or the time is over.
@@ -156,7 +159,7 @@ Neighbours::Answer Neighbours::ask(const DeviceId& device, std::uint64_t wanted_
   const std::lock_guard lock(mutex_);
   if (given_ns_ >= asked_ns) return Answer::gave;
   const std::uint64_t start_ns = util::now_ns();
-  if (start_ns < quiet_until_ns_ && device == quiet_device_) return Answer::quiet;
+  if (start_ns < quiet_until_ns_ && device == quiet_device_) return quiet_answer_;
   Round round(start_ns + std::min(limit_ns, kLongestAskNs));
   NeighbourRequest request;
   request.device = device;
@@ -172,12 +175,14 @@ Neighbours::Answer Neighbours::ask(const DeviceId& device, std::uint64_t wanted_
   const std::uint64_t end_ns = util::now_ns();
   quiet_until_ns_ = end_ns + std::max(kAskAgainNs, end_ns - start_ns);
   quiet_device_ = device;
-  return round.shared() ? Answer::later : Answer::nothing;
+  quiet_answer_ = round.may_share() ? Answer::later : Answer::nothing;
+  return quiet_answer_;
 }
 
 void Neighbours::give_up(std::uint64_t waited_ns) {
   const std::lock_guard lock(mutex_);
   quiet_until_ns_ = std::max(quiet_until_ns_, util::now_ns() + waited_ns);
+  quiet_answer_ = Answer::nothing;
 }
 
 }  // namespace cupool::engine::ipc

@@ -192,22 +192,21 @@ bool OutOfMemory::neighbours_gave(Context& context, Patience& patience, std::uin
   using Answer = ipc::Neighbours::Answer;
   constexpr std::chrono::milliseconds kMoment{20};
   const std::uint64_t now = util::now_ns();
-  const bool first = *until_ns == 0;
-  if (first) {
+  if (*until_ns == 0) {
     if (ContextVisit::any_of_this_thread()) return false;
-    *until_ns = now + std::min(patience.left_ns(), ipc::Neighbours::kLongestAskNs);
+    *until_ns = now + std::min(patience.left_ns(), ipc::Neighbours::kLongestWaitNs);
     context.stats().add(Counter::neighbours_asked_total);
   }
   if (now < *until_ns) {
     const Answer answer =
         neighbours_.ask(id_of(driver_, context.device()), patience.wanted_bytes(), *until_ns - now);
     if (answer == Answer::gave) return true;
-    if (answer == Answer::nothing || (first && answer == Answer::quiet)) return false;
+    if (answer == Answer::nothing) return false;
     const util::Uncancelled throughout;
     std::this_thread::sleep_for(kMoment);
     return true;
   }
-  neighbours_.give_up(ipc::Neighbours::kLongestAskNs);
+  neighbours_.give_up(ipc::Neighbours::kLongestWaitNs);
   return false;
 }
 

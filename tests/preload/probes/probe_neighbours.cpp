@@ -4,8 +4,8 @@
 // then an asker, which needs that memory. holder= idle, capture (while a stream captures), close
 // (closes cupool's sockets), stop (is stopped), fork (its child stays as well), leave (ends while
 // it is asked), busy (frees what it has when it has been asked for a while); a= sets a variable of
-// the holder's environment. holder=pestered: strangers connect to it. scene=mutual: two processes
-// need memory again and again.
+// the holder's environment. holder=pestered: strangers connect to it. threads= of the asker share
+// what it needs. scene=mutual: two processes need memory again and again.
 #include <cuda_runtime_api.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -15,9 +15,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "probe.h"
@@ -105,13 +107,30 @@ int hold(const std::string& how, long mib) {
   return 0;
 }
 
-int ask(long mib, long patience_ms) {
+// Allocates it with so many threads at a time, which free nothing before all have what they need.
+int ask_with(long threads, long mib) {
+  std::atomic<int> code{0};
+  std::vector<std::vector<void*>> blocks(static_cast<size_t>(threads));
+  std::vector<std::thread> askers;
+  for (std::vector<void*>& own : blocks) {
+    askers.emplace_back([&] {
+      int failed = 0;
+      own = allocate(mib / threads, 16, &failed);
+      if (failed != 0) code = failed;
+    });
+  }
+  for (std::thread& asker : askers) asker.join();
+  for (const std::vector<void*>& own : blocks) free_all(own);
+  return code;
+}
+
+int ask(long threads, long mib, long patience_ms) {
   const auto start = Clock::now();
   const auto end = start + std::chrono::milliseconds(patience_ms);
   MUST(cudaFree(nullptr));
   int code = 0;
   do {
-    free_all(allocate(mib, 16, &code));
+    code = ask_with(threads, mib);
   } while (code != 0 && Clock::now() < end && usleep(50'000) == 0);
   probe::say("asker", code);
   cudaGetLastError();
@@ -209,6 +228,7 @@ int conduct(const std::string& self, int argc, char** argv) {
   const std::string holder = probe::argument(argc, argv, "holder", "idle");
   const std::string mib = probe::argument(argc, argv, "mib", "320");
   const std::string patience = probe::argument(argc, argv, "patience_ms", "0");
+  const std::string threads = probe::argument(argc, argv, "threads", "1");
   if (probe::argument_is(argc, argv, "scene", "mutual")) {
     const Child one = start(self, {"role=turns", "mib=" + mib});
     const Child other = start(self, {"role=turns", "mib=" + mib});
@@ -221,7 +241,8 @@ int conduct(const std::string& self, int argc, char** argv) {
   await_ready(first);
   if (holder == "stop") MUST(kill(first.process, SIGSTOP));
   if (holder == "pestered") talk_nonsense();
-  const Child asker = start(self, {"role=asker", "mib=" + mib, "patience_ms=" + patience});
+  const Child asker =
+      start(self, {"role=asker", "mib=" + mib, "threads=" + threads, "patience_ms=" + patience});
   if (holder == "leave") close(first.order);
   await_end(asker);
   if (holder == "stop") MUST(kill(first.process, SIGCONT));
@@ -236,7 +257,10 @@ int main(int argc, char** argv) {
   const std::string role = probe::argument(argc, argv, "role", "conductor");
   const long mib = probe::number(argc, argv, "mib", 320);
   if (role == "holder") return hold(probe::argument(argc, argv, "holder", "idle"), mib);
-  if (role == "asker") return ask(mib, probe::number(argc, argv, "patience_ms", 0));
+  if (role == "asker") {
+    return ask(probe::number(argc, argv, "threads", 1), mib,
+               probe::number(argc, argv, "patience_ms", 0));
+  }
   if (role == "turns") return take_turns(mib);
   char self[4096] = {};
   CHECK(readlink("/proc/self/exe", self, sizeof self - 1) > 0);

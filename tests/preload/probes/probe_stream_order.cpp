@@ -35,6 +35,11 @@ std::atomic<uint64_t> frees{0};
 CUdeviceptr results = 0;
 CUdeviceptr out = 0;
 
+CUresult load_kernels(CUmodule* module) {
+  const char* const file = std::getenv("PROBE_KERNELS");
+  return file == nullptr ? cuModuleLoadData(module, "") : cuModuleLoad(module, file);
+}
+
 CUstream stream() {
   CUstream created = nullptr;
   MUST(cuStreamCreate(&created, CU_STREAM_NON_BLOCKING));
@@ -264,7 +269,7 @@ bool round_of(const std::string& way, uint32_t value) {
     stamp(out, 1, CU_STREAM_LEGACY);
     MUST(cuCtxCreate(&other, nullptr, 0, 0));
     CUmodule module = nullptr;
-    MUST(cuModuleLoadData(&module, ""));
+    MUST(load_kernels(&module));
     CUfunction const functions[] = {stamp_function, spin_function};
     MUST(cuModuleGetFunction(&stamp_function, module, "stamp_u32"));
     MUST(cuModuleGetFunction(&spin_function, module, "spin_ns"));
@@ -381,7 +386,7 @@ bool round_of(const std::string& way, uint32_t value) {
       CUcontext other = nullptr;
       MUST(cuCtxCreate(&other, nullptr, 0, 0));
       CUmodule module = nullptr;
-      MUST(cuModuleLoadData(&module, ""));
+      MUST(load_kernels(&module));
       CUfunction const functions[] = {stamp_function, spin_function};
       MUST(cuModuleGetFunction(&stamp_function, module, "stamp_u32"));
       MUST(cuModuleGetFunction(&spin_function, module, "spin_ns"));
@@ -479,8 +484,7 @@ int main(int argc, char** argv) {
   MUST(cuDeviceGet(&device, 0));
   MUST(cuDevicePrimaryCtxRetain(&context, device));
   MUST(cuCtxSetCurrent(context));
-  const char* const kernels = std::getenv("PROBE_KERNELS");
-  MUST(kernels == nullptr ? cuModuleLoadData(&module, "") : cuModuleLoad(&module, kernels));
+  MUST(load_kernels(&module));
   MUST(cuModuleGetFunction(&stamp_function, module, "stamp_u32"));
   MUST(cuModuleGetFunction(&spin_function, module, "spin_ns"));
   results = allocate();
