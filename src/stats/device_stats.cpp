@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "stats/peak_use.h"
 #include "stats/thread_figures.h"
 #include "stats/timeline.h"
 
@@ -29,6 +30,7 @@ int ordinal_of(const DeviceStats& stats) noexcept {
 
 void reset_after_fork() noexcept {
   for (DeviceStats& each : g_devices) each.reset();
+  reset_peak_uses();
   reset_threads();
   reset_timeline();
 }

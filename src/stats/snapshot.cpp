@@ -43,6 +43,7 @@ DeviceSnapshot snapshot_of(const DeviceStats& stats, int ordinal) {
   snapshot.free_time = stats.call_times().free.summary();
   snapshot.synchronize_time = stats.call_times().synchronize.summary();
   snapshot.pool = stats.pool_figures();
+  snapshot.peak_use = peak_use_of(ordinal).read();
   snapshot.requested_sizes = stats.requested_sizes().read();
   return snapshot;
 }

@@ -12,6 +12,7 @@
 #include "stats/device_stats.h"
 #include "stats/lane_figures.h"
 #include "stats/observation.h"
+#include "stats/peak_use.h"
 #include "stats/series.h"
 #include "stats/thread_figures.h"
 #include "stats/timeline.h"
@@ -60,6 +61,7 @@ struct DeviceSnapshot {
   HistogramSummary free_time;
   HistogramSummary synchronize_time;
   PoolFigures pool;
+  PeakUse peak_use;
   SizeBuckets requested_sizes{};
 
   std::uint64_t operator[](Counter c) const { return counters[static_cast<std::size_t>(c)]; }

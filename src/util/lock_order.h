@@ -22,6 +22,7 @@ namespace cupool::util {
   X(import_exchange, "the importer's talk with an exporter")                                       \
   X(import_table, "the importer's table of open memory")                                           \
   X(neighbours, "this process's requests to its neighbours")                                      \
+  X(peak_use, "the sample of a device's highest use")                                              \
   X(thread_cache_stock, "the caches of all threads of a context")                                  \
   X(ordering, "closed epochs, captures and barriers of a context")                                 \
   X(context_registry, "which handle is which context")                                             \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counters, gauges with their peaks, and the snapshot of them.
+// Counters, gauges with their peaks, the peak use, and the snapshot of them.
 #include "stats/device_stats.h"
 
 #include <gtest/gtest.h>
@@ -7,11 +7,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "stats/peak_use.h"
 #include "stats/snapshot.h"
 
 namespace cupool::stats {
@@ -206,6 +208,64 @@ TEST(CounterNames, CarryTheirUnits) {
   EXPECT_STRNE(help, "") << #key;
 #define CUPOOL_GAUGE(key, unit, label, help) EXPECT_TRUE(ends(#key, "_" #unit)) << #key;
 #include "stats/counters.def"
+}
+
+// The record of the peak use (docs/design.md, Peak use).
+
+PeakUse use_of(std::int64_t bytes) {
+  PeakUse use;
+  use.time_ns = bytes;
+  use.application_bytes = bytes;
+  use.rounding_bytes = 2 * bytes;
+  use.retired_bytes = 3 * bytes;
+  use.cached_bytes = 4 * bytes;
+  use.driver_slack_bytes = 5 * bytes;
+  use.plain_bytes = 6 * bytes;
+  return use;
+}
+
+TEST(PeakUse, IsTheSumOfItsParts) {
+  const PeakUse use = use_of(100);
+  EXPECT_EQ(use.held_bytes(), 1000);
+  EXPECT_EQ(use.taken_bytes(), 1500);
+  EXPECT_EQ(use.reserved_bytes(), 900);
+  EXPECT_TRUE(use.adds_up());
+  PeakUse torn = use;
+  torn.cached_bytes = -1;
+  EXPECT_FALSE(torn.adds_up());
+}
+
+TEST(PeakUse, IsReachedByMoreTakenOrByAsMuchWithNoLessInBlocks) {
+  const PeakUse use = use_of(100);
+  EXPECT_TRUE(use.is_reached_by(1501, 0));
+  EXPECT_TRUE(use.is_reached_by(1500, 1000));
+  EXPECT_FALSE(use.is_reached_by(1500, 999));
+  EXPECT_FALSE(use.is_reached_by(1499, 1499));
+  EXPECT_TRUE(PeakUse{}.is_reached_by(0, 0));
+}
+
+TEST(PeakUseRecord, IsForgottenInAForkedChild) {
+  peak_use_of(3).write(use_of(7));
+  EXPECT_EQ(peak_use_of(3).read().taken_bytes(), 105);
+  EXPECT_FALSE(peak_use_of(4).read().valid());
+  reset_after_fork();
+  EXPECT_FALSE(peak_use_of(3).read().valid());
+}
+
+TEST(PeakUseRecord, IsReadAsAWhole) {
+  PeakUseRecord record;
+  std::atomic<bool> ended{false};
+  std::thread writer([&] {
+    for (std::int64_t i = 1; i <= 200'000; ++i) record.write(use_of(i));
+    ended = true;
+  });
+  while (!ended) {
+    const PeakUse use = record.read();
+    ASSERT_EQ(use.taken_bytes(), 15 * use.time_ns);
+    ASSERT_EQ(use.plain_bytes, 6 * use.time_ns);
+  }
+  writer.join();
+  EXPECT_EQ(record.read().time_ns, 200'000);
 }
 
 }  // namespace

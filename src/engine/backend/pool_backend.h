@@ -47,6 +47,14 @@ class PoolBackend final : public Backend {
   /// long. For a background thread; if it fails, the program's own call creates the pools.
   void start(StreamSource& context);
 
+  /// Bytes that the pools have reserved, at most: as of the last allocation from each. Does not ask
+  /// the driver.
+  std::uint64_t reserved_at_most() const {
+    std::uint64_t sum = 0;
+    for (const auto& each : last_reserved_) sum += each.load(std::memory_order_relaxed);
+    return sum;
+  }
+
   PoolPair& pair() { return pair_; }
   const PoolPair& pair() const { return pair_; }
   PoolDecay& decay() { return decay_; }

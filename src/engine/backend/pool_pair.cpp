@@ -47,6 +47,16 @@ stats::PoolFigures PoolPair::figures() const {
   return sum;
 }
 
+std::uint64_t PoolPair::reserved() const {
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  std::uint64_t sum = 0;
+  visit_each([&](CUmemoryPool pool) {
+    sum += reserved_bytes(driver_, pool);
+    return true;
+  });
+  return sum;
+}
+
 std::uint64_t PoolPair::slack() const {
   const cuda::RelaxedCaptureScope relaxed(driver_);
   std::uint64_t sum = 0;

@@ -40,6 +40,8 @@ class PoolPair {
 
   /// The driver's figures of the pools. Never waits.
   stats::PoolFigures figures() const;
+  /// Bytes that the pools have reserved; 0 if the driver does not say.
+  std::uint64_t reserved() const;
   /// Bytes that the pools have reserved but not allocated; 0 if the driver does not say. Needs
   /// fewer queries than figures().
   std::uint64_t slack() const;

@@ -57,6 +57,11 @@ class ContextThreads {
   void fold() {
     caches_.for_each_active([&](ThreadCache& cache) { cache.tally.fold(stats_); });
   }
+  /// Folds the tally of one thread.
+  void fold(ThreadCache& cache) {
+    const ThreadCache::Guard guard(cache);
+    cache.tally.fold(stats_);
+  }
   /// The context is gone, and no thread is inside: drops all blocks.
   void abandon() {
     caches_.for_each([&](ThreadCache& cache) {

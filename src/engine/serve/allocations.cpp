@@ -113,6 +113,7 @@ std::optional<CUresult> Allocations::try_allocate(std::uint64_t bytes, CUdevicep
   make_live(*block, bytes);
   *address = block->address;
   count_malloc(context->stats(), bytes, served_by, start);
+  if (served_by == Counter::served_fresh_total) peak_.look(*context);
   return CUDA_SUCCESS;
 }
 

@@ -8,6 +8,7 @@
 #include "engine/block/pointer_map.h"
 #include "engine/context/context_registry.h"
 #include "engine/serve/out_of_memory.h"
+#include "engine/serve/peak_sampler.h"
 #include "engine/serve/pool_preparation.h"
 
 namespace cupool::engine {
@@ -16,12 +17,13 @@ namespace cupool::engine {
 class Allocations {
  public:
   Allocations(ContextRegistry& registry, PointerMap& blocks, IdleMemory& idle,
-              OutOfMemory& out_of_memory, PoolPreparation& preparation)
+              OutOfMemory& out_of_memory, PoolPreparation& preparation, PeakSampler& peak)
       : registry_(registry),
         blocks_(blocks),
         idle_(idle),
         out_of_memory_(out_of_memory),
-        preparation_(preparation) {}
+        preparation_(preparation),
+        peak_(peak) {}
 
   /// Serves `bytes` in the current context from a cache, else with fresh memory. Gives idle memory
   /// back if needed, within `patience`. Sets `*address` on success. `std::nullopt`: cupool does not
@@ -51,6 +53,7 @@ class Allocations {
   IdleMemory& idle_;
   OutOfMemory& out_of_memory_;
   PoolPreparation& preparation_;
+  PeakSampler& peak_;
 };
 
 }  // namespace cupool::engine

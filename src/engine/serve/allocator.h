@@ -17,6 +17,7 @@
 #include "engine/serve/idle_memory.h"
 #include "engine/serve/out_of_memory.h"
 #include "engine/serve/pass_through.h"
+#include "engine/serve/peak_sampler.h"
 #include "engine/serve/pointer_queries.h"
 #include "engine/serve/pool_preparation.h"
 #include "engine/serve/sharing.h"
@@ -75,6 +76,7 @@ class Allocator {
   IdleMemory idle_;
   OutOfMemory out_of_memory_;
   PoolPreparation preparation_;
+  PeakSampler peak_;
   Allocations allocations_;
   Frees frees_;
   PassThrough pass_through_;
