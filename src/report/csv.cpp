@@ -72,6 +72,15 @@ void add_time(Table& table, const std::string& call, const stats::HistogramSumma
   table.row("time", call + "_p99_9_ns", time.p99_9_ns);
 }
 
+void add_peak_use(Table& table, const stats::PeakUse& use) {
+  table.row("peak_use", "time_ns", use.time_ns);
+#define CUPOOL_PEAK_USE_PART(key, help) table.row("peak_use", #key, use.key);
+  CUPOOL_PEAK_USE_PARTS(CUPOOL_PEAK_USE_PART)
+#undef CUPOOL_PEAK_USE_PART
+  table.row("peak_use", "taken_bytes", use.taken_bytes());
+  table.row("peak_use", "plain_bytes", use.plain_bytes);
+}
+
 void add_device(Table& table, const stats::DeviceSnapshot& device) {
   table.row("device", "total_memory_bytes", device.total_memory_bytes);
 #define CUPOOL_COUNTER(key, unit, label, help) \
@@ -84,6 +93,7 @@ void add_device(Table& table, const stats::DeviceSnapshot& device) {
   add_time(table, "free", device.free_time);
   add_time(table, "synchronize", device.synchronize_time);
   table.row("device", "unaccounted_bytes", unaccounted_bytes(device));
+  if (device.peak_use.valid()) add_peak_use(table, device.peak_use);
   if (!device.pool.valid) return;
   table.row("pool", "reserved_current_bytes", device.pool.reserved_current);
   table.row("pool", "reserved_high_bytes", device.pool.reserved_high);

@@ -56,6 +56,18 @@ Json pool_of(const stats::PoolFigures& pool) {
           {"used_high_bytes", pool.used_high}};
 }
 
+Json peak_use_of(const stats::PeakUse& use) {
+  if (!use.valid()) return nullptr;
+  Json json;
+  json["time_ns"] = use.time_ns;
+#define CUPOOL_PEAK_USE_PART(key, help) json[#key] = use.key;
+  CUPOOL_PEAK_USE_PARTS(CUPOOL_PEAK_USE_PART)
+#undef CUPOOL_PEAK_USE_PART
+  json["taken_bytes"] = use.taken_bytes();
+  json["plain_bytes"] = use.plain_bytes;
+  return json;
+}
+
 Json device_of(const stats::DeviceSnapshot& device) {
   Json json;
   json["ordinal"] = device.ordinal;
@@ -70,6 +82,7 @@ Json device_of(const stats::DeviceSnapshot& device) {
   json["pool"] = pool_of(device.pool);
   json["driver_slack_bytes"] =
       device.pool.valid ? Json(device.driver_slack_bytes()) : Json(nullptr);
+  json["peak_use"] = peak_use_of(device.peak_use);
   json["unaccounted_bytes"] = unaccounted_bytes(device);
   return json;
 }

@@ -180,6 +180,22 @@ void add_pool(Exposition& out) {
   });
 }
 
+void add_peak_use(Exposition& out) {
+  const auto part = [&out](const char* name, const char* help, const auto& value) {
+    out.metric(name, "gauge", help, [&value](const Device& device) {
+      return device.peak_use.valid() ? std::to_string(value(device.peak_use)) : std::string();
+    });
+  };
+#define CUPOOL_PEAK_USE_PART(key, help) \
+  part("cupool_peak_use_" #key, help, [](const stats::PeakUse& use) { return use.key; });
+  CUPOOL_PEAK_USE_PARTS(CUPOOL_PEAK_USE_PART)
+#undef CUPOOL_PEAK_USE_PART
+  part("cupool_peak_use_taken_bytes", "Bytes taken from the device at the peak use: their sum",
+       [](const stats::PeakUse& use) { return use.taken_bytes(); });
+  part("cupool_peak_use_plain_bytes", "Blocks of the real cuMemAlloc at the peak use, in no pool",
+       [](const stats::PeakUse& use) { return use.plain_bytes; });
+}
+
 }  // namespace
 
 std::string prometheus_report(const stats::Snapshot& snapshot) {
@@ -190,6 +206,7 @@ std::string prometheus_report(const stats::Snapshot& snapshot) {
   add_times(out, "free", "Time of free calls", &Device::free_time);
   add_times(out, "synchronize", "Time of device and context synchronisations",
             &Device::synchronize_time);
+  add_peak_use(out);
   add_pool(out);
   return out.take();
 }

@@ -113,20 +113,28 @@ void add_heading(Page& page, const stats::Snapshot& snapshot) {
   if (snapshot.lane) add_lane(page, *snapshot.lane, ran_ns);
 }
 
-void add_memory_row(Page& page, const char* before, const DeviceSnapshot& device, Gauge gauge) {
+// `at_peak_use`: the last cell, or nothing.
+void add_memory_row(Page& page, const char* before, const DeviceSnapshot& device, Gauge gauge,
+                    const std::string& at_peak_use = "") {
   const GaugeValue& value = device[gauge];
   page.row(row_label(before, label_of(gauge)),
            {signed_text(value.current, format_count), signed_text(value.current, format_bytes),
-            signed_text(value.peak, format_bytes)});
+            signed_text(value.peak, format_bytes), at_peak_use});
 }
 
+// The last column is of one moment, so that it adds up, which the peaks before it do not.
 void add_memory(Page& page, const DeviceSnapshot& device, const char* moment) {
-  page.row("Memory", {std::string("bytes ") + moment, moment, "peak"});
-  add_memory_row(page, "    ", device, Gauge::application_bytes);
-  add_memory_row(page, "  + ", device, Gauge::rounding_bytes);
-  add_memory_row(page, "  + ", device, Gauge::retired_bytes);
-  add_memory_row(page, "  + ", device, Gauge::cached_bytes);
-  add_memory_row(page, "  = ", device, Gauge::held_bytes);
+  const stats::PeakUse& use = device.peak_use;
+  const auto then = [&use](std::int64_t bytes) {
+    return use.valid() ? signed_text(bytes, format_bytes) : std::string();
+  };
+  page.row("Memory",
+           {std::string("bytes ") + moment, moment, "peak", use.valid() ? "at peak use" : ""});
+  add_memory_row(page, "    ", device, Gauge::application_bytes, then(use.application_bytes));
+  add_memory_row(page, "  + ", device, Gauge::rounding_bytes, then(use.rounding_bytes));
+  add_memory_row(page, "  + ", device, Gauge::retired_bytes, then(use.retired_bytes));
+  add_memory_row(page, "  + ", device, Gauge::cached_bytes, then(use.cached_bytes));
+  add_memory_row(page, "  = ", device, Gauge::held_bytes, then(use.held_bytes()));
   const std::int64_t unaccounted = unaccounted_bytes(device);
   if (unaccounted != 0) {
     page.line("    ! the sum is off by " + signed_text(unaccounted, format_count) +
@@ -134,14 +142,16 @@ void add_memory(Page& page, const DeviceSnapshot& device, const char* moment) {
   }
   if (device.pool.valid) {
     if (device[Gauge::plain_bytes].peak != 0) {
-      add_memory_row(page, "  - ", device, Gauge::plain_bytes);
+      add_memory_row(page, "  - ", device, Gauge::plain_bytes, then(use.plain_bytes));
     }
     const std::int64_t slack = device.driver_slack_bytes();
     page.row(row_label("  + ", stats::kDriverSlackLabel),
-             {signed_text(slack, format_count), signed_text(slack, format_bytes), "-"});
-    page.row(row_label("  = ", stats::kPoolReservedLabel),
-             {format_count(device.pool.reserved_current),
-              format_bytes(device.pool.reserved_current), format_bytes(device.pool.reserved_high)});
+             {signed_text(slack, format_count), signed_text(slack, format_bytes), "-",
+              then(use.driver_slack_bytes)});
+    page.row(
+        row_label("  = ", stats::kPoolReservedLabel),
+        {format_count(device.pool.reserved_current), format_bytes(device.pool.reserved_current),
+         format_bytes(device.pool.reserved_high), then(use.reserved_bytes())});
     page.row(row_label("    ", stats::kPoolUsedLabel),
              {format_count(device.pool.used_current), format_bytes(device.pool.used_current),
               format_bytes(device.pool.used_high)});

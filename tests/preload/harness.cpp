@@ -288,6 +288,30 @@ void expect_threads(const nlohmann::json& report) {
 
 }  // namespace
 
+namespace {
+
+// The parts are of one moment: none is above its own peak, and what pools had reserved is below the
+// driver's.
+void expect_peak_use_adds_up(const nlohmann::json& device) {
+  const nlohmann::json& use = device.at("peak_use");
+  if (use.is_null()) return;
+  const auto part = [&use](const char* key) { return use.at(key).get<int64_t>(); };
+  int64_t sum = part("driver_slack_bytes");
+  for (const char* key : {"application_bytes", "rounding_bytes", "retired_bytes", "cached_bytes"}) {
+    EXPECT_GE(part(key), 0) << use.dump(1);
+    sum += part(key);
+  }
+  EXPECT_EQ(sum, part("taken_bytes")) << use.dump(1);
+  EXPECT_LE(sum - part("driver_slack_bytes"), device.at("gauges").at("held_bytes").at("peak"));
+  EXPECT_LE(part("application_bytes"), device.at("gauges").at("application_bytes").at("peak"));
+  if (!device.at("pool").is_null()) {
+    EXPECT_LE(sum - part("plain_bytes"), device.at("pool").at("reserved_high_bytes"))
+        << use.dump(1);
+  }
+}
+
+}  // namespace
+
 void expect_identity(const nlohmann::json& report) {
   EXPECT_EQ(report.at("schema_version"), 1);
   for (const nlohmann::json& device : report.at("devices")) {
@@ -306,6 +330,7 @@ void expect_identity(const nlohmann::json& report) {
       EXPECT_EQ(current("held_bytes") - current("plain_bytes") + slack,
                 device.at("pool").at("reserved_current_bytes").get<int64_t>());
     }
+    expect_peak_use_adds_up(device);
     EXPECT_GE(current("plain_bytes"), 0);
     const auto counter = [&device](const char* key) {
       return device.at("counters").at(key).get<uint64_t>();

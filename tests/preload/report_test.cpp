@@ -114,6 +114,32 @@ TEST(ReportDetails, GrowthIsOnTheTimeLine) {
   EXPECT_EQ(bytes, result.counter("growth_bytes_total"));
 }
 
+// docs/statistics.md, The peak use: what the steps of sizes and pools cost a small program.
+TEST(ReportDetails, ASmallProgramSeesWhatTheStepsCost) {
+  const PreloadedRun result = expect_same("probe_series mode=small");
+  const nlohmann::json& device = result.reports.at(0).at("devices").at(0);
+  const nlohmann::json& use = device.at("peak_use");
+  ASSERT_TRUE(use.is_object()) << device.dump(1);
+  EXPECT_EQ(use.at("application_bytes"), 300 << 10);
+  EXPECT_GT(use.at("rounding_bytes"), 0);
+  EXPECT_EQ(use.at("taken_bytes"), 32 << 20) << "one growth step of one pool";
+  EXPECT_EQ(use.at("driver_slack_bytes").get<int64_t>(),
+            (32 << 20) - (300 << 10) - use.at("rounding_bytes").get<int64_t>());
+}
+
+// Blocks of 64 MiB and 1 MiB were live together, and the report is taken when none is.
+TEST(ReportDetails, ThePeakUseIsOfItsMoment) {
+  const PreloadedRun result = expect_same("probe_series mode=steps");
+  const nlohmann::json& use = result.reports.at(0).at("devices").at(0).at("peak_use");
+  EXPECT_EQ(use.at("application_bytes"), 65 << 20);
+  EXPECT_EQ(use.at("retired_bytes"), 0);
+  EXPECT_EQ(use.at("cached_bytes"), 0);
+  EXPECT_GE(use.at("time_ns"), 100'000'000) << "after the first while";
+  EXPECT_LE(use.at("time_ns"),
+            result.reports.at(0).at("process").at("end_wall_ns").get<uint64_t>() -
+                result.reports.at(0).at("process").at("start_wall_ns").get<uint64_t>());
+}
+
 TEST(ReportDetails, AnOutOfMemoryErrorAvertedIsAnEvent) {
   const PreloadedRun result = run_preloaded("probe_oom", {{"CUPOOL_SIM_MEMORY", "256M"}});
   ASSERT_EQ(result.reports.size(), 1u) << result.describe();

@@ -26,6 +26,12 @@ inline stats::DeviceSnapshot fixed_device() {
   device.pool = {true, static_cast<std::uint64_t>(2080 * mib),
                  static_cast<std::uint64_t>(3090 * mib), static_cast<std::uint64_t>(2048 * mib),
                  static_cast<std::uint64_t>(3072 * mib)};
+  device.peak_use.time_ns = 7'000'000'000;
+  device.peak_use.application_bytes = 2800 * mib;
+  device.peak_use.rounding_bytes = 10 * mib;
+  device.peak_use.retired_bytes = 190 * mib;
+  device.peak_use.cached_bytes = 72 * mib;
+  device.peak_use.driver_slack_bytes = 16 * mib;
   device[Counter::malloc_calls_total] = 1'000'000;
   device[Counter::malloc_requested_bytes_total] = static_cast<std::uint64_t>(900'000 * mib);
   device[Counter::served_thread_cache_total] = 900'000;

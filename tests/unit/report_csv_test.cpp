@@ -87,6 +87,8 @@ TEST(CsvReport, HasARowForEachFigure) {
   EXPECT_EQ(values.at("time/malloc_p99_9_ns"), "16383");
   EXPECT_EQ(values.at("time/synchronize_max_ns"), "21000000");
   EXPECT_EQ(values.at("pool/reserved_high_bytes"), std::to_string(3090u << 20));
+  EXPECT_EQ(values.at("peak_use/driver_slack_bytes"), std::to_string(16u << 20));
+  EXPECT_EQ(values.at("peak_use/taken_bytes"), std::to_string(3088u << 20));
   EXPECT_EQ(values_of(rows, "").at("process/end_wall_ns"), std::to_string(snapshot.end_wall_ns));
 }
 

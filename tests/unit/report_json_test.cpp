@@ -175,6 +175,23 @@ TEST(JsonReport, ThePoolAndItsSlackAreNullWithoutAPool) {
   EXPECT_TRUE(without.at("driver_slack_bytes").is_null());
 }
 
+// docs/statistics.md, The peak use: the parts are of one moment, so they add up.
+TEST(JsonReport, ThePartsOfThePeakUseAddUp) {
+  stats::Snapshot snapshot = fixed_snapshot();
+  const json use = json::parse(json_report(snapshot)).at("devices").at(0).at("peak_use");
+  std::int64_t sum = 0;
+  for (const char* part : {"application_bytes", "rounding_bytes", "retired_bytes", "cached_bytes",
+                           "driver_slack_bytes"}) {
+    sum += use.at(part).get<std::int64_t>();
+  }
+  EXPECT_EQ(use.at("taken_bytes"), sum);
+  EXPECT_EQ(sum, std::int64_t{3088} << 20);
+  EXPECT_EQ(use.at("plain_bytes"), 0);
+  EXPECT_EQ(use.at("time_ns"), 7'000'000'000);
+  snapshot.devices[0].peak_use = {};
+  EXPECT_TRUE(json::parse(json_report(snapshot)).at("devices").at(0).at("peak_use").is_null());
+}
+
 TEST(JsonReport, NoLauncherIsANullRank) {
   stats::Snapshot snapshot = fixed_snapshot();
   snapshot.process.rank.clear();

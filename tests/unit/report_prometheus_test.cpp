@@ -99,6 +99,11 @@ TEST(PrometheusReport, HasEveryCounterAndGauge) {
   EXPECT_EQ(metrics["cupool_leaked_peak_blocks"].type, "gauge");
   EXPECT_EQ(metrics["cupool_pool_reserved_bytes"].samples["cupool_pool_reserved_bytes" + kLabels],
             std::to_string(2080u << 20));
+  EXPECT_EQ(metrics["cupool_peak_use_taken_bytes"].samples["cupool_peak_use_taken_bytes" + kLabels],
+            std::to_string(3088u << 20));
+  EXPECT_EQ(metrics["cupool_peak_use_driver_slack_bytes"]
+                .samples["cupool_peak_use_driver_slack_bytes" + kLabels],
+            std::to_string(16u << 20));
 }
 
 TEST(PrometheusReport, TimesAreSummariesInSeconds) {

@@ -79,6 +79,34 @@ TEST_F(TextReport, PlainMemoryIsNoPartOfThePool) {
               HasSubstr("    - plain (cuMemAlloc, in no pool)      80,000,000,000     74.5 GiB"));
 }
 
+// The column is of one moment: each sum stands below its parts, plain memory is no part of the
+// pool.
+TEST_F(TextReport, TheColumnOfThePeakUseAddsUp) {
+  stats::Snapshot snapshot = fixed_snapshot();
+  stats::PeakUse& use = snapshot.devices[0].peak_use;
+  const auto last_cell = [&](const char* label) {
+    const std::string report = text_report(snapshot);
+    const std::size_t begin = std::min(report.find(label), report.size());
+    const std::string row = report.substr(begin, report.find('\n', begin) - begin);
+    const std::size_t cell = row.rfind("  ");
+    return cell == std::string::npos ? row : row.substr(row.find_first_not_of(' ', cell));
+  };
+  EXPECT_EQ(last_cell("  Memory"), "at peak use");
+  EXPECT_EQ(last_cell("  application"), "2.73 GiB");
+  EXPECT_EQ(last_cell("+ rounding"), "10.0 MiB");
+  EXPECT_EQ(last_cell("+ retired"), "190 MiB");
+  EXPECT_EQ(last_cell("+ cached"), "72.0 MiB");
+  EXPECT_EQ(last_cell("= held"), "3.00 GiB");
+  EXPECT_EQ(last_cell("+ driver slack"), "16.0 MiB");
+  EXPECT_EQ(last_cell("= pool reserved"), "3.02 GiB");
+  snapshot.devices[0][Gauge::plain_bytes].peak = 1 << 30;
+  use.plain_bytes = 1 << 30;
+  EXPECT_EQ(last_cell("- plain"), "1.00 GiB");
+  EXPECT_EQ(last_cell("= pool reserved"), "2.02 GiB");
+  use = {};
+  EXPECT_THAT(text_report(snapshot), Not(HasSubstr("peak use")));
+}
+
 TEST_F(TextReport, WithoutADriverPoolShowsNone) {
   stats::Snapshot snapshot = fixed_snapshot();
   snapshot.devices[0].pool = {};

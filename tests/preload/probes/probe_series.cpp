@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program whose memory changes in known steps, for the time series (CUPOOL_STATS_INTERVAL). mode=
-// steps (1 MiB, 64 MiB, 1 MiB, each for a while), seconds (until a second has begun twice), growth
-// (more all the time), contexts (destroys contexts all the time), reset (resets the device all the
-// time), prometheus (reads the file of its own figures while it runs).
+// steps (1 MiB, 64 MiB, 1 MiB, each for a while), small (three blocks of 100 KiB), seconds (until a
+// second has begun twice), growth (more all the time), contexts (destroys contexts all the time),
+// reset (resets the device all the time), prometheus (reads the file of its own figures while it
+// runs).
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <time.h>
@@ -32,6 +33,12 @@ void steps() {
   MUST(cudaFree(large));
   usleep(kWhile);
   MUST(cudaFree(small));
+}
+
+void small() {
+  void* blocks[3] = {};
+  for (void*& block : blocks) MUST(cudaMalloc(&block, size_t{100} << 10));
+  for (void* block : blocks) MUST(cudaFree(block));
 }
 
 void seconds() {
@@ -98,6 +105,7 @@ void prometheus() {
 int main(int argc, char** argv) {
   const std::string mode = probe::argument(argc, argv, "mode", "steps");
   if (mode == "steps") steps();
+  if (mode == "small") small();
   if (mode == "seconds") seconds();
   if (mode == "growth") growth();
   if (mode == "contexts") contexts();
