@@ -55,24 +55,18 @@ class FreeBatch {
 
   /// Takes out all blocks.
   FreedBlocks pop_all() { return blocks_.pop_all(); }
-  /// As pop_all(), for a batch that joins an epoch. Full batches double the block threshold, up to
+  /// As pop_all(), for a batch that joins an epoch. A full batch doubles the block threshold, up to
   /// `most_blocks`.
   FreedBlocks pop_to_flush(std::size_t most_blocks) {
-    if (count() >= target_ && ++full_batches_ >= (target_ < kQuickBatch ? 1u : kFullBatches)) {
-      target_ = std::min(2 * target_, most_blocks);
-      full_batches_ = 0;
-    }
+    if (count() >= target_) target_ = std::min(2 * target_, most_blocks);
     return blocks_.pop_all();
   }
 
  private:
   static constexpr std::size_t kFirstBatch = 2;
-  static constexpr std::size_t kFewBlocks = 16;    ///< fewer blocks are not worth a fence
-  static constexpr std::size_t kQuickBatch = 128;  ///< up to this count each full batch doubles it
-  static constexpr unsigned kFullBatches = 16;     ///< so many double a larger one; chosen
+  static constexpr std::size_t kFewBlocks = 16;  ///< fewer blocks are not worth a fence
 
   std::size_t target_ = kFirstBatch;
-  unsigned full_batches_ = 0;        ///< since target_ changed
   std::uint64_t due_bytes_ = 0;      ///< byte threshold
   std::uint64_t due_few_bytes_ = 0;  ///< byte threshold of a batch with few blocks
   FreedBatch blocks_;
