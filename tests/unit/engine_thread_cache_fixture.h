@@ -37,6 +37,8 @@ class ThreadCacheTest : public testing::Test {
   ThreadCacheTest() {
     test::gpu.work.store(test::FakeGpu::Work::held);
     limit(512, kMuch, kMuch, kMuch);
+    // The thread allocates blocks of these classes.
+    for (const std::uint64_t bytes : {kAlignment, kSmall, 2 * kSmall}) cache_.idle.pop(bytes);
   }
   void limit(std::size_t blocks, std::uint64_t batch, std::uint64_t few, std::uint64_t cached) {
     ThreadCache::Limits limits;
@@ -110,14 +112,6 @@ class ThreadCacheTest : public testing::Test {
     cache_.reclaim(complete_up_to, false, &surplus, unfit);
     return surplus;
   }
-  // As many batches as make a period, none of which is complete yet; the surplus at its end.
-  BlockList end_period() {
-    for (int i = 0; i < 8; ++i) join_epoch({block(4 * kMiB)});
-    BlockList surplus = reclaim(kNoEpoch);
-    cache_.in_flight.pop_all();
-    return surplus;
-  }
-
   Life life_;
   Context& context_ = life_.context;
   Ordering& ordering_ = life_.ordering;

@@ -314,34 +314,20 @@ TEST_F(ThreadCacheTest, WhatIsUnfitAndWhatHasNoRoomIsSurplus) {
 }
 
 // What a thread only frees, others allocate.
-TEST_F(ThreadCacheTest, AfterAPeriodWithoutATakeAClassIsGivenAwayAndStaysSo) {
-  EXPECT_TRUE(cache(10, kSmall).empty());
-  cache(10, 2 * kSmall);
-  EXPECT_NE(cache_.idle.pop(2 * kSmall), nullptr);
-  const std::int64_t before = cache_.tally.reclaimed;
-  const BlockList surplus = end_period();
-  EXPECT_EQ(surplus.count, 10u);
-  for (const Block* each : all_of(surplus)) EXPECT_EQ(each->capacity, kSmall);
-  EXPECT_EQ(cache_.tally.reclaimed, before - 10 * static_cast<std::int64_t>(kSmall));
-  EXPECT_EQ(cache_.idle.pop(kSmall), nullptr);
-
-  EXPECT_EQ(reclaim(join_epoch({block(kSmall), block(kSmall)})).count, 2u) << "all to come too";
-  BlockList wanted = several(1, kSmall);
-  cache_.idle.cache(wanted, cache_.limits.cached);
-  EXPECT_TRUE(wanted.empty()) << "a miss has brought it: the thread does allocate these";
-  EXPECT_TRUE(reclaim(join_epoch({block(kSmall), block(kSmall)})).empty());
-  EXPECT_EQ(pop_all(kSmall).size(), 3u);
-}
-
-TEST_F(ThreadCacheTest, AfterAPeriodHalfOfWhatAClassDidWithoutIsGivenAway) {
-  cache(20, kSmall);
-  cache_.idle.pop(kSmall);
-  EXPECT_TRUE(end_period().empty()) << "so many as it had at its beginning: none";
-  BlockList taken;
-  for (int i = 0; i < 7; ++i) taken.push(cache_.idle.pop(kSmall));
-  cache_.idle.cache(taken, cache_.limits.cached);
-  EXPECT_EQ(end_period().count, 6u) << "12 of 19 were never touched";
-  EXPECT_EQ(pop_all(kSmall).size(), 13u);
+TEST_F(ThreadCacheTest, FreedBlocksOfAClassThatWasNeverRequestedAreSurplus) {
+  constexpr std::uint64_t kUnasked = 3 * kSmall;
+  const auto free_two = [&](std::uint64_t capacity, bool of_pool = true) {
+    return reclaim(join_epoch({block(capacity, of_pool), block(capacity, of_pool)})).count;
+  };
+  EXPECT_EQ(free_two(kUnasked), 2u);
+  EXPECT_EQ(free_two(kUnasked, false), 2u);
+  EXPECT_EQ(cache_.tally.reclaimed, 0) << "surplus counts as retired";
+  EXPECT_EQ(free_two(2 * kMiB), 0u) << "large blocks have no class";
+  EXPECT_EQ(cache_.idle.pop(kUnasked), nullptr);
+  EXPECT_EQ(free_two(kUnasked), 0u) << "requested, though not found";
+  EXPECT_EQ(free_two(kUnasked, false), 0u);
+  cache_.idle.pop_all();
+  EXPECT_EQ(free_two(kUnasked), 2u) << "forgotten with the blocks";
 }
 
 TEST_F(ThreadCacheTest, ADrainOfWhatIsInFlightLeavesTheRest) {

@@ -27,37 +27,14 @@ Block* IdleLists::pop_large(std::uint64_t capacity) {
 
 void IdleLists::cache(BlockList& blocks, std::uint64_t most_bytes) {
   if (blocks.empty()) return;
-  const std::uint64_t capacity = blocks.head->capacity;
-  if (!is_large(capacity)) {
-    SmallList& small = small_[small_class(capacity)];
-    small.only_freed = 0;
-    if (bytes_ + blocks.bytes <= most_bytes) return cache_chain(small, blocks);
+  if (!is_large(blocks.head->capacity) && bytes_ + blocks.bytes <= most_bytes) {
+    return cache_chain(blocks);
   }
   BlockList rest;
   while (Block* block = blocks.pop()) {
     if (!cache_one(block, most_bytes)) rest.push(block);
   }
   blocks.splice(rest);
-}
-
-// Gives up blocks of classes that this thread frees and other threads allocate. If a class had
-// blocks to spare for a whole period, half of these go to the shared cache. If the thread took none
-// of a class in the period, all of its blocks go, and so do later ones.
-void IdleLists::shed(BlockList* surplus, std::int64_t* reclaimed) {
-  batches_ = 0;
-  for (std::size_t index = 0; index < kSmallClasses; ++index) {
-    SmallList& small = small_[index];
-    const bool only_freed = small.popped_from == 0 && small.count != 0;
-    std::uint32_t idle = only_freed ? small.count : (small.fewest + 1) / 2;
-    for (; idle != 0; --idle) {
-      Block* block = pop_small(index);
-      *reclaimed -= static_cast<std::int64_t>(block->capacity);
-      surplus->push(block);
-    }
-    small.fewest = small.count;
-    small.popped_from = 0;
-    if (only_freed) small.only_freed = 1;
-  }
 }
 
 BlockList IdleLists::pop_all() {
@@ -71,6 +48,7 @@ BlockList IdleLists::pop_all() {
     while (Block* block = pop_small(index)) pop(block);
   }
   bytes_ = 0;
+  requested_.reset();
   return popped;
 }
 

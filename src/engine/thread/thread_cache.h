@@ -181,7 +181,6 @@ void ThreadCache::reclaim(EpochNumber complete_up_to, bool batch_is_complete, Bl
     cache(freed);
   }
   while (in_flight.oldest() <= complete_up_to) in_flight.pop_oldest(cache);
-  idle.end_period(surplus, &tally.reclaimed);
 }
 
 }  // namespace cupool::engine
