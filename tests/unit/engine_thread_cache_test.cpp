@@ -157,15 +157,12 @@ TEST_F(ThreadCacheTest, ABatchIsDueByItsBytesFewBlocksLater) {
 
 // An allocation has had the batch join before it was due: so the pending limit is looked at.
 TEST_F(ThreadCacheTest, AnExpectedFreeIsDueAtOnce) {
-  EXPECT_FALSE(cache_.batch.expects_free());
   cache_.batch.expect_free();
-  EXPECT_TRUE(cache_.batch.expects_free());
   Block* const freed = block(kSmall);
   EXPECT_FALSE(cache_.retire_hot(freed));
   EXPECT_TRUE(cache_.retire(freed));
   cache_.flush(ordering_.epochs());
   limit(512, kMuch, kMuch, kMuch);
-  EXPECT_FALSE(cache_.batch.expects_free());
   EXPECT_FALSE(cache_.retire(block(kSmall)));
 }
 

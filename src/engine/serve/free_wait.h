@@ -20,11 +20,6 @@ class FreeWait {
   WaitResult wait_for_context(Context& context, const HostWork::Mark& before, EpochNumber epoch,
                               stats::Counter reason);
 
-  /// Limit of pending bytes for a free of `bytes_freed`. If they exceed a batch of small blocks,
-  /// they are added to the limit: a wait for them would let the GPU run dry and save no memory,
-  /// since they were live until now.
-  static std::uint64_t pending_limit(Context& context, std::uint64_t bytes_freed);
-
   /// Waits for the oldest epochs, which complete first, while pending bytes exceed their limit and
   /// a wait is possible. Returns the driver's error if it fails.
   CUresult bound_pending(Context& context, std::uint64_t bytes_freed);
@@ -33,6 +28,10 @@ class FreeWait {
   static CUresult answer_of_free(Context& context, CUresult error);
 
  private:
+  /// Limit of pending bytes for a free of `bytes_freed`. If they exceed a batch of small blocks,
+  /// they are added to the limit: a wait for them would let the GPU run dry and save no memory,
+  /// since they were live until now.
+  static std::uint64_t pending_limit(Context& context, std::uint64_t bytes_freed);
   static void count_wait(stats::DeviceStats& stats, stats::Counter reason, std::uint64_t start_ns);
 
   IdleMemory& idle_;

@@ -187,14 +187,9 @@ CUresult Frees::end_batch(Context& context, ThreadCache& cache) {
   {
     const ThreadCache::Guard guard(cache);
     if (cache.tally.is_long()) cache.tally.fold(context.stats());
-    const bool early = cache.batch.expects_free();
     cache.limits = limits_of_thread(context);
     cache.batch.renew(cache.limits.batch, cache.limits.few);
     bytes_freed = cache.batch.bytes();
-    if (early && !cache.batch.is_due() &&
-        ordering.pending_bytes() <= wait_.pending_limit(context, bytes_freed)) {
-      return CUDA_SUCCESS;
-    }
     full.blocks = std::min(full.blocks, cache.batch.target(cache.limits.blocks));
     cache.flush(ordering.epochs());
   }

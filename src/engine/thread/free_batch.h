@@ -41,9 +41,9 @@ class FreeBatch {
     return count() >= target_ ? target_ : most_blocks;
   }
 
-  /// Forces the next free to check the pending limit: an allocation flushed this batch early.
+  /// Has the next free flush, and so check the pending limit: an allocation flushed this batch
+  /// early.
   void expect_free() { due_bytes_ = due_few_bytes_ = 0; }
-  bool expects_free() const { return due_bytes_ == 0; }
   /// After a flush: sets the byte threshold, and the byte threshold of a batch with few blocks.
   void renew(std::uint64_t due_bytes, std::uint64_t due_few_bytes) {
     due_bytes_ = due_bytes;
