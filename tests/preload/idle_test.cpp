@@ -29,6 +29,17 @@ TEST(Decay, WhatIsNeededAgainStays) {
   expect_same("probe_idle mode=pairs", 0, 1, {{"CUPOOL_DECAY_MS", "1s"}});
 }
 
+// Blocks come back without a fence there, but leave after one only.
+TEST(Decay, WhatWasFreedInALaneGoesBackAsSoon) {
+  const PreloadedRun result = run_preloaded(
+      "probe_idle mode=lane",
+      {{"CUPOOL_DECAY_MS", "1s"}, {"CUPOOL_LANE", "1"}, {"CUPOOL_SIM_MODE", "early"}});
+  EXPECT_EQ(result.process.exit_code, 0) << result.describe();
+  EXPECT_TRUE(result.reports.at(0).at("process").at("lane").at("end").is_null())
+      << result.describe();
+  EXPECT_GE(result.counter("returned_bytes_total"), kMuch - (uint64_t{64} << 20));
+}
+
 // Without a setting.
 TEST(Decay, IsOnByDefault) {
   const PreloadedRun result =

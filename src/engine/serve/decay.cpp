@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cuda/scopes.h"
+#include "engine/reclaim/lane_mark.h"
 #include "engine/reclaim/serving.h"
 #include "engine/serve/failure.h"
 #include "stats/pool_growth.h"
@@ -91,6 +92,8 @@ void Decay::settle_idle(Context& context) {
   const ContextVisit visit(context);
   if (!visit) return;
   context.threads().drain_idle();
+  // What was freed in a lane is released after a fence, which nobody else asks for there.
+  if (LaneMark::number() != 0) context.ordering().epochs().join(0, 1);
   BlockList reclaimed;
   const CUresult result = context.ordering().poll(Ordering::Poll::all, &reclaimed);
   if (result != CUDA_SUCCESS) note_failure(context, result);

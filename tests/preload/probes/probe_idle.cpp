@@ -3,8 +3,10 @@
 // cupool holds is asked by its C interface where it is there. mode= leave (frees nearly everything,
 // and waits until it is gone), crowded (the same until most of it is gone), thread (another thread
 // does that and sleeps), pairs (needs the same blocks again and again), reserved (waits until
-// CUPOOL_PREALLOC, 512 MiB, is reserved), twice (frees the same again and again), requests (needs
-// as much again and again), stay (frees everything and sleeps for a while).
+// CUPOOL_PREALLOC, 512 MiB, is reserved), lane (as leave, but goes on working in one lane), twice
+// (frees the same again and again), requests (needs as much again and again), stay (frees
+// everything and sleeps for a while).
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <cupool/cupool.h>
 #include <unistd.h>
@@ -69,6 +71,33 @@ void leave() {
 void crowded() {
   free_all(allocate_much());
   wait_until([](const cupool_figures& now) { return now.pool_reserved_bytes <= 256 * kMiB; });
+}
+
+// One stream's work all the time, so that the process is in one lane. A thread that goes on keeps
+// some memory for itself.
+void lane() {
+  CUmodule module = nullptr;
+  CUfunction spin = nullptr;
+  uint64_t ns = 1'000;
+  void* arguments[] = {&ns};
+  MUST(cudaFree(nullptr));
+  MUST(cuModuleLoadData(&module, ""));
+  MUST(cuModuleGetFunction(&spin, module, "spin_ns"));
+  const auto work = [&] {
+    MUST(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, CU_STREAM_LEGACY, arguments, nullptr));
+  };
+  const auto pair = [&] {
+    void* block = nullptr;
+    MUST(cudaMalloc(&block, 64 << 10));
+    work();
+    MUST(cudaFree(block));
+  };
+  for (int i = 0; i < 100; ++i) pair();
+  const std::vector<void*> blocks = allocate_much();
+  work();
+  free_all(blocks);
+  const auto end = Clock::now() + std::chrono::milliseconds(1'500);
+  while (Clock::now() < end) pair();
 }
 
 void thread() {
@@ -167,6 +196,7 @@ int main(int argc, char** argv) {
   const std::string mode = probe::argument(argc, argv, "mode", "leave");
   if (mode == "leave") leave();
   if (mode == "crowded") crowded();
+  if (mode == "lane") lane();
   if (mode == "thread") thread();
   if (mode == "pairs") pairs();
   if (mode == "reserved") reserved();
