@@ -4,11 +4,12 @@
 #include "cli/shell/child.h"
 
 #include <fcntl.h>
+#include <linux/memfd.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -194,9 +195,10 @@ int read_start_error(int pipe_end) {
   return got == static_cast<ssize_t>(sizeof error) ? error : 0;
 }
 
-// An anonymous file: unlike a pipe it never blocks its writer.
+// An anonymous file: unlike a pipe it never blocks its writer. By system call: glibc has memfd_create
+// since 2.27 only.
 struct MemoryFile {
-  int descriptor = memfd_create("cupool", MFD_CLOEXEC);
+  int descriptor = static_cast<int>(syscall(SYS_memfd_create, "cupool", MFD_CLOEXEC));
 
   MemoryFile() {
     if (descriptor < 0) throw std::system_error(errno, std::generic_category(), "memfd_create");

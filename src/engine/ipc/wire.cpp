@@ -2,7 +2,8 @@
 // Handles and secrets.
 #include "engine/ipc/wire.h"
 
-#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -15,12 +16,13 @@ bool equal(const Secret& a, const Secret& b) {
   return difference == 0;
 }
 
+// By system call: glibc has getrandom since 2.25 only.
 bool fill_random(void* bytes, std::size_t count) {
-  ssize_t got = 0;
+  long got = 0;
   do {
-    got = getrandom(bytes, count, 0);
+    got = syscall(SYS_getrandom, bytes, count, 0);
   } while (got < 0 && errno == EINTR);
-  return got == static_cast<ssize_t>(count);
+  return got == static_cast<long>(count);
 }
 
 bool is_ours(const CUipcMemHandle& handle) {

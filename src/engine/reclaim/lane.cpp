@@ -27,7 +27,7 @@
 
 namespace cupool::engine {
 
-std::atomic<std::uint64_t> Lane::word_{kNoWork};
+alignas(128) std::atomic<std::uint64_t> Lane::word_{kNoWork};
 std::atomic<CUcontext> Lane::context_{nullptr};
 
 namespace {

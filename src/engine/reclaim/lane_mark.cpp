@@ -7,12 +7,12 @@
 
 namespace cupool::engine {
 
-std::atomic<bool> LaneMark::awaited_{false};
+alignas(128) std::atomic<bool> LaneMark::awaited_{false};
 std::atomic<bool> LaneMark::stale_{false};
 std::atomic<CUstream> LaneMark::stream_{nullptr};
 std::atomic<CUcontext> LaneMark::context_{nullptr};
 std::atomic<CUevent> LaneMark::event_{nullptr};
-UseCount LaneMark::users_;
+alignas(128) UseCount LaneMark::users_;
 std::atomic<std::uint64_t> LaneMark::begun_{0};
 
 void LaneMark::begin(CUcontext context, CUstream stream) {
