@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+# Builds for every Linux with glibc 2.17 or later (RHEL 7, 2014), x86-64 or aarch64. The compiler is
+# clang as zig packs it, with the C library's symbols of any version and a static C++ runtime.
+#   cmake -D CMAKE_TOOLCHAIN_FILE=... -D CUPOOL_ZIG=/path/to/zig -D CUPOOL_ARCH=x86_64|aarch64
+#         -D CUPOOL_HEADERS=FOLDER   (with spdlog, fmt, nlohmann and CLI; never /usr/include itself)
+# scripts/package.sh does all of it.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR ${CUPOOL_ARCH})
+set(CMAKE_LIBRARY_ARCHITECTURE ${CUPOOL_ARCH}-linux-gnu)
+set(CMAKE_TRY_COMPILE_PLATFORM_VARIABLES CUPOOL_ZIG CUPOOL_ARCH CUPOOL_HEADERS)
+
+set(target -target ${CUPOOL_ARCH}-linux-gnu.2.17)
+set(CMAKE_C_COMPILER ${CUPOOL_ZIG} cc ${target})
+set(CMAKE_CXX_COMPILER ${CUPOOL_ZIG} c++ ${target})
+set(CMAKE_ASM_COMPILER ${CUPOOL_ZIG} cc ${target})
+set(CMAKE_ASM_COMPILER_ID Clang)  # CMake cannot tell by itself
+# The tools have to be one file each.
+foreach(tool ar ranlib)
+  set(file ${CMAKE_BINARY_DIR}/zig-${tool})
+  if(NOT EXISTS ${file})
+    file(WRITE ${file} "#!/bin/sh\nexec '${CUPOOL_ZIG}' ${tool} \"$@\"\n")
+    file(CHMOD ${file} PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE
+                                   WORLD_READ WORLD_EXECUTE)
+  endif()
+endforeach()
+set(CMAKE_AR ${CMAKE_BINARY_DIR}/zig-ar)
+set(CMAKE_RANLIB ${CMAKE_BINARY_DIR}/zig-ranlib)
+
+# Zig would add checks that end the program.
+set(CMAKE_C_FLAGS_INIT "-fno-sanitize=all -isystem '${CUPOOL_HEADERS}'")
+set(CMAKE_CXX_FLAGS_INIT "-fno-sanitize=all -isystem '${CUPOOL_HEADERS}'")
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
