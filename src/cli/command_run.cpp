@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/doctor/preload_check.h"
 #include "cli/shell/child.h"
 #include "cli/shell/library.h"
 #include "cli/shell/settings_arguments.h"
@@ -56,6 +57,14 @@ int act(const RunArguments& arguments, const Session& session) {
     print_command(start.environment, arguments, session.program);
     return exit_ok;
   }
+  const std::string reason =
+      reason_not_to_preload(session.program.front(), find_library(), Environment::inherited());
+  if (!reason.empty()) {
+    std::fprintf(stderr,
+                 "cupool: the program runs without cupool, which would keep it from starting: %s\n",
+                 reason.c_str());
+    start.environment = Environment::inherited();
+  }
   // Without a terminal there is nobody to hint at: the program replaces this process.
   if (!is_terminal(STDERR_FILENO)) return become(start);
   const ChildEnd end = run_child(start);
@@ -74,7 +83,8 @@ void add_run(CLI::App& app, Session& session) {
   arguments->settings.add_to(*command);
   command->footer(
       "Puts the library first in LD_PRELOAD, forwards signals to the program, and ends with its\n"
-      "exit code or signal. 126: the program cannot be executed; 127: it was not found.");
+      "exit code or signal. A program whose loader refuses the library runs without cupool. 126: "
+      "the program cannot be executed; 127: it was not found.");
 }
 
 }  // namespace cupool::cli

@@ -2,6 +2,7 @@
 // `cupool run`: the program is started as a shell would start it, with the library first, and ends
 // the command as it ended itself.
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,11 +16,13 @@
 #include "cli/shell/group_witness.h"
 #include "cli/shell/library.h"
 #include "command.h"
+#include "patched_file.h"
 #include "pseudo_terminal.h"
 
 namespace cli {
 namespace {
 
+using preload::Environment;
 using preload::ProcessResult;
 using preload::ScratchFolder;
 
@@ -80,7 +83,53 @@ TEST(Run, KeepsASanitizersRuntimeInFront) {
             "/gcc/libasan.so.8:/x/libcupool.so:/other.so");
   EXPECT_EQ(preload_value("/x/libcupool.so", "::/other.so:/gcc/libtsan.so"),
             "/x/libcupool.so:/other.so:/gcc/libtsan.so");
-  EXPECT_THROW(preload_value("/a b/libcupool.so", ""), cupool::cli::UsageError);
+}
+
+TEST(Run, LinksALibraryWhosePathTheLoaderWouldSplit) {
+  const ScratchFolder folder;
+  for (const char* name : {"a blank", "a:colon"}) {
+    const std::string place = folder.path() + "/" + name;
+    std::filesystem::create_directory(place);
+    std::filesystem::copy_file(CUPOOL_TEST_LIBRARY, place + "/libcupool.so");
+    const Environment there = {{"CUPOOL_LIBRARY", place + "/libcupool.so"},
+                               {"XDG_RUNTIME_DIR", folder.path()}};
+    const std::string probe = preload::probe_path("probe_runtime_shared");
+    for (int i = 0; i < 2; ++i) {
+      const ProcessResult result = cupool({"run", "--stats", "json", probe}, there);
+      EXPECT_EQ(result.exit_code, 0) << result.describe();
+      EXPECT_NE(result.err.find("\"schema_version\""), std::string::npos) << result.describe();
+    }
+  }
+  // A folder that others could change is not used, nor is a link in place of it.
+  const std::string open = folder.path() + "/open";
+  std::filesystem::create_directory(open);
+  std::filesystem::create_directory(open + "/cupool-" + std::to_string(geteuid()));
+  chmod((open + "/cupool-" + std::to_string(geteuid())).c_str(), 0777);
+  const ProcessResult printed = cupool(
+      {"run", "--print", "true"},
+      {{"CUPOOL_LIBRARY", folder.path() + "/a blank/libcupool.so"}, {"XDG_RUNTIME_DIR", open}});
+  EXPECT_EQ(printed.out.find(open), std::string::npos) << printed.describe();
+}
+
+TEST(Run, AProgramWhoseLoaderRefusesTheLibraryRunsWithoutIt) {
+  const ScratchFolder folder;
+  const std::string copy = folder.path() + "/libcupool.so";
+  // As if made for a newer libc.
+  copy_changed(CUPOOL_TEST_LIBRARY, copy,
+               [](std::string* bytes) { replace_bytes(bytes, "libc.so.6", "libc.so.9"); });
+  const ProcessResult result =
+      cupool({"run", preload::probe_path("probe_runtime_shared")}, {{"CUPOOL_LIBRARY", copy}});
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  EXPECT_NE(result.out.find("wrong_bytes=0"), std::string::npos) << result.describe();
+  EXPECT_NE(result.err.find("runs without cupool"), std::string::npos) << result.describe();
+  EXPECT_NE(result.err.find("libc.so.9"), std::string::npos) << result.describe();
+  const std::string musl = folder.path() + "/musl";  // its loader is not there
+  copy_changed(preload::probe_path("probe_runtime_shared"), musl, [](std::string* bytes) {
+    replace_bytes(bytes, "/lib64/ld-linux-x86-64.so.2", "/lib/ld-musl-x86_64.so.1");
+  });
+  const ProcessResult other = cupool({"run", musl});
+  EXPECT_NE(other.err.find(musl + " uses musl, cupool needs glibc"), std::string::npos)
+      << other.describe();
 }
 
 TEST(Run, SetsOptionsByNameByVariableAndByProfile) {

@@ -195,8 +195,8 @@ int read_start_error(int pipe_end) {
   return got == static_cast<ssize_t>(sizeof error) ? error : 0;
 }
 
-// An anonymous file: unlike a pipe it never blocks its writer. By system call: glibc has memfd_create
-// since 2.27 only.
+// An anonymous file: unlike a pipe it never blocks its writer. By system call: glibc has
+// memfd_create since 2.27 only.
 struct MemoryFile {
   int descriptor = static_cast<int>(syscall(SYS_memfd_create, "cupool", MFD_CLOEXEC));
 

@@ -4,10 +4,13 @@
 
 #include <limits.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
+#include <functional>
 
 #include "cli/shell/exit_code.h"
 #include "cli/shell/suggestion.h"
@@ -38,6 +41,43 @@ bool is_sanitizer_runtime(const std::string& path) {
     if (util::starts_with(name, runtime)) return true;
   }
   return false;
+}
+
+// The dynamic linker takes both as separators, and knows no quotes.
+bool can_be_preloaded(const std::string& path) {
+  return path.find_first_of(" :") == std::string::npos;
+}
+
+// A folder of this user's alone; "" if there is none.
+std::string own_folder(const std::string& path) {
+  struct stat status {};
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return "";
+  if (lstat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != geteuid() ||
+      (status.st_mode & 077) != 0) {
+    return "";
+  }
+  return path;
+}
+
+// A link to the library with a path that can be preloaded; "" if it cannot be made. It stays, for
+// programs that the program starts.
+std::string link_to(const std::string& library) {
+  const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
+  for (const std::string& parent :
+       {std::string(runtime == nullptr ? "" : runtime), std::string("/tmp")}) {
+    if (parent.empty() || parent[0] != '/' || !can_be_preloaded(parent)) continue;
+    const std::string folder = own_folder(parent + "/cupool-" + std::to_string(geteuid()));
+    if (folder.empty()) continue;
+    const std::string place =
+        own_folder(folder + "/" + std::to_string(std::hash<std::string>()(library)));
+    if (place.empty()) continue;
+    const std::string link = place + "/" + kLibraryName;
+    std::error_code error;
+    if (symlink(library.c_str(), link.c_str()) == 0 || fs::equivalent(link, library, error)) {
+      return link;
+    }
+  }
+  return "";
 }
 
 // The dynamic linker takes both separators.
@@ -72,7 +112,9 @@ std::string find_library() {
       throw UsageError(std::string("CUPOOL_LIBRARY=") + chosen +
                        " is not a file. Set it to the path of " + kLibraryName + " or unset it");
     }
-    return absolute(chosen);
+    // A link may be there because its target has a blank.
+    const std::string real = absolute(chosen);
+    return can_be_preloaded(real) ? real : fs::absolute(chosen).lexically_normal().string();
   }
   std::string looked;
   for (const std::string& path : library_candidates(executable_folder())) {
@@ -83,10 +125,11 @@ std::string find_library() {
                    "\nSet CUPOOL_LIBRARY=/path/to/" + kLibraryName);
 }
 
-std::string preload_value(const std::string& library, const std::string& present) {
-  if (library.find_first_of(" :") != std::string::npos) {
-    throw UsageError("the dynamic linker cannot preload a path with a space or a colon: " +
-                     library + "\nCopy the library elsewhere and set CUPOOL_LIBRARY to it");
+std::string preload_value(const std::string& path, const std::string& present) {
+  const std::string library = can_be_preloaded(path) ? path : link_to(path);
+  if (library.empty()) {
+    throw UsageError("the dynamic linker cannot preload a path with a space or a colon: " + path +
+                     "\nMake a link to it elsewhere and set CUPOOL_LIBRARY to the link");
   }
   std::vector<std::string> entries;
   for (const std::string& entry : preload_entries(present)) {
