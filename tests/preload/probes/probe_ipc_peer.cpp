@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -239,7 +240,8 @@ void close_files(int channel) {
   for (int file = 0; file < top;) {
     file = ::open("/dev/null", O_RDWR);
     if (file < 0) break;
-    const int own = memfd_create("own", 0);  // one file for each, as a program has them
+    const int own = static_cast<int>(
+        syscall(SYS_memfd_create, "own", 0));  // one file for each, as a program has them
     dup2(own, file);
     close(own);
     own_files.push_back(file);

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "driver/entry.h"
+#include "driver/memory_file.h"
 
 namespace cupool::sim {
 
@@ -138,7 +139,7 @@ CUresult export_range(Entry& in, int* file, CUdeviceptr address, size_t bytes, i
       address + bytes > found->base + found->size) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  *file = memfd_create("cupool-sim-dma-buf", MFD_CLOEXEC);
+  *file = memory_file("cupool-sim-dma-buf");
   return *file < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
 }
 

@@ -11,6 +11,7 @@
 #include <cstdlib>
 
 #include "driver/foreign.h"
+#include "driver/memory_file.h"
 #include "driver/world.h"
 
 namespace cupool::sim {
@@ -71,7 +72,7 @@ bool make_bare(uintptr_t address, size_t bytes) {
 }  // namespace
 
 Arena::Arena(size_t address_bytes) : bytes_(address_bytes) {
-  file_ = memfd_create("cupool-sim-device", MFD_CLOEXEC);
+  file_ = memory_file("cupool-sim-device");
   const auto file_bytes = static_cast<off_t>(bytes_ + kForeignBytes);
   if (file_ < 0 || ftruncate(file_, file_bytes) != 0) die("cupool sim: memfd");
   foreign_uses_ = map_foreign_uses(file_);

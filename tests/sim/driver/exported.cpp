@@ -11,6 +11,7 @@
 
 #include "driver/device.h"
 #include "driver/foreign.h"
+#include "driver/memory_file.h"
 #include "driver/pool.h"
 #include "driver/world.h"
 
@@ -95,7 +96,7 @@ CUresult close_exported(Allocation& allocation) {
 }
 
 int export_pool(const Pool& pool) {
-  const int file = memfd_create("cupool-sim-pool", MFD_CLOEXEC);
+  const int file = memory_file("cupool-sim-pool");
   ExportedPool what;
   what.magic = kMagic;
   what.process = getpid();

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "driver/device.h"
+#include "driver/memory_file.h"
 #include "driver/world.h"
 
 namespace cupool::sim {
@@ -22,7 +23,7 @@ CUresult VirtualMemory::create(CUmemGenericAllocationHandle* handle, size_t byte
   Device& device = *w.devices[static_cast<size_t>(prop->location.id)];
   if (!device.has(bytes) || !device.count(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   Physical physical;
-  physical.file = memfd_create("cupool-sim-physical", MFD_CLOEXEC);
+  physical.file = memory_file("cupool-sim-physical");
   if (physical.file < 0 || ftruncate(physical.file, static_cast<off_t>(bytes)) != 0) {
     device.uncount(bytes);
     return CUDA_ERROR_OPERATING_SYSTEM;
