@@ -3,12 +3,14 @@
 # Runs everything that needs no GPU.
 #   scripts/test.sh         formatting, dev and release tests, address and thread sanitizer
 #   scripts/test.sh quick   formatting and the dev tests
-#   scripts/test.sh full    all tests under every preset, undefined behaviour too, and clang-tidy
+#   scripts/test.sh full    all tests under every preset, undefined behaviour too, with the released files,
+#                           and clang-tidy
+#   scripts/test.sh portable  the released files alone: their bounds, the tests of library and command
 set -uo pipefail
 # shellcheck source=scripts/setup.sh
 source "$(dirname "$0")/setup.sh"
 mode=${1:-default}
-case $mode in default | quick | full) ;; *) sed -n '3,7p' "$0"; exit 2 ;; esac
+case $mode in default | quick | full | portable) ;; *) sed -n '3,9p' "$0"; exit 2 ;; esac
 
 began=$SECONDS
 failed=()
@@ -97,6 +99,16 @@ test_release_library() {
     run_tests dev build/release/ctest.log -L preload
 }
 
+# The released files of this machine's architecture, with the programs of the dev tests. Not those that
+# look at the build folder, nor at the page, which is data.
+test_released_files() {
+  local files
+  files=$root/build/portable/$(uname -m)
+  build_preset dev && PRELOAD_TEST_LIBRARY=$files/lib/libcupool.so \
+    CLI_TEST_COMMAND=$files/bin/cupool run_tests dev build/portable/ctest.log -L 'preload|cli' \
+    -E '^Install\.Works|^cli_page$'
+}
+
 # Without unity builds, so that each file has its own compile command.
 tidy() {
   cmake --preset dev -B build/tidy -D CMAKE_UNITY_BUILD=OFF >/dev/null &&
@@ -109,11 +121,14 @@ setup_toolkit || exit 1
 [ "$mode" != full ] || setup_packages clang-tidy=clang-tidy || exit 1
 echo "mode $mode, $job_count jobs"
 
-stage "format" check_format
-stage "source checks" check_scripts
-# Preload tests run with the optimised library and the sanitized ones instead.
-[ "$mode" = default ] && dev=(-LE preload) || dev=()
-stage "dev tests" build_and_test dev ${dev[@]+"${dev[@]}"}
+if [ "$mode" != portable ]; then
+  stage "format" check_format
+  stage "source checks" check_scripts
+  # Preload tests run with the optimised library and the sanitized ones instead.
+  [ "$mode" = default ] && dev=(-LE preload) || dev=()
+  stage "dev tests" build_and_test dev ${dev[@]+"${dev[@]}"}
+fi
+[ "$mode" = quick ] || stage "portable builds" scripts/package.sh build
 case $mode in
   default)
     stage "release tests" test_release_library
@@ -138,11 +153,13 @@ case $mode in
     ;;
   full)
     stage "release tests" test_release_library
+    stage "released files" test_released_files
     stage "address sanitizer" build_and_test asan
     stage "thread sanitizer" build_and_test tsan
     stage "undefined-behaviour sanitizer" build_and_test ubsan
     stage "clang-tidy" tidy
     ;;
+  portable) stage "released files" test_released_files ;;
 esac
 
 step "done in $((SECONDS - began)) s"

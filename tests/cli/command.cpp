@@ -2,7 +2,18 @@
 // See command.h.
 #include "command.h"
 
+#include <cstdlib>
+
 namespace cli {
+
+std::string tested_command() {
+  const char* const other = std::getenv("CLI_TEST_COMMAND");
+  return other == nullptr ? CUPOOL_TEST_COMMAND : other;
+}
+
+std::string tested_library() {
+  return preload::library_path();
+}
 
 preload::Environment environment(const preload::Environment& extra) {
   preload::Environment all = preload::base_environment();
@@ -21,7 +32,7 @@ const char* reason_without_shell() {
 preload::ProcessResult cupool(const std::vector<std::string>& arguments,
                               const preload::Environment& extra) {
   preload::Command command;
-  command.argv = {CUPOOL_TEST_COMMAND};
+  command.argv = {tested_command()};
   command.argv.insert(command.argv.end(), arguments.begin(), arguments.end());
   command.environment = environment(extra);
   return preload::run(command);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the tests run the command: as built, with the environment of the simulated device.
+// How the tests run the command: with the environment of the simulated device.
 #pragma once
 
 #include <string>
@@ -8,6 +8,11 @@
 #include "harness.h"
 
 namespace cli {
+
+/// The command and the library as built, or the files that CLI_TEST_COMMAND and
+/// PRELOAD_TEST_LIBRARY name.
+std::string tested_command();
+std::string tested_library();
 
 /// The environment of preload::base_environment, and what a sanitized library needs.
 preload::Environment environment(const preload::Environment& extra = {});

@@ -45,8 +45,7 @@ TEST(Compare, SaysThatAProgramIsTheSame) {
 
 TEST(Compare, ShowsProgressOnATerminal) {
   const std::string shown =
-      run_at_terminal({CUPOOL_TEST_COMMAND, "compare", "-n", "1", "--", "true"}, environment())
-          .output;
+      run_at_terminal({tested_command(), "compare", "-n", "1", "--", "true"}, environment()).output;
   EXPECT_TRUE(contains(shown, "run 2 of 2")) << shown;
 }
 

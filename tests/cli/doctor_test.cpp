@@ -233,7 +233,7 @@ TEST(Doctor, OtherPreloadsAreNamed) {
   const Diagnosis other = doctor({probe}, {{"LD_PRELOAD", prefix + harmless}});
   EXPECT_EQ(other.ids("note"), Ids{"preload-other"}) << other.all();
   // cupool itself is no other.
-  const Diagnosis own = doctor({probe}, {{"LD_PRELOAD", prefix + CUPOOL_TEST_LIBRARY}});
+  const Diagnosis own = doctor({probe}, {{"LD_PRELOAD", prefix + tested_library()}});
   EXPECT_EQ(own.json.at("findings").size(), 0u) << own.all();
 }
 
@@ -241,7 +241,7 @@ TEST(Doctor, ALibraryThatTheLoaderRefusesIsAnObstacle) {
   const ScratchFolder folder;
   const std::string copy = folder.path() + "/libcupool.so";
   // As if made for a newer libc: it needs a library that is not there.
-  copy_changed(CUPOOL_TEST_LIBRARY, copy,
+  copy_changed(tested_library(), copy,
                [](std::string* bytes) { replace_bytes(bytes, "libc.so.6", "libc.so.9"); });
   const Diagnosis diagnosis =
       doctor({preload::probe_path("probe_runtime_static")}, {{"CUPOOL_LIBRARY", copy}});

@@ -50,7 +50,7 @@ void replace_all(std::string* text, const std::string& what, const std::string& 
 std::string as_documented(std::string output, const std::string& home) {
   const std::string runtime = CUPOOL_TEST_SANITIZER_RUNTIME;
   if (!runtime.empty()) replace_all(&output, runtime + ":", "");
-  replace_all(&output, CUPOOL_TEST_LIBRARY, "/opt/cupool/lib/libcupool.so");
+  replace_all(&output, tested_library(), "/opt/cupool/lib/libcupool.so");
   replace_all(&output, std::string(CUPOOL_TEST_BINARY_FOLDER) + "/config/",
               "/opt/cupool/share/cupool/profiles/");
   replace_all(&output, CUPOOL_TEST_SIM_FOLDER, "/usr/local/cuda/lib64");

@@ -59,7 +59,7 @@ TEST(Install, WorksAfterTheFolderWasMoved) {
 
 #ifndef CUPOOL_TEST_SANITIZED_BUILD
 TEST(Install, TheCommandNeedsOnlyTheCLibrary) {
-  const ProcessResult result = run_of({"readelf", "-d", CUPOOL_TEST_COMMAND});
+  const ProcessResult result = run_of({"readelf", "-d", tested_command()});
   ASSERT_EQ(result.exit_code, 0) << result.describe();
   EXPECT_EQ(result.out.find("libstdc++"), std::string::npos) << result.out;
   EXPECT_EQ(result.out.find("libgcc_s"), std::string::npos) << result.out;

@@ -99,7 +99,7 @@ TEST(Command, AMisspeltCommandGivesTheNearest) {
 TEST(Command, AFullDiskIsNoSuccess) {
   if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
   preload::Command command;
-  command.argv = {"/bin/sh", "-c", std::string(CUPOOL_TEST_COMMAND) + " options >/dev/full"};
+  command.argv = {"/bin/sh", "-c", tested_command() + " options >/dev/full"};
   command.environment = environment();
   const ProcessResult result = preload::run(command);
   EXPECT_EQ(result.exit_code, 1) << result.describe();

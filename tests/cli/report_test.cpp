@@ -265,7 +265,7 @@ TEST(ReportCommand, GivesUpFilesWithoutAnEnd) {
   EXPECT_EQ(device.err, "cupool: /dev/zero: cannot be read: a device\n");
   EXPECT_EQ(cupool({"replay", "/dev/zero"}).exit_code, 2);
   preload::Command endless;
-  endless.argv = {"/bin/sh", "-c", "yes | \"$0\" report /dev/stdin", CUPOOL_TEST_COMMAND};
+  endless.argv = {"/bin/sh", "-c", "yes | \"$0\" report /dev/stdin", tested_command()};
   endless.environment = environment();
   const ProcessResult pipe = preload::run(endless);
   EXPECT_EQ(pipe.err, "cupool: /dev/stdin: cannot be read: larger than 256 MiB\n")
@@ -281,7 +281,7 @@ TEST(ReportCommand, ReadsAPipe) {
   const std::string file = write_report(folder.path(), "a.json", example_report());
   preload::Command command;
   command.argv = {"/bin/sh", "-c", "(sleep 0.2; cat \"$1\") | \"$0\" report /dev/stdin",
-                  CUPOOL_TEST_COMMAND, file};
+                  tested_command(), file};
   command.environment = environment();
   const ProcessResult result = preload::run(command);
   EXPECT_EQ(result.exit_code, 0) << result.describe();

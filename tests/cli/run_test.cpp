@@ -64,7 +64,7 @@ TEST(Run, TakesTheProgramsWordsAsTheyAre) {
 
 TEST(Run, PutsTheLibraryBeforeOtherPreloads) {
   const std::string other = std::string(CUPOOL_TEST_SIM_FOLDER) + "/libcudart.so.13";
-  const std::string library = CUPOOL_TEST_LIBRARY;
+  const std::string library = tested_library();
   const std::string runtime = CUPOOL_TEST_SANITIZER_RUNTIME;
   const std::string before = runtime.empty() ? "" : runtime + ":";
   for (const std::string& present : {other, library + " " + other, other + ":/old/libcupool.so"}) {
@@ -90,7 +90,7 @@ TEST(Run, LinksALibraryWhosePathTheLoaderWouldSplit) {
   for (const char* name : {"a blank", "a:colon"}) {
     const std::string place = folder.path() + "/" + name;
     std::filesystem::create_directory(place);
-    std::filesystem::copy_file(CUPOOL_TEST_LIBRARY, place + "/libcupool.so");
+    std::filesystem::copy_file(tested_library(), place + "/libcupool.so");
     const Environment there = {{"CUPOOL_LIBRARY", place + "/libcupool.so"},
                                {"XDG_RUNTIME_DIR", folder.path()}};
     const std::string probe = preload::probe_path("probe_runtime_shared");
@@ -115,7 +115,7 @@ TEST(Run, AProgramWhoseLoaderRefusesTheLibraryRunsWithoutIt) {
   const ScratchFolder folder;
   const std::string copy = folder.path() + "/libcupool.so";
   // As if made for a newer libc.
-  copy_changed(CUPOOL_TEST_LIBRARY, copy,
+  copy_changed(tested_library(), copy,
                [](std::string* bytes) { replace_bytes(bytes, "libc.so.6", "libc.so.9"); });
   const ProcessResult result =
       cupool({"run", preload::probe_path("probe_runtime_shared")}, {{"CUPOOL_LIBRARY", copy}});
@@ -176,7 +176,7 @@ TEST(Run, HandsOnTheExitCode) {
     const ProcessResult piped = cupool({"run", program("cli_signal_program"), "exit", number});
     EXPECT_EQ(piped.exit_code, code) << piped.describe();
     const TerminalRun shown = run_at_terminal(
-        {CUPOOL_TEST_COMMAND, "run", program("cli_signal_program"), "exit", number}, environment());
+        {tested_command(), "run", program("cli_signal_program"), "exit", number}, environment());
     EXPECT_TRUE(WIFEXITED(shown.status));
     EXPECT_EQ(WEXITSTATUS(shown.status), code) << shown.output;
   }
@@ -188,7 +188,7 @@ TEST(Run, DiesOfTheSignalThatEndedTheProgram) {
     const ProcessResult piped = cupool({"run", program("cli_signal_program"), "die", number});
     EXPECT_EQ(piped.signal, signal) << piped.describe();
     const TerminalRun shown = run_at_terminal(
-        {CUPOOL_TEST_COMMAND, "run", program("cli_signal_program"), "die", number}, environment());
+        {tested_command(), "run", program("cli_signal_program"), "die", number}, environment());
     EXPECT_TRUE(WIFSIGNALED(shown.status)) << shown.output;
     EXPECT_EQ(WTERMSIG(shown.status), signal);
     EXPECT_NE(shown.output.find("signal " + number + " ended the program"), std::string::npos)
@@ -199,7 +199,7 @@ TEST(Run, DiesOfTheSignalThatEndedTheProgram) {
 TEST(Run, ForwardsSignalsToTheProgram) {
   int sent = 0;
   const TerminalRun run =
-      run_at_terminal({CUPOOL_TEST_COMMAND, "run", program("cli_signal_program"), "wait"},
+      run_at_terminal({tested_command(), "run", program("cli_signal_program"), "wait"},
                       environment(), [&sent](const std::string& output, int pid, int) {
                         if (sent == 0 && output.find("ready\n") != std::string::npos) {
                           ++sent;
@@ -217,7 +217,7 @@ TEST(Run, ForwardsSignalsToTheProgram) {
 TEST(Run, DeliversTheTerminalsInterruptOnce) {
   int typed = 0;
   const TerminalRun run =
-      run_at_terminal({CUPOOL_TEST_COMMAND, "run", program("cli_signal_program"), "wait"},
+      run_at_terminal({tested_command(), "run", program("cli_signal_program"), "wait"},
                       environment(), [&typed](const std::string& output, int pid, int terminal) {
                         if (typed == 0 && output.find("ready\n") != std::string::npos) {
                           ++typed;
@@ -249,7 +249,7 @@ std::string shown_at_signals(const std::vector<std::string>& argv) {
 
 // timeout signals the process that it started and then the group: both it and the program.
 TEST(Run, DeliversTheSignalOfTimeoutOnce) {
-  EXPECT_EQ(shown_at_signals({"/usr/bin/timeout", "3", CUPOOL_TEST_COMMAND, "run",
+  EXPECT_EQ(shown_at_signals({"/usr/bin/timeout", "3", tested_command(), "run",
                               program("cli_signal_program"), "wait"}),
             "ready\nTERM\nHUP\n");
 }
@@ -257,7 +257,7 @@ TEST(Run, DeliversTheSignalOfTimeoutOnce) {
 TEST(Run, DeliversASignalToItsGroupOnce) {
   bool sent = false;
   const TerminalRun run =
-      run_at_terminal({CUPOOL_TEST_COMMAND, "run", program("cli_signal_program"), "wait"},
+      run_at_terminal({tested_command(), "run", program("cli_signal_program"), "wait"},
                       environment(), [&sent](const std::string& output, int pid, int) {
                         if (sent || output.find("ready\n") == std::string::npos) return;
                         sent = true;
@@ -273,7 +273,7 @@ TEST(Run, HandsOnASignalToAllOfItsName) {
   bool sent = false;
   std::size_t named = 0;
   const TerminalRun run = run_at_terminal(
-      {CUPOOL_TEST_COMMAND, "run", program("cli_signal_program"), "wait"}, environment(),
+      {tested_command(), "run", program("cli_signal_program"), "wait"}, environment(),
       [&](const std::string& output, int pid, int) {
         if (sent || output.find("ready\n") == std::string::npos) return;
         sent = true;
@@ -281,8 +281,7 @@ TEST(Run, HandsOnASignalToAllOfItsName) {
           const int process = std::atoi(entry.path().filename().c_str());
           if (process <= 0 || getpgid(process) != pid) continue;
           const std::string words = preload::read_file(entry.path().string() + "/cmdline");
-          if (words.compare(0, std::strlen(CUPOOL_TEST_COMMAND), CUPOOL_TEST_COMMAND) != 0)
-            continue;
+          if (words.compare(0, tested_command().size(), tested_command()) != 0) continue;
           ++named;
           kill(process, SIGTERM);
         }
@@ -324,7 +323,7 @@ TEST(Run, GivesTheShellsCodesForWhatCannotBeStarted) {
   const ProcessResult result = cupool({"run", "no-such-program"});
   EXPECT_EQ(result.err, "cupool: no-such-program: not found in PATH\n");
   const TerminalRun shown =
-      run_at_terminal({CUPOOL_TEST_COMMAND, "run", folder.path() + "/broken"}, environment());
+      run_at_terminal({tested_command(), "run", folder.path() + "/broken"}, environment());
   EXPECT_EQ(WEXITSTATUS(shown.status), 127) << shown.output;
 }
 
@@ -340,7 +339,7 @@ TEST(Run, SaysNothingInAPipeAndTheNextCommandAtATerminal) {
   const ProcessResult piped = cupool({"run", "--stats", "off", probe});
   EXPECT_EQ(piped.err.find("cupool"), std::string::npos) << piped.err;
   const TerminalRun shown =
-      run_at_terminal({CUPOOL_TEST_COMMAND, "run", "--stats", "off", probe}, environment());
+      run_at_terminal({tested_command(), "run", "--stats", "off", probe}, environment());
   EXPECT_NE(shown.output.find("cupool doctor " + probe), std::string::npos) << shown.output;
 }
 
@@ -353,7 +352,7 @@ TEST(Run, NeedsAProgram) {
 TEST(Run, SaysWhereItLookedForTheLibrary) {
   const ScratchFolder folder;
   const std::string copy = folder.path() + "/cupool";
-  std::filesystem::copy_file(CUPOOL_TEST_COMMAND, copy);
+  std::filesystem::copy_file(tested_command(), copy);
   preload::Command command;
   command.argv = {copy, "run", "true"};
   command.environment = environment();
@@ -361,14 +360,14 @@ TEST(Run, SaysWhereItLookedForTheLibrary) {
   EXPECT_EQ(result.exit_code, 2) << result.describe();
   EXPECT_NE(result.err.find(folder.path() + "/libcupool.so"), std::string::npos) << result.err;
   EXPECT_NE(result.err.find("CUPOOL_LIBRARY"), std::string::npos) << result.err;
-  command.environment["CUPOOL_LIBRARY"] = CUPOOL_TEST_LIBRARY;
+  command.environment["CUPOOL_LIBRARY"] = tested_library();
   command.argv = {copy, "run", "/usr/bin/env"};
   const ProcessResult named = preload::run(command);
   EXPECT_EQ(named.exit_code, 0) << named.describe();
   // The library does not know this one, and would warn of it.
   EXPECT_EQ(named.out.find("CUPOOL_LIBRARY="), std::string::npos) << named.out;
   EXPECT_NE(named.out.find(std::string("LD_PRELOAD=") + environment()["LD_PRELOAD"] +
-                           (environment()["LD_PRELOAD"].empty() ? "" : ":") + CUPOOL_TEST_LIBRARY),
+                           (environment()["LD_PRELOAD"].empty() ? "" : ":") + tested_library()),
             std::string::npos)
       << named.out;
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The loader itself is asked, as doctor asks the system's own.
 #include "cli/doctor/preload_check.h"
 
 #include "cli/doctor/dependencies.h"
