@@ -20,7 +20,7 @@ setup_zig() {
       step "fetching ziglang $zig_version from PyPI"
       setup_packages python3-pip=pip3
       rm -rf "build/zig/$zig_version"
-      python3 -m pip install --quiet --disable-pip-version-check --no-deps \
+      PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --disable-pip-version-check --no-deps \
         --target "build/zig/$zig_version" "ziglang==$zig_version"
     fi
   fi

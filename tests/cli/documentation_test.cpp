@@ -46,13 +46,21 @@ void replace_all(std::string* text, const std::string& what, const std::string& 
   }
 }
 
-// Paths of this build as the page has them.
+std::string command_folder() {
+  return std::filesystem::path(tested_command()).parent_path().string();
+}
+
+// Paths of this build, or of its installed files, as the page has them.
 std::string as_documented(std::string output, const std::string& home) {
   const std::string runtime = CUPOOL_TEST_SANITIZER_RUNTIME;
   if (!runtime.empty()) replace_all(&output, runtime + ":", "");
   replace_all(&output, tested_library(), "/opt/cupool/lib/libcupool.so");
-  replace_all(&output, std::string(CUPOOL_TEST_BINARY_FOLDER) + "/config/",
-              "/opt/cupool/share/cupool/profiles/");
+  const std::string profiles = "/opt/cupool/share/cupool/profiles/";
+  replace_all(&output, command_folder() + "/config/", profiles);
+  replace_all(
+      &output,
+      std::filesystem::path(command_folder()).parent_path().string() + "/share/cupool/profiles/",
+      profiles);
   replace_all(&output, CUPOOL_TEST_SIM_FOLDER, "/usr/local/cuda/lib64");
   replace_all(&output, home, "/home/me");
   return output;
@@ -68,8 +76,8 @@ TEST(Documentation, ExamplesPrintWhatThePageShows) {
                                folder.path() + "/program");
     preload::Command command;
     command.argv = {"/bin/sh", "-c", "cd " + folder.path() + "\n" + script_of(block)};
-    command.environment = environment(
-        {{"PATH", std::string(CUPOOL_TEST_BINARY_FOLDER) + ":/usr/local/bin:/usr/bin:/bin"}});
+    command.environment =
+        environment({{"PATH", command_folder() + ":/usr/local/bin:/usr/bin:/bin"}});
     const ProcessResult result = preload::run(command);
     std::string shown = as_documented(result.out, folder.path());
     // The page was written on one machine.

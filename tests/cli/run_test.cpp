@@ -139,7 +139,7 @@ TEST(Run, SetsOptionsByNameByVariableAndByProfile) {
   EXPECT_NE(result.out.find("CUPOOL_FREE_MODE=sync\n"), std::string::npos) << result.out;
   EXPECT_NE(result.out.find("CUPOOL_MAX_PENDING=5%\n"), std::string::npos) << result.out;
   EXPECT_NE(result.out.find("CUPOOL_IPC=0\n"), std::string::npos) << result.out;
-  EXPECT_NE(result.out.find("/config/mpi.env\n"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("/mpi.env\n"), std::string::npos) << result.out;
 }
 
 TEST(Run, RefusesSettingsThatTheLibraryWouldNotTake) {
