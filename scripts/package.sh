@@ -58,10 +58,16 @@ quietly() {
 }
 
 configure() {
-  local arch=$1 tests=$2
+  local arch=$1 tests=$2 folder=build/portable-$1 gtest=()
+  # CMake would keep the compiler that it began with.
+  [ "$(cat "$folder/zig.txt" 2>/dev/null)" = "$zig" ] || rm -rf "$folder"
+  mkdir -p "$folder"
+  echo "$zig" >"$folder/zig.txt"
+  # Of another architecture nothing is built that needs GoogleTest, which CMake looks for all the same.
+  [ "$tests" = OFF ] || gtest=(-D "GTest_DIR=$(dirname "$(find /usr/lib -name GTestConfig.cmake | head -n 1)")")
   # The launcher of the environment, such as ccache, knows no compiler of two words.
   CMAKE_C_COMPILER_LAUNCHER='' CMAKE_CXX_COMPILER_LAUNCHER='' quietly cmake -S . -G Ninja \
-    -B "build/portable-$arch" -D CMAKE_BUILD_TYPE=RelWithDebInfo \
+    -B "$folder" ${gtest[@]+"${gtest[@]}"} -D CMAKE_BUILD_TYPE=RelWithDebInfo \
     -D CMAKE_TOOLCHAIN_FILE="$root/packaging/toolchain/glibc-2.17.cmake" \
     -D CUPOOL_ZIG="$zig" -D CUPOOL_ARCH="$arch" -D CUPOOL_HEADERS="$headers" \
     -D CMAKE_INSTALL_LIBDIR=lib -D CUPOOL_BUILD_TESTS="$tests"

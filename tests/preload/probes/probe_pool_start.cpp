@@ -8,6 +8,7 @@
 // for their first blocks).
 #include <cuda_runtime_api.h>
 #include <cupool/cupool.h>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -107,7 +108,10 @@ void no_thread() {
   CHECK(pthread_attr_init(&attributes) == 0);
   CHECK(pthread_attr_setstacksize(&attributes, size_t{1} << 50) == 0);
   MUST(cudaFree(nullptr));
-  CHECK(pthread_setattr_default_np(&attributes) == 0);
+  // glibc has it since 2.18; this program is linked for older ones, too.
+  const auto set_default = reinterpret_cast<int (*)(const pthread_attr_t*)>(
+      dlsym(RTLD_DEFAULT, "pthread_setattr_default_np"));
+  CHECK(set_default != nullptr && set_default(&attributes) == 0);
   for (int i = 0; i < 3; ++i) free_all(allocate(5));
   if (has_cupool()) CHECK(held(0) != 0);
 }
