@@ -107,7 +107,7 @@ build() {
 programs() {
   step "programs of the tests for $1"
   configure "$1" ON
-  compile "$1" tested_programs
+  compile "$1" tested_programs tests/libcupool_mutable.so
 }
 
 usage() { sed -n '4,9p' "$0" && exit 2; }

@@ -7,8 +7,8 @@
 
 #define AUDIT_EXPORT extern "C" __attribute__((visibility("default")))
 
-AUDIT_EXPORT unsigned int la_version(unsigned int) {
-  return LAV_CURRENT;
+AUDIT_EXPORT unsigned int la_version(unsigned int loaders) {
+  return loaders < LAV_CURRENT ? loaders : LAV_CURRENT;  // an older C library's
 }
 
 AUDIT_EXPORT unsigned int la_objopen(link_map*, Lmid_t, std::uintptr_t*) {

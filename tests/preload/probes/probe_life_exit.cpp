@@ -295,8 +295,13 @@ static bool takes_signals() {
 
 // Stands before the C library's: a signal comes with one of the locks that cupool takes.
 extern "C" __attribute__((visibility("default"))) int pthread_mutex_lock(pthread_mutex_t* mutex) {
-  static const auto real =
-      reinterpret_cast<int (*)(pthread_mutex_t*)>(dlsym(RTLD_NEXT, "pthread_mutex_lock"));
+  // No static with a guard: some C++ runtimes take a mutex for it.
+  static std::atomic<int (*)(pthread_mutex_t*)> found{nullptr};
+  auto real = found.load();
+  if (real == nullptr) {
+    real = reinterpret_cast<int (*)(pthread_mutex_t*)>(dlsym(RTLD_NEXT, "pthread_mutex_lock"));
+    found = real;
+  }
   const int result = real(mutex);
   Dl_info caller = {};
   if (locks_to_come > 0 && takes_signals() && dladdr(__builtin_return_address(0), &caller) != 0 &&

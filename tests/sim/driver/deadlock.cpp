@@ -88,7 +88,10 @@ bool only_watches(pid_t task) {
       std::sscanf(line.c_str(), "%" SCNu64 " %*x %*x %*x %" SCNx64, &number, &timeout) != 2) {
     return false;  // "running"
   }
-  return number == SYS_poll || number == SYS_ppoll || (number == SYS_futex && timeout != 0);
+#ifdef SYS_poll  // aarch64 has ppoll alone
+  if (number == SYS_poll) return true;
+#endif
+  return number == SYS_ppoll || (number == SYS_futex && timeout != 0);
 }
 
 /// The owner of the mutex that a thread sleeps for; 0 if it is no mutex. glibc: a contended mutex
