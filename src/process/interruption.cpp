@@ -2,10 +2,13 @@
 // The unwinder marks the frame of a signal; the frames beyond it are the interrupted ones.
 #include "process/interruption.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <unwind.h>
 
 #include <cstdint>
+
+#include "cuda/dynamic_linker.h"
 
 namespace cupool::process {
 namespace {
@@ -41,6 +44,12 @@ Interrupted interrupted() noexcept {
   _Unwind_Backtrace(look_at_frame, &walk);
   if (!walk.in_handler) return Interrupted::nothing;
   return walk.in_heap ? Interrupted::heap : Interrupted::other;
+}
+
+void prepare_unwinder() noexcept {
+  interrupted();
+  // The failed look-up must not be the program's error.
+  if (cuda::real_dlsym()(RTLD_DEFAULT, "_dl_find_object") == nullptr) dlerror();
 }
 
 }  // namespace cupool::process

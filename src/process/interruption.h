@@ -15,4 +15,8 @@ enum class Interrupted {
 /// to be recorded while the program runs. Takes no lock of cupool's and uses no heap.
 Interrupted interrupted() noexcept;
 
+/// To be called once before, where the heap can be used: the unwinder of some compilers looks up a
+/// function of glibc 2.35 by name the first time, and a failed look-up takes memory of the heap.
+void prepare_unwinder() noexcept;
+
 }  // namespace cupool::process

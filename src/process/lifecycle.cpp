@@ -283,6 +283,7 @@ engine::Allocator* start_engine() {
   }
   describe_process();
   owner.store(getpid(), std::memory_order_relaxed);
+  prepare_unwinder();
   atexit(driver_may_go_soon);
   at_quick_exit(report_at_quick_exit);
   if (allocator != nullptr) start_watchers();
