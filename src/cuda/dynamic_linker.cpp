@@ -4,6 +4,7 @@
 #include "cuda/dynamic_linker.h"
 
 #include <dlfcn.h>
+#include <gnu/libc-version.h>
 
 extern "C" {
 void* cupool_next_dlsym = nullptr;
@@ -20,6 +21,20 @@ bool came_back = false;
 // may call the other library's free too early. Recognised by its address.
 const char kRoundTripName[] = "cuMemAlloc_v2";
 
+#if defined(__x86_64__)
+const char kFirstVersion[] = "GLIBC_2.2.5";
+#else
+const char kFirstVersion[] = "GLIBC_2.17";
+#endif
+
+bool is_libc_before_2_34() {
+  const char* at = gnu_get_libc_version();  // "2.31"
+  if (at[0] != '2' || at[1] != '.') return false;
+  int minor = 0;
+  for (at += 2; *at >= '0' && *at <= '9'; ++at) minor = minor * 10 + (*at - '0');
+  return minor < 34;
+}
+
 // The other library's look-up of `dlsym` may lead back to ours: forwarding calls to it would never
 // end.
 bool comes_back(DlsymFunction other) {
@@ -34,8 +49,10 @@ DlsymFunction real_dlsym() {
   void* found = __atomic_load_n(&libc_dlsym, __ATOMIC_ACQUIRE);
   if (found == nullptr) {
     // dlsym moved to libc in 2.34; before that, its version is the architecture's first.
-    static const char* const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
+    static const char* const versions[] = {"GLIBC_2.34", kFirstVersion};
     for (const char* version : versions) {
+      // A failed look-up takes memory, from a heap that may be asking for dlsym right now.
+      if (version != kFirstVersion && is_libc_before_2_34()) continue;
       found = dlvsym(RTLD_NEXT, "dlsym", version);
       if (found != nullptr) break;
     }

@@ -3,6 +3,7 @@
 // itself. It finds the real ones behind it in the order of the preloads, or, with
 // LIFE_WRAPPER_FROM_START, looks for dlsym from the start of that order.
 #include <dlfcn.h>
+#include <gnu/libc-version.h>
 
 #include <cstddef>
 #include <cstring>
@@ -20,7 +21,13 @@ using Dlsym = void* (*)(void*, const char*);
 
 Dlsym next_dlsym() {
   static void* found = nullptr;
+  // A failed look-up would call malloc.
+  const bool is_old = std::strcmp(gnu_get_libc_version(), "2.34") < 0;
   for (const char* version : {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"}) {
+    if (is_old && version[8] == '3') continue;
+#if defined(__x86_64__)
+    if (std::strcmp(version, "GLIBC_2.17") == 0) continue;
+#endif
     if (found == nullptr) found = dlvsym(kWhere, "dlsym", version);
   }
   return reinterpret_cast<Dlsym>(found);
