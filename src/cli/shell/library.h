@@ -20,9 +20,9 @@ std::vector<std::string> library_candidates(const std::string& folder);
 std::string find_library();
 
 /// The value of LD_PRELOAD with `library` first and the `present` entries behind it. A sanitizer's
-/// runtime stays in front, as it must; another libcupool.so is replaced. For a path with a blank or a
-/// colon, where the dynamic linker would split it, a link is made in a folder of this user; throws
-/// UsageError if that fails.
+/// runtime stays in front, as it must; another libcupool.so is replaced. For a path with a blank or
+/// a colon, where the dynamic linker would split it, a link is made in a folder of this user;
+/// throws UsageError if that fails.
 std::string preload_value(const std::string& library, const std::string& present);
 
 /// The entries of an LD_PRELOAD other than cupool and sanitizer runtimes.
