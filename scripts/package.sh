@@ -3,6 +3,8 @@
 # Builds what is released: the library and the command, for every Linux with glibc 2.17 or later.
 #   scripts/package.sh build [x86_64|aarch64]...   build/portable/ARCH: bin, lib, include, share, stripped;
 #                                                  build/portable/ARCH-debug: the debug information
+#   scripts/package.sh packages [x86_64|aarch64]...  those, and from them build/packages: wheel, .tar.gz, .deb,
+#                                                  .rpm, list of contents (SPDX), checksums
 #   scripts/package.sh programs [x86_64|aarch64]...  the simulated device and the programs of the tests, in
 #                                                  build/portable-ARCH, for PRELOAD_TEST_BUILD
 # CUPOOL_ZIG names a zig to compile with; otherwise PyPI's, of the version below, is put into build/zig.
@@ -110,9 +112,21 @@ programs() {
   compile "$1" tested_programs tests/libcupool_mutable.so
 }
 
-usage() { sed -n '4,9p' "$0" && exit 2; }
+packages() {
+  local arch=$1 version
+  build "$arch"
+  setup_packages rpm=rpmbuild
+  version=$(sed -n 's/^project(cupool VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+  step "packages of $version for $arch"
+  SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || date +%s) quietly \
+    python3 packaging/packages.py --arch "$arch" --version "$version" --files "build/portable/$arch" \
+    --zig "$(dirname "$(readlink -f "$zig")")" --zig-version "$("$zig" version)" --out build/packages
+  (cd build/packages && sha256sum -- cupool[-_]"$version"[-_]* >SHA256SUMS && ls)
+}
+
+usage() { sed -n '4,11p' "$0" && exit 2; }
 command=${1:-}
-case $command in build | programs) shift ;; *) usage ;; esac
+case $command in build | packages | programs) shift ;; *) usage ;; esac
 [ $# -gt 0 ] || set -- x86_64 aarch64
 for arch in "$@"; do
   case $arch in x86_64 | aarch64) ;; *) usage ;; esac

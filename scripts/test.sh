@@ -109,6 +109,15 @@ test_released_files() {
     -E '^Install\.Works|^cli_page$'
 }
 
+# Made of those files, installed, and run on the simulated device. (Debian has venv in a package of its own.)
+test_packages() {
+  python3 -c 'import ensurepip' 2>/dev/null || setup_packages python3-venv=no-file || return 1
+  build_preset dev sim/all libcupool.so probe_runtime_static || return 1
+  scripts/package.sh packages "$(uname -m)" &&
+    python3 tests/portable/packages_test.py --packages build/packages --driver build/dev/tests/sim/lib \
+      --program build/dev/tests/preload/probes/probe_runtime_static
+}
+
 # Without unity builds, so that each file has its own compile command.
 tidy() {
   cmake --preset dev -B build/tidy -D CMAKE_UNITY_BUILD=OFF >/dev/null &&
