@@ -134,7 +134,7 @@ void judge_preload(const Facts& facts, Findings* findings) {
   for (const OtherPreload& other : facts.other_preloads) {
     if (!other.readable) {
       warning(findings, "preload-unreadable",
-              "LD_PRELOAD names " + other.path + ", which cannot be read",
+              "LD_PRELOAD names " + other.path + ", which cannot be read: " + other.problem,
               "remove it from LD_PRELOAD");
     } else if (other.intercepts_cuda) {
       warning(findings, "preload-intercepts",

@@ -33,6 +33,7 @@ std::string secure_execution_reason(const FileRights& rights, uid_t uid, gid_t g
 struct OtherPreload {
   std::string path;
   bool readable = false;
+  std::string problem;           ///< why it is not readable
   bool intercepts_cuda = false;  ///< defines an allocation function of CUDA
 };
 

@@ -60,10 +60,9 @@ void look_at_libraries(const Environment& inherited, Facts* facts) {
     OtherPreload other;
     other.path = path;
     ElfFile elf;
-    std::string reason;
     // The loader searches for a bare name and reports a missing one itself.
-    other.readable =
-        path.find('/') == std::string::npos || read_elf(path, &elf, &reason) == ElfStatus::read;
+    other.readable = path.find('/') == std::string::npos ||
+                     read_elf(path, &elf, &other.problem) == ElfStatus::read;
     other.intercepts_cuda = elf.defines("cudaMalloc") || elf.defines("cuMemAlloc_v2");
     facts->other_preloads.push_back(other);
   }
