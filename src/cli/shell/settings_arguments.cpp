@@ -8,6 +8,7 @@
 #include "cli/shell/options_text.h"
 #include "cli/shell/suggestion.h"
 #include "config/settings.h"
+#include "util/text.h"
 
 namespace cupool::cli {
 
@@ -15,15 +16,28 @@ namespace {
 
 constexpr const char* kProfile = "CUPOOL_PROFILE";
 
+// "Did you mean CUPOOL_...?" for a name that may lack the prefix. Compares what is behind it: any
+// two short names are near each other by the prefix alone.
+std::string nearest_variable(const std::string& name) {
+  const auto bare = [](const std::string& full) {
+    const std::string lower = util::to_lower(full);
+    return lower.substr(util::starts_with(lower, "cupool_") ? 7 : 0);
+  };
+  std::vector<std::string> names;
+  for (const config::Row& row : config::rows()) names.push_back(bare(row.name));
+  const std::string_view near =
+      util::closest(bare(name), std::vector<std::string_view>(names.begin(), names.end()));
+  for (const config::Row& row : config::rows()) {
+    if (bare(row.name) == near && name != row.name) return did_you_mean(row.name, {row.name});
+  }
+  return "";
+}
+
 std::pair<std::string, std::string> split_setting(const std::string& text) {
   const std::size_t equals = text.find('=');
   const std::string name = text.substr(0, equals);
   if (equals == std::string::npos || name.compare(0, 7, "CUPOOL_") != 0) {
-    std::vector<std::string> names;
-    for (const config::Row& row : config::rows()) names.emplace_back(row.name);
-    throw UsageError(
-        "--set takes CUPOOL_NAME=VALUE, not " + text +
-        did_you_mean(name.compare(0, 7, "CUPOOL_") == 0 ? name : "CUPOOL_" + name, names));
+    throw UsageError("--set takes CUPOOL_NAME=VALUE, not " + text + nearest_variable(name));
   }
   return {name, text.substr(equals + 1)};
 }
