@@ -48,10 +48,10 @@ std::size_t program_begin(const CLI::App& command, ProgramWords words,
 // Moves the program's words from the arguments to the session.
 void cut_program(const CLI::App& app, std::vector<std::string>* arguments, Session* session) {
   if (arguments->empty()) return;
-  const auto words = program_words().find(arguments->front());
-  if (words == program_words().end() || words->second == ProgramWords::none) return;
+  const ProgramWords words = program_words_of(arguments->front());
+  if (words == ProgramWords::none) return;
   const CLI::App& command = *app.get_subcommand(arguments->front());
-  const std::size_t begin = program_begin(command, words->second, *arguments, 1);
+  const std::size_t begin = program_begin(command, words, *arguments, 1);
   const bool dashes = begin < arguments->size() && (*arguments)[begin] == "--";
   const auto at = arguments->begin() + static_cast<std::ptrdiff_t>(begin);
   session->program.assign(at + (dashes ? 1 : 0), arguments->end());
@@ -87,15 +87,24 @@ std::string unknown_argument(const CLI::App& app, const std::vector<std::string>
   return "";
 }
 
-// Adds the program's words, of which CLI11 does not know, to the usage line.
+// Adds the program's words, of which CLI11 does not know, to the usage line, and orders the help of
+// a command.
 class Formatter : public CLI::Formatter {
  public:
+  std::string make_help(const CLI::App* app, std::string name,
+                        CLI::AppFormatMode mode) const override {
+    if (app->get_parent() == nullptr) return CLI::Formatter::make_help(app, name, mode);
+    // How to use it stands before thirty options. A footer that is inherited is not about it.
+    const std::string footer = app->get_footer();
+    const bool own = !footer.empty() && footer != app->get_parent()->get_footer();
+    return make_description(app) + make_usage(app, std::move(name)) +
+           (own ? "\n" + footer + "\n" : "") + make_positionals(app) + make_groups(app, mode);
+  }
+
   std::string make_usage(const CLI::App* app, std::string name) const override {
-    const auto words = program_words().find(app->get_name());
-    if (words == program_words().end() || words->second == ProgramWords::none) {
-      return CLI::Formatter::make_usage(app, name);
-    }
-    const bool dashes = words->second == ProgramWords::after_dashes;
+    const ProgramWords words = program_words_of(app->get_name());
+    if (words == ProgramWords::none) return CLI::Formatter::make_usage(app, name);
+    const bool dashes = words == ProgramWords::after_dashes;
     return "Usage: " + name + (dashes ? " [OPTIONS] [FILES...] [-- " : " [OPTIONS] [--] ") +
            "PROGRAM [ARGUMENTS...]" + (dashes ? "]" : "") + "\n";
   }
@@ -126,6 +135,11 @@ CLI::App* add_command(CLI::App& app, Session& session, const std::string& name,
   return command;
 }
 
+ProgramWords program_words_of(const std::string& name) {
+  const auto words = program_words().find(name);
+  return words == program_words().end() ? ProgramWords::none : words->second;
+}
+
 int main_of(const std::vector<std::string>& arguments) {
   Session session;
   CLI::App app(
@@ -134,7 +148,7 @@ int main_of(const std::vector<std::string>& arguments) {
   const auto formatter = std::make_shared<Formatter>();
   formatter->label("SUBCOMMAND", "COMMAND");
   app.formatter(formatter);
-  app.set_version_flag("--version", version_text());
+  app.set_version_flag("-V,--version", version_text());
   app.require_subcommand(1);
   app.footer("`cupool COMMAND --help` explains a command.");
   add_run(app, session);
@@ -145,7 +159,9 @@ int main_of(const std::vector<std::string>& arguments) {
   add_replay(app, session);
   add_report(app, session);
   add_tune(app, session);
-  std::vector<std::string> own = arguments;
+  add_reference(app, session);
+  // Without a command: which there are.
+  std::vector<std::string> own = arguments.empty() ? std::vector<std::string>{"--help"} : arguments;
   cut_program(app, &own, &session);
   try {
     app.parse(std::vector<std::string>(own.rbegin(), own.rend()));

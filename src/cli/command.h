@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The frame of the command: registers sub-commands, cuts off the program's words, reports errors.
-// Each sub-command is a file command_NAME.cpp with one function here.
+// Each sub-command is a file command_NAME.cpp with one function here; command_reference.cpp has
+// those about the command itself.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,16 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "cli/reference/command_table.h"
 #include "cli/shell/exit_code.h"
 
 namespace cupool::cli {
-
-/// Where the program's words begin among the arguments of a sub-command.
-enum class ProgramWords {
-  none,           ///< the sub-command takes no program
-  after_options,  ///< `cupool run [options] [--] program args`: at `--` or the first other word
-  after_dashes,   ///< `cupool tune [files] [-- program args]`: at `--` only
-};
 
 /// One invocation of the command.
 struct Session {
@@ -32,6 +27,9 @@ CLI::App* add_command(CLI::App& app, Session& session, const std::string& name,
                       const std::string& description, ProgramWords words,
                       std::function<int(Session&)> act);
 
+/// Where the program's words begin in the sub-command `name`; none for an unknown one.
+ProgramWords program_words_of(const std::string& name);
+
 /// Each adds its sub-command to `app`. `session` must outlive `app`.
 void add_run(CLI::App& app, Session& session);
 void add_options(CLI::App& app, Session& session);
@@ -41,6 +39,8 @@ void add_observe(CLI::App& app, Session& session);
 void add_compare(CLI::App& app, Session& session);
 void add_tune(CLI::App& app, Session& session);
 void add_doctor(CLI::App& app, Session& session);
+/// Adds completion, man and help.
+void add_reference(CLI::App& app, Session& session);
 
 /// Parses the arguments, runs the sub-command, prints errors. Returns the exit code.
 int main_of(const std::vector<std::string>& arguments);

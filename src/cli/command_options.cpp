@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `cupool options`: the library's own table of options.
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -7,6 +8,7 @@
 #include "cli/command.h"
 #include "cli/shell/options_text.h"
 #include "cli/shell/suggestion.h"
+#include "util/text.h"
 
 namespace cupool::cli {
 
@@ -32,7 +34,13 @@ const config::Row& wanted_row(const std::string& name) {
   if (const config::Row* row = find_row(name)) return *row;
   std::vector<std::string> names;
   for (const config::Row& row : config::rows()) names.emplace_back(row.name);
-  throw UsageError(name + " is not an option of cupool" + did_you_mean(name, names));
+  const std::string near = did_you_mean(name, names);
+  if (!near.empty()) throw UsageError(name + " is not an option of cupool" + near);
+  // The form of `cupool run`, without its dashes.
+  for (std::string& known : names) known = flag_of(*find_row(known)).substr(2);
+  const std::string flag = name.substr(std::min(name.find_first_not_of('-'), name.size()));
+  throw UsageError(name + " is not an option of cupool" +
+                   did_you_mean(util::to_lower(flag), names));
 }
 
 std::string all_as_json() {
@@ -62,8 +70,10 @@ void add_options(CLI::App& app, Session& session) {
   CLI::App* command =
       add_command(app, session, "options", "List all options of the library, or explain one.",
                   ProgramWords::none, [arguments](Session&) { return act(*arguments); });
-  command->add_option("option", arguments->name,
-                      "The option to explain: CUPOOL_FREE_MODE or free-mode");
+  command
+      ->add_option("option", arguments->name,
+                   "The option to explain: CUPOOL_FREE_MODE or free-mode")
+      ->type_name("OPTION");
   CLI::Option* markdown =
       command->add_flag("--markdown", arguments->markdown, "Print the tables of the README");
   command->add_flag("--json", arguments->json, "Print JSON")->excludes(markdown);

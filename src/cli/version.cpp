@@ -13,4 +13,8 @@ std::string version_text() {
          "built for CUDA " CUPOOL_BUILT_FOR_CUDA ")";
 }
 
+std::string version_date() {
+  return CUPOOL_COMMIT_DATE;
+}
+
 }  // namespace cupool::cli

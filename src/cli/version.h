@@ -10,4 +10,7 @@ namespace cupool::cli {
 /// in a git checkout.
 std::string version_text();
 
+/// The day of the commit, or of the build if the sources were not in a git checkout: "2026-11-24".
+std::string version_date();
+
 }  // namespace cupool::cli

@@ -37,8 +37,16 @@ TEST(Install, WorksAfterTheFolderWasMoved) {
   EXPECT_EQ(files.count("share/cupool/LICENSE"), 1u);
   EXPECT_EQ(files.count("share/cupool/profiles/mpi.env"), 1u);
   EXPECT_EQ(files.count("share/cupool/profiles/realtime.env"), 1u);
+  const std::set<std::string> reference = {
+      "share/man/man1/cupool.1", "share/bash-completion/completions/cupool",
+      "share/zsh/site-functions/_cupool", "share/fish/vendor_completions.d/cupool.fish"};
+  for (const std::string& file : reference) {
+    EXPECT_EQ(files.count(file), 1u) << file;
+    EXPECT_GT(fs::file_size(moved + "/" + file), 1000u) << file;
+  }
   for (const std::string& file : files) {
-    EXPECT_TRUE(file == "bin/cupool" || file == CUPOOL_TEST_INSTALLED_LIBRARY ||
+    EXPECT_TRUE(reference.count(file) == 1 || file == "bin/cupool" ||
+                file == CUPOOL_TEST_INSTALLED_LIBRARY ||
                 file.compare(0, 13, "share/cupool/") == 0 || file.compare(0, 8, "include/") == 0)
         << file;
   }

@@ -65,6 +65,9 @@ TEST(Options, AnUnknownNameGivesTheNearest) {
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_EQ(result.err,
             "cupool: CUPOOL_FREE_MOD is not an option of cupool. Did you mean CUPOOL_FREE_MODE?\n");
+  // In the form of an option of `cupool run`, the answer has that form too.
+  EXPECT_EQ(cupool({"options", "free-mod"}).err,
+            "cupool: free-mod is not an option of cupool. Did you mean free-mode?\n");
 }
 
 TEST(Command, SaysItsVersion) {
@@ -83,10 +86,10 @@ TEST(Command, HelpGoesToStandardOutputAndErrorsDoNot) {
     EXPECT_EQ(help.err, "");
   }
   EXPECT_NE(cupool({"run", "--help"}).out.find("[--] PROGRAM [ARGUMENTS...]"), std::string::npos);
-  const ProcessResult none = cupool({});
-  EXPECT_EQ(none.exit_code, 2);
-  EXPECT_EQ(none.out, "");
-  EXPECT_NE(none.err.find("--help"), std::string::npos) << none.err;
+  const ProcessResult wrong = cupool({"--no-such"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_EQ(wrong.out, "");
+  EXPECT_NE(wrong.err.find("--help"), std::string::npos) << wrong.err;
 }
 
 TEST(Command, AMisspeltCommandGivesTheNearest) {

@@ -20,7 +20,7 @@ using preload::ScratchFolder;
 
 const std::string kHeader = "Thread,Time,Action,Pointer,Size,Stream\n";
 
-std::string error_of(const std::string& text) {
+std::string trace_error_of(const std::string& text) {
   try {
     parse_trace(text, "t.csv");
   } catch (const UsageError& error) {
@@ -60,12 +60,14 @@ TEST(ReplayTrace, TakesColumnsWhereverTheyStand) {
 }
 
 TEST(ReplayTrace, NamesFileAndLineOfWhatIsWrong) {
-  EXPECT_TRUE(contains(error_of(""), "t.csv: is empty"));
-  EXPECT_TRUE(contains(error_of("{}\n"), "not a trace of allocations: no column Thread"));
-  EXPECT_TRUE(contains(error_of(kHeader + "1,t,allocate,0x1\n"), "t.csv, line 2: too few columns"));
-  EXPECT_TRUE(contains(error_of(kHeader + "\n1,t,allocate,0x1,-5,0\n"),
+  EXPECT_TRUE(contains(trace_error_of(""), "t.csv: is empty"));
+  EXPECT_TRUE(contains(trace_error_of("{}\n"), "not a trace of allocations: no column Thread"));
+  EXPECT_TRUE(
+      contains(trace_error_of(kHeader + "1,t,allocate,0x1\n"), "t.csv, line 2: too few columns"));
+  EXPECT_TRUE(contains(trace_error_of(kHeader + "\n1,t,allocate,0x1,-5,0\n"),
                        "t.csv, line 3: the size is not a number of bytes"));
-  EXPECT_TRUE(contains(error_of(kHeader + "1,t,dance,0x1,5,0\n"), "line 2: unknown action dance"));
+  EXPECT_TRUE(
+      contains(trace_error_of(kHeader + "1,t,dance,0x1,5,0\n"), "line 2: unknown action dance"));
 }
 
 TEST(Replay, PlaysWhatTheLibraryTraced) {

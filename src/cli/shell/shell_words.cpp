@@ -13,6 +13,21 @@ std::string shell_word(const std::string& text) {
   return quoted + "'";
 }
 
+// Between single quotes, fish reads \' and \\ only.
+std::string fish_word(const std::string& text) {
+  return "'" + escaped(text, "'\\", "\\") + "'";
+}
+
+std::string escaped(const std::string& text, const std::string& special,
+                    const std::string& prefix) {
+  std::string result;
+  for (const char c : text) {
+    if (special.find(c) != std::string::npos) result += prefix;
+    result += c;
+  }
+  return result;
+}
+
 std::string shell_words(const std::vector<std::string>& words) {
   std::string line;
   for (const std::string& word : words) line += (line.empty() ? "" : " ") + shell_word(word);
