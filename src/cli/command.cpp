@@ -152,6 +152,7 @@ int main_of(const std::vector<std::string>& arguments) {
   app.require_subcommand(1);
   app.footer("`cupool COMMAND --help` explains a command.");
   add_run(app, session);
+  add_env(app, session);
   add_doctor(app, session);
   add_options(app, session);
   add_observe(app, session);

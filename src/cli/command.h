@@ -32,6 +32,7 @@ ProgramWords program_words_of(const std::string& name);
 
 /// Each adds its sub-command to `app`. `session` must outlive `app`.
 void add_run(CLI::App& app, Session& session);
+void add_env(CLI::App& app, Session& session);
 void add_options(CLI::App& app, Session& session);
 void add_replay(CLI::App& app, Session& session);
 void add_report(CLI::App& app, Session& session);

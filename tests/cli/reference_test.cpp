@@ -82,7 +82,7 @@ using Words = std::vector<std::string>;
 
 TEST(Completion, OfBashHasEveryCommandAndOption) {
   const Words first = bash_candidates({"cupool", ""});
-  ASSERT_GE(commands().size(), 11u);
+  ASSERT_GE(commands().size(), 12u);
   EXPECT_TRUE(holds(first, "--version"));
   for (const std::string& command : commands()) {
     EXPECT_TRUE(holds(first, command)) << command;
@@ -101,6 +101,7 @@ TEST(Completion, OfBashKnowsValuesFilesAndPrograms) {
             Words{"CUPOOL_FREE_MODE="});
   EXPECT_EQ(bash_candidates({"cupool", "run", "--set", "CUPOOL_IPC", "=", "0", "--pri"}),
             Words{"--print"});
+  EXPECT_EQ(bash_candidates({"cupool", "env", "--shell", "k"}), Words{"kubernetes"});
   EXPECT_EQ(bash_candidates({"cupool", "report", "--html", "p.html", ""}),
             (Words{"a.json", "b.json", "input"}));
   EXPECT_EQ(bash_candidates({"cupool", "observe", "--json", "a"}), Words{"a.json"});
@@ -137,6 +138,7 @@ TEST(Completion, OfFishHasEveryCommandAndOption) {
     }
   }
   EXPECT_EQ(candidates("cupool run --free-mode "), (Words{"auto", "ordered", "sync"}));
+  EXPECT_EQ(candidates("cupool env --shell=ku"), Words{"--shell=kubernetes"});
   EXPECT_EQ(candidates("cupool observe --json a"), Words{"a.json"});
   EXPECT_TRUE(holds(candidates("cupool run --ipc 0 mkdi"), "mkdir"));
   EXPECT_TRUE(candidates("cupool run cat --free").empty());
