@@ -25,6 +25,7 @@
 #include "process/forced_exit.h"
 #include "process/housekeeping.h"
 #include "process/interruption.h"
+#include "process/modes.h"
 #include "process/requests.h"
 #include "process/sampler.h"
 #include "process/signal_report.h"
@@ -91,6 +92,7 @@ void driver_may_go_soon() {
   if (owner.load(std::memory_order_relaxed) != getpid()) return;
   if (stop_if_interrupted()) return;
   engine::Allocator* const live = engine();
+  note_rdma_library(live != nullptr);
   {
     // Waits for a snapshot in progress. Later ones do not ask the driver; its figures are read
     // here, as recent as the counters.
@@ -106,23 +108,12 @@ void report_at_quick_exit() {
   report_once(true);
 }
 
-const char* backend_text() {
-  if (allocator == nullptr) return "driver";
-  for (engine::Device* device : allocator->registry().devices().all()) {
-    return device->backend().source() == engine::BlockSource::pool ? "pool" : "malloc";
-  }
-  return "none";
-}
-
 // Never destroyed; written at the start, and again for the report, when the backend is known.
 stats::ProcessInfo* identity = nullptr;
 
 void describe_process() {
   if (identity == nullptr) identity = new stats::ProcessInfo(stats::this_process());
-  if (identity->backend == backend_text()) return;
-  identity->free_mode =
-      allocator == nullptr ? "driver" : config::text_of(allocator->policy().mode());
-  identity->backend = backend_text();
+  if (!describe_modes(allocator, identity)) return;
   identity->settings.clear();
   for (const config::EffectiveValue& value : config::effective()) {
     identity->settings.push_back(
@@ -281,6 +272,7 @@ engine::Allocator* start_engine() {
   } else {
     allocator = new engine::Allocator(*driver, config::settings());
   }
+  note_rdma_library(allocator != nullptr);
   describe_process();
   owner.store(getpid(), std::memory_order_relaxed);
   prepare_unwinder();

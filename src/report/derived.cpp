@@ -16,7 +16,37 @@ std::int64_t unaccounted_bytes(const stats::DeviceSnapshot& device) noexcept {
          device[Gauge::cached_bytes].current;
 }
 
+bool is_plain_for_rdma(const stats::ProcessInfo& process) noexcept {
+  const auto& reason = process.mode_reason;
+  return reason && !reason->library.empty() && reason->backend == "malloc";
+}
+
+bool modes_differ(const stats::ProcessInfo& process) noexcept {
+  const auto& reason = process.mode_reason;
+  return reason && (reason->free_mode != process.requested_free_mode ||
+                    reason->backend != process.requested_backend);
+}
+
+std::string modes_in_words(const stats::ProcessInfo& process) {
+  if (!process.mode_reason) return {};
+  const stats::ModeReason& reason = *process.mode_reason;
+  if (!modes_differ(process)) return reason.cause + "; free mode and backend are as requested";
+  const bool observed = process.backend == "driver";
+  return "Requested: free mode " + process.requested_free_mode + ", backend " +
+         process.requested_backend + ". " + (observed ? "Under cupool" : "In force") +
+         ": free mode " + reason.free_mode + ", backend " + reason.backend +
+         (reason.backend == "malloc" ? " (plain memory)" : "") + ", because " + reason.cause;
+}
+
+bool every_free_waits(const stats::ProcessInfo& process) noexcept {
+  const auto& reason = process.mode_reason;
+  if (process.free_mode == "sync") return true;
+  return process.free_mode == "driver" &&
+         (reason ? reason->free_mode : process.requested_free_mode) == "sync";
+}
+
 std::uint64_t suggested_pool_bytes(const stats::Snapshot& snapshot) noexcept {
+  if (is_plain_for_rdma(snapshot.process)) return 0;
   std::uint64_t highest = 0;
   for (const stats::DeviceSnapshot& device : snapshot.devices) {
     if (device.pool.valid) highest = std::max(highest, device.pool.reserved_high);

@@ -9,6 +9,20 @@
 
 namespace cupool::report {
 
+/// Whether an RDMA library rules out the pools for new memory. Advice on pools is then void.
+bool is_plain_for_rdma(const stats::ProcessInfo& process) noexcept;
+
+/// Whether a reason changed the free mode or the backend: in force, or in an observed run, as they
+/// would be.
+bool modes_differ(const stats::ProcessInfo& process) noexcept;
+
+/// The modes as requested and in force (of an observed run: as they would be), and the reason.
+/// Empty without a reason. Throws only std::bad_alloc.
+std::string modes_in_words(const stats::ProcessInfo& process);
+
+/// Whether every free waits for the GPU, or in an observed run, would wait under cupool.
+bool every_free_waits(const stats::ProcessInfo& process) noexcept;
+
 /// The gauges that a sample of the time series shows, in this order.
 inline constexpr stats::Gauge kSampledGauges[] = {
     stats::Gauge::application_bytes, stats::Gauge::rounding_bytes, stats::Gauge::retired_bytes,

@@ -114,6 +114,15 @@ Json process_of(const stats::Snapshot& snapshot) {
   return json;
 }
 
+Json mode_reason_of(const stats::ProcessInfo& process) {
+  if (!process.mode_reason) return nullptr;
+  const stats::ModeReason& reason = *process.mode_reason;
+  return {{"text", modes_in_words(process)},
+          {"library", reason.library.empty() ? Json(nullptr) : Json(reason.library)},
+          {"free_mode", reason.free_mode},
+          {"backend", reason.backend}};
+}
+
 Json settings_of(const stats::Snapshot& snapshot) {
   Json json = Json::array();
   for (const stats::SettingRow& row : snapshot.process.settings) {
@@ -145,6 +154,9 @@ std::string json_report(const stats::Snapshot& snapshot) {
   json["snapshot_number"] = snapshot.number;
   json["free_mode"] = snapshot.process.free_mode;
   json["backend"] = snapshot.process.backend;
+  json["requested"] = {{"free_mode", snapshot.process.requested_free_mode},
+                       {"backend", snapshot.process.requested_backend}};
+  json["mode_reason"] = mode_reason_of(snapshot.process);
   json["devices"] = Json::array();
   for (const stats::DeviceSnapshot& device : snapshot.devices) {
     json["devices"].push_back(device_of(device));

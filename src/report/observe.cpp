@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "report/derived.h"
 #include "util/text.h"
 
 namespace cupool::report {
@@ -26,10 +27,12 @@ std::uint64_t ran_ns(const stats::Snapshot& snapshot) {
   return snapshot.end_wall_ns - std::min(snapshot.process.start_wall_ns, snapshot.end_wall_ns);
 }
 
-std::uint64_t remaining_ns(const Observation& seen) {
+// `every_free_waits`: frees that found the GPU busy remain as they are.
+std::uint64_t remaining_ns(const Observation& seen, bool every_free_waits) {
   const std::uint64_t fresh = std::min(seen.fresh_blocks, seen.mallocs);
   const std::uint64_t mean_malloc = seen.mallocs == 0 ? 0 : seen.malloc_ns / seen.mallocs;
-  return fresh * mean_malloc + (seen.mallocs - fresh + seen.frees) * kAssumedCallNs;
+  return fresh * mean_malloc + (seen.mallocs - fresh + seen.frees) * kAssumedCallNs +
+         (every_free_waits ? seen.busy_free_ns : 0);
 }
 
 std::string verdict_of(const Conclusion& found, const Observation& seen, std::uint64_t ran) {
@@ -103,7 +106,8 @@ Conclusion conclude(const stats::Snapshot& snapshot) {
   const Observation& seen = *snapshot.observation;
   const std::uint64_t ran = ran_ns(snapshot);
   found.legacy_ns = seen.malloc_ns + seen.free_ns;
-  found.remaining_ns = std::min(remaining_ns(seen), found.legacy_ns);
+  found.remaining_ns =
+      std::min(remaining_ns(seen, every_free_waits(snapshot.process)), found.legacy_ns);
   found.saved_ns = found.legacy_ns - found.remaining_ns;
   if (seen.mallocs > 0 && ran > 0) {
     const auto threads = static_cast<double>(std::max<std::uint64_t>(seen.threads, 1));
@@ -120,13 +124,19 @@ Conclusion conclude(const stats::Snapshot& snapshot) {
       format_count(seen.threads) + (seen.threads == 1 ? " thread." : " threads."));
   found.sentences.push_back(stall_sentence(seen));
   found.sentences.push_back(memory_sentence(seen));
+  if (modes_differ(snapshot.process)) {
+    found.sentences.push_back(modes_in_words(snapshot.process) + ".");
+  }
   found.assumptions = {
       "a call that cupool serves from a cache takes " + format_duration_ns(kAssumedCallNs) + ".",
       format_count(std::min(seen.fresh_blocks, seen.mallocs)) +
           " allocations take fresh memory and cost what they cost now.",
-      "no free waits. With CUPOOL_FREE_MODE=auto, frees still wait for pending copies to or from "
-      "the host. A wait avoided in a free may occur in a later call. So the saving is an upper "
-      "bound; cupool compare measures it.",
+      every_free_waits(snapshot.process)
+          ? "a free that finds the GPU busy waits as now, since the free mode is sync. The saving "
+            "is an upper bound; cupool compare measures it."
+          : "no free waits. With CUPOOL_FREE_MODE=auto, frees still wait for pending copies to or "
+            "from the host. A wait avoided in a free may occur in a later call. So the saving is "
+            "an upper bound; cupool compare measures it.",
   };
   return found;
 }

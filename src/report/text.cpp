@@ -110,6 +110,7 @@ void add_heading(Page& page, const stats::Snapshot& snapshot) {
   page.line("started " + util::format_wall_time(process.start_wall_ns) + ", ran " +
             format_duration_ns(ran_ns) + "; free mode " + process.free_mode + ", backend " +
             process.backend);
+  if (modes_differ(process)) page.line(one_line(modes_in_words(process)));
   if (snapshot.lane) add_lane(page, *snapshot.lane, ran_ns);
 }
 
@@ -307,6 +308,15 @@ void add_leaks(Page& page, const stats::Leaks& leaks, bool at_exit) {
   }
 }
 
+// The defaults that are not in force.
+std::string overridden(const stats::ProcessInfo& process) {
+  if (!modes_differ(process)) return {};
+  const bool free_mode = process.mode_reason->free_mode != process.requested_free_mode;
+  const bool backend = process.mode_reason->backend != process.requested_backend;
+  return std::string("; not in force as set: ") + (free_mode ? "CUPOOL_FREE_MODE" : "") +
+         (free_mode && backend ? ", " : "") + (backend ? "CUPOOL_BACKEND" : "");
+}
+
 void add_settings(Page& page, const stats::Snapshot& snapshot) {
   page.blank();
   const std::uint64_t bytes = suggested_pool_bytes(snapshot);
@@ -326,7 +336,7 @@ void add_settings(Page& page, const stats::Snapshot& snapshot) {
   }
   const bool all = defaults == snapshot.process.settings.size();
   page.line((all ? "All " : "The other ") + std::to_string(defaults) +
-            " settings are at their defaults");
+            " settings are at their defaults" + overridden(snapshot.process));
 }
 
 }  // namespace

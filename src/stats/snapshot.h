@@ -29,6 +29,14 @@ struct SettingRow {
   bool is_default = true;
 };
 
+/// Why the free mode or the backend is not as requested.
+struct ModeReason {
+  std::string cause;      ///< "libucp.so.0 is loaded"
+  std::string library;    ///< file name of the RDMA library; empty for another cause
+  std::string free_mode;  ///< in force; of an observed run: what would be in force
+  std::string backend;    ///< the same
+};
+
 /// Description of the process. this_process() fills in what the system tells; the caller adds the
 /// rest.
 struct ProcessInfo {
@@ -40,6 +48,9 @@ struct ProcessInfo {
   std::uint64_t start_wall_ns = 0;  ///< since 1970
   std::string free_mode;            ///< in force, as the user would write it
   std::string backend;              ///< in force (pool, malloc, none), not as set
+  std::string requested_free_mode;  ///< as set
+  std::string requested_backend;    ///< as set
+  std::optional<ModeReason> mode_reason;
   std::vector<SettingRow> settings;
 };
 

@@ -207,6 +207,11 @@ TEST(Doctor, AnAgentLibraryIsNoted) {
   EXPECT_EQ(diagnosis.ids("obstacle"), Ids{}) << diagnosis.all();
   EXPECT_EQ(diagnosis.ids("note").count("agent"), 1u) << diagnosis.all();
   EXPECT_EQ(diagnosis.json.at("cuda").at("agents"), std::vector<std::string>{"libmpi.so.40"});
+  const nlohmann::json& modes = diagnosis.json.at("modes");
+  EXPECT_EQ(modes.at("requested").at("free_mode"), "auto");
+  EXPECT_EQ(modes.at("free_mode"), "sync");
+  EXPECT_EQ(modes.at("backend"), "malloc");
+  EXPECT_EQ(modes.at("reason"), "libmpi.so.40 is linked");
 }
 
 TEST(Doctor, ASetuidProgramOfAnotherUserIsAnObstacle) {

@@ -183,6 +183,49 @@ TEST(Story, ChoosesTheHeadlineByWhatHappened) {
   EXPECT_TRUE(contains(tell({parsed(report)}).headline, "no allocations that cupool serves"));
 }
 
+// A report of a process whose modes libmpi.so.40 decided.
+json report_under_mpi() {
+  json report = example_report();
+  report["free_mode"] = "sync";
+  report["backend"] = "malloc";
+  report["requested"] = {{"free_mode", "auto"}, {"backend", "auto"}};
+  report["mode_reason"] = {{"text", "Requested: ..., because libmpi.so.40 is loaded"},
+                           {"library", "libmpi.so.40"},
+                           {"free_mode", "sync"},
+                           {"backend", "malloc"}};
+  json& counters = report["devices"][0]["counters"];
+  counters["free_waits_total"] = 60;
+  counters["free_waits_sync_total"] = 60;
+  counters["free_waits_pending_limit_total"] = 50;
+  counters["free_wait_ns_total"] = 5000000;
+  report["suggested_settings"] = json::object();
+  return report;
+}
+
+TEST(Story, GivesTheReasonOfTheModesAndNoAdviceAgainstIt) {
+  const auto story = tell({parsed(report_under_mpi())});
+  EXPECT_TRUE(says(story.sentences, "because libmpi.so.40 is loaded."));
+  EXPECT_TRUE(says(story.troubles, "60 of 990 frees waited"));
+  EXPECT_FALSE(says(story.troubles, "avoids most of these waits"));
+  json chosen = report_under_mpi();
+  chosen["mode_reason"] = nullptr;
+  EXPECT_TRUE(says(tell({parsed(chosen)}).troubles, "CUPOOL_FREE_MODE=auto avoids most"));
+  const auto both = tell({parsed(report_under_mpi()), parsed(example_report())});
+  EXPECT_TRUE(says(both.sentences, "In 1 of 2 processes: Requested"));
+}
+
+TEST(Tuning, AdvisesNothingThatAnRdmaLibraryRulesOut) {
+  const ScratchFolder folder;
+  const std::string file = write_report(folder.path(), "mpi.json", report_under_mpi());
+  const ProcessResult result = cupool({"tune", file});
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  EXPECT_TRUE(contains(result.out, "because libmpi.so.40 is loaded.")) << result.out;
+  for (const char* advice : {"CUPOOL_RELEASE_THRESHOLD", "CUPOOL_PREALLOC", "CUPOOL_MAX_PENDING",
+                             "CUPOOL_FREE_MODE", "pool to size"}) {
+    EXPECT_FALSE(contains(result.out, advice)) << result.out;
+  }
+}
+
 TEST(Story, AnObservedRunTellsItsVerdict) {
   json report = example_report();
   report["observe"] = {{"verdict", "Worth trying"},      {"sentences", {"Seen."}},

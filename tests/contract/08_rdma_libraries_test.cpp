@@ -83,6 +83,19 @@ TEST_P(RdmaLibraries, LoadedLate) {
   const nlohmann::json& report = run.reports[0];
   EXPECT_EQ(report.at("backend"), setting.backend) << report.dump(1).substr(0, 1500);
   EXPECT_EQ(report.at("free_mode"), setting.free_mode) << report.dump(1).substr(0, 1500);
+  const nlohmann::json& reason = report.at("mode_reason");
+  ASSERT_TRUE(reason.is_object()) << report.dump(1).substr(0, 1500);
+  EXPECT_EQ(reason.at("library"), "libmpi.so.40");
+  EXPECT_EQ(reason.at("free_mode"), setting.free_mode);
+  EXPECT_EQ(reason.at("backend"), setting.backend);
+  const auto requested = [&setting](const char* name) {
+    const auto found = setting.extra.find(name);
+    return found == setting.extra.end() ? "auto" : found->second;
+  };
+  EXPECT_EQ(report.at("requested").at("free_mode"), requested("CUPOOL_FREE_MODE"));
+  EXPECT_EQ(report.at("requested").at("backend"), requested("CUPOOL_BACKEND"));
+  const bool plain = report.at("backend") == "malloc";
+  EXPECT_EQ(report.at("suggested_settings").empty(), plain) << "advice on pools that are not used";
   expect_identity(report);
 }
 
@@ -113,6 +126,48 @@ INSTANTIATE_TEST_SUITE_P(All, RdmaLibraries,
                                                        "plain 1, free waits 0",
                                                        "plain 30 of 30, free waits 1"}),
                          [](const auto& row) { return std::string(row.param.name); });
+
+TEST(RdmaLibraryNames, TheTextReportSaysWhatTheLibraryDecided) {
+  const std::string text = run_with_library("probe_agents", {kNoSharing}).err;
+  EXPECT_TRUE(
+      contains(text,
+               "\nRequested: free mode auto, backend auto. In force: free mode sync, backend "
+               "malloc (plain memory), because libmpi.so.40 is loaded\n"))
+      << text;
+  EXPECT_TRUE(
+      contains(text, "at their defaults; not in force as set: CUPOOL_FREE_MODE, CUPOOL_BACKEND\n"))
+      << text;
+  EXPECT_FALSE(contains(text, "Suggested")) << text;
+}
+
+// The program itself has settled what the library would: nothing differs, but the library is known.
+TEST(RdmaLibraryNames, IsKnownBesideSettingsThatLeaveNothingToDecide) {
+  const Environment decided{{"CUPOOL_FREE_MODE", "sync"}, {"CUPOOL_BACKEND", "malloc"}};
+  const PreloadedRun run = run_preloaded("probe_agents", decided);
+  ASSERT_EQ(run.reports.size(), 1u);
+  EXPECT_EQ(run.reports[0].at("mode_reason").at("library"), "libmpi.so.40");
+  const std::string text = run_with_library("probe_agents", decided).err;
+  EXPECT_FALSE(contains(text, "Requested")) << text;
+}
+
+TEST(RdmaLibraryNames, AnObservedRunSaysWhatTheyWouldDecide) {
+  const PreloadedRun run = run_preloaded("probe_agents", {{"CUPOOL_MODE", "observe"}});
+  ASSERT_EQ(run.reports.size(), 1u);
+  const nlohmann::json& report = run.reports[0];
+  EXPECT_EQ(report.at("free_mode"), "driver");
+  EXPECT_EQ(report.at("mode_reason").at("free_mode"), "sync");
+  EXPECT_EQ(report.at("mode_reason").at("backend"), "malloc");
+  EXPECT_TRUE(contains(report.at("observe").dump(), "Under cupool: free mode sync")) << report;
+  EXPECT_TRUE(contains(report.at("observe").dump(), "waits as now")) << report;
+  EXPECT_FALSE(contains(report.at("observe").dump(), "no free waits")) << report;
+}
+
+TEST(RdmaLibraryNames, WithoutOneThereIsNoReason) {
+  const PreloadedRun run = run_preloaded("probe_runtime_shared");
+  ASSERT_EQ(run.reports.size(), 1u);
+  EXPECT_TRUE(run.reports[0].at("mode_reason").is_null()) << run.reports[0].at("mode_reason");
+  EXPECT_EQ(run.reports[0].at("requested").at("free_mode"), "auto");
+}
 
 TEST(RdmaLibraryNames, AnyOtherLibraryChangesNothing) {
   const PreloadedRun run = run_preloaded("probe_agents library=libnet_shared.so", {kNoSharing});

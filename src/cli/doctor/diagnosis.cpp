@@ -110,11 +110,18 @@ void judge_libraries(const Facts& facts, Findings* findings) {
                " is not found by this system's rules; the program's own loader may find it");
     }
   }
+  const ExpectedModes modes = expected_modes(facts);
   for (const std::string& agent : facts.use.agents) {
+    const std::string shares = agent + " shares device memory with other hardware: ";
+    if (modes.reason.empty()) {
+      note(findings, "agent", shares + "free mode and backend are as requested");
+      continue;
+    }
     note(findings, "agent",
-         agent +
-             " shares device memory with other hardware: CUPOOL_BACKEND=auto takes memory from "
-             "cuMemAlloc, and frees wait",
+         shares + "requested are free mode " + config::text_of(facts.free_mode) + " and backend " +
+             config::text_of(facts.backend) + ", in force will be free mode " +
+             config::text_of(modes.free_mode) + " and backend " + config::text_of(modes.backend) +
+             (modes.backend == config::Backend::malloc ? " (plain memory)" : ""),
          "if peers run without cupool: --profile mpi");
   }
 }
@@ -246,6 +253,17 @@ std::string secure_execution_reason(const FileRights& rights, uid_t uid, gid_t g
   // Root has all capabilities anyway.
   if (rights.capabilities && uid != 0) return "the file carries capabilities";
   return "";
+}
+
+ExpectedModes expected_modes(const Facts& facts) {
+  ExpectedModes modes{facts.free_mode, facts.backend, ""};
+  if (facts.use.agents.empty()) return modes;
+  const bool sync = facts.free_mode == config::FreeMode::automatic;
+  const bool plain = facts.backend == config::Backend::automatic;
+  if (sync) modes.free_mode = config::FreeMode::sync;
+  if (plain) modes.backend = config::Backend::malloc;
+  if (sync || plain) modes.reason = facts.use.agents.front() + " is linked";
+  return modes;
 }
 
 std::vector<Finding> diagnose(const Facts& facts) {

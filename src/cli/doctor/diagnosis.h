@@ -13,6 +13,7 @@
 #include "cli/doctor/driver_probe.h"
 #include "cli/doctor/elf_file.h"
 #include "cli/doctor/program_file.h"
+#include "config/types.h"
 
 namespace cupool::cli {
 
@@ -51,7 +52,9 @@ struct Facts {
   bool system_loader = false;  ///< the program uses this system's own loader
   TriedLoad load;              ///< that loader's answer for the library
   std::vector<OtherPreload> other_preloads;
-  bool enabled = true;  ///< by CUPOOL_ENABLE or the profile
+  bool enabled = true;                                       ///< by CUPOOL_ENABLE or the profile
+  config::FreeMode free_mode = config::FreeMode::automatic;  ///< as requested
+  config::Backend backend = config::Backend::automatic;      ///< as requested
   std::vector<std::string> settings_warnings;
   ProbedDriver driver;
   std::string visible_devices;  ///< "CUDA_VISIBLE_DEVICES=..."; "" if not set
@@ -75,6 +78,14 @@ std::vector<Finding> diagnose(const Facts& facts);
 
 /// True if there is no obstacle.
 bool will_work(const std::vector<Finding>& findings);
+
+/// Free mode and backend as requested, as they will be, and why they differ.
+struct ExpectedModes {
+  config::FreeMode free_mode = config::FreeMode::automatic;
+  config::Backend backend = config::Backend::automatic;
+  std::string reason;  ///< "libmpi.so.40 is linked"; "" if they are as requested
+};
+ExpectedModes expected_modes(const Facts& facts);
 
 /// "obstacle", "warning" or "note".
 const char* text_of(Severity severity);

@@ -85,7 +85,11 @@ Facts collect_facts(const std::string& name) {
     facts.use = find_cuda_use(facts.file.executable(), facts.dependencies);
   }
   std::vector<const char*> variables = environment.pointers();
-  facts.enabled = config::parse(variables.data(), &facts.settings_warnings, nullptr).enable;
+  const config::Settings settings =
+      config::parse(variables.data(), &facts.settings_warnings, nullptr);
+  facts.enabled = settings.enable;
+  facts.free_mode = settings.free_mode;
+  facts.backend = settings.backend;
   facts.driver = probe_driver();
   if (const char* visible = environment.get("CUDA_VISIBLE_DEVICES")) {
     facts.visible_devices = std::string("CUDA_VISIBLE_DEVICES=") + visible;

@@ -138,6 +138,16 @@ OrderedJson driver_as_json(const ProbedDriver& driver) {
           {"devices", devices}};
 }
 
+OrderedJson modes_as_json(const Facts& facts) {
+  const ExpectedModes modes = expected_modes(facts);
+  return {{"requested",
+           {{"free_mode", config::text_of(facts.free_mode)},
+            {"backend", config::text_of(facts.backend)}}},
+          {"free_mode", config::text_of(modes.free_mode)},
+          {"backend", config::text_of(modes.backend)},
+          {"reason", modes.reason}};
+}
+
 }  // namespace
 
 std::string facts_as_text(const Facts& facts, const std::vector<Finding>& findings,
@@ -173,6 +183,7 @@ std::string facts_as_json(const Facts& facts, const std::vector<Finding>& findin
         {"opens_runtime", facts.use.open_runtime},
         {"agents", facts.use.agents},
         {"routes", facts.use.routes}}},
+      {"modes", modes_as_json(facts)},
       {"driver", driver_as_json(facts.driver)},
       {"findings", list}};
   // File names may not be UTF-8.

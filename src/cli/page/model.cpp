@@ -99,6 +99,19 @@ void read_process(const JsonReader& json, Report* report) {
   report->end_wall = process.number("end_wall_ns");
 }
 
+void read_modes(const JsonReader& json, Report* report) {
+  report->free_mode = json.text("free_mode");
+  report->backend = json.text("backend");
+  if (json.has("requested")) {
+    report->requested_free_mode = json.object("requested").text("free_mode");
+    report->requested_backend = json.object("requested").text("backend");
+  }
+  if (!json.has("mode_reason")) return;
+  const JsonReader reason = json.object("mode_reason");
+  report->mode_reason = {reason.text("text"), reason.text("library"), reason.text("free_mode"),
+                         reason.text("backend")};
+}
+
 void check_schema(const JsonReader& json, const std::string& file) {
   if (!json.has("schema_version") || !json.has("cupool_version") || !json.has("process") ||
       !json.has("devices")) {
@@ -152,8 +165,7 @@ Report parse_report(const std::string& text, const std::string& file) {
   report.file = file;
   report.cupool_version = reader.text("cupool_version");
   report.snapshot_number = reader.number("snapshot_number");
-  report.free_mode = reader.text("free_mode");
-  report.backend = reader.text("backend");
+  read_modes(reader, &report);
   read_process(reader, &report);
   for (const JsonReader& device : reader.array("devices")) {
     report.devices.push_back(device_of(device));

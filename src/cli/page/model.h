@@ -123,6 +123,14 @@ struct ObserveReport {
   std::vector<std::string> assumptions;
 };
 
+/// Why free mode and backend are as they are.
+struct ModeReasonReport {
+  std::string text;
+  std::string library;  ///< the RDMA library; "" for another reason
+  std::string free_mode;
+  std::string backend;
+};
+
 /// One report: one process at its exit, or at a snapshot.
 struct Report {
   std::string file;
@@ -136,6 +144,9 @@ struct Report {
   std::uint64_t end_wall = 0;
   std::string free_mode;
   std::string backend;
+  std::string requested_free_mode;  ///< "" in reports of earlier versions
+  std::string requested_backend;
+  std::optional<ModeReasonReport> mode_reason;
   std::vector<DeviceReport> devices;
   std::vector<SettingReport> settings;
   std::map<std::string, std::string> suggested;
@@ -146,6 +157,13 @@ struct Report {
   std::uint64_t leaks_sampled_one_in = 1;
   std::optional<ObserveReport> observe;
 
+  /// Whether an RDMA library decides the modes: advice against waits or plain memory is void then.
+  bool has_rdma_library() const { return mode_reason && !mode_reason->library.empty(); }
+  /// Whether the modes are not as requested.
+  bool modes_differ() const {
+    return mode_reason && (mode_reason->free_mode != requested_free_mode ||
+                           mode_reason->backend != requested_backend);
+  }
   std::uint64_t ran_ns() const { return end_wall > start_wall ? end_wall - start_wall : 0; }
   /// A counter summed over devices.
   std::uint64_t counter(const std::string& key) const;

@@ -388,6 +388,7 @@ Section settings_section(const Report& report, const std::string& prefix) {
   } else {
     section.html += paragraph("All settings are at their defaults.");
   }
+  if (report.modes_differ()) section.html += paragraph(report.mode_reason->text + ".");
   if (untouched.size() > 1) {
     section.html += folded(
         std::to_string(untouched.size() - 1) +

@@ -3,6 +3,7 @@
 #include "cli/page/story.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "stats/labels.h"
@@ -96,7 +97,9 @@ std::string waits_in_words(const std::vector<Report>& reports, const Sums& sums)
     text += separator + format_count(number) + " " + std::string(label_of(reason->counter));
     separator = ", ";
   }
-  if (!reasons.empty()) text += reasons.front().second->cure;
+  const bool ruled_out = std::any_of(reports.begin(), reports.end(),
+                                     [](const Report& r) { return r.has_rdma_library(); });
+  if (!reasons.empty() && !ruled_out) text += reasons.front().second->cure;
   return text + ".";
 }
 
@@ -156,6 +159,21 @@ std::string time_in_words(const std::vector<Report>& reports, const Sums& sums) 
   return "malloc and free took " + format_duration_ns(sums.malloc_ns + sums.free_ns) +
          " in all threads together" + (reports.size() > 1 ? " of all processes" : "") +
          ", in a run of " + format_duration_ns(sums.ran_ns) + ".";
+}
+
+// The modes that are not as requested, with the reason: once for processes alike.
+void add_modes(const std::vector<Report>& reports, std::vector<std::string>* sentences) {
+  std::map<std::string, std::size_t> processes;
+  for (const Report& report : reports) {
+    if (report.modes_differ()) ++processes[report.mode_reason->text];
+  }
+  for (const auto& [text, number] : processes) {
+    const bool all = number == reports.size();
+    sentences->push_back((all ? ""
+                              : "In " + format_count(number) + " of " +
+                                    format_count(reports.size()) + " processes: ") +
+                         text + ".");
+  }
 }
 
 void add(std::string text, std::vector<std::string>* to) {
@@ -255,6 +273,7 @@ Story tell(const std::vector<Report>& reports) {
     add_observed_tiles(*reports[0].observe, &story);
     return story;
   }
+  add_modes(reports, &story.sentences);
   add(stalls_in_words(sums), &story.sentences);
   add(memory_in_words(sums), &story.sentences);
   add(serving_in_words(sums), &story.sentences);

@@ -36,9 +36,15 @@ std::string place_of(const Report& report, const DeviceReport& device, bool many
   return place;
 }
 
+// Whether an RDMA library rules out pools: those of a time before it was loaded need no size.
+bool is_plain_for_rdma(const Report& report) {
+  return report.has_rdma_library() && report.backend == "malloc";
+}
+
 Peak highest_peak(const std::vector<Report>& reports) {
   Peak peak;
   for (const Report& report : reports) {
+    if (is_plain_for_rdma(report)) continue;
     for (const DeviceReport& device : report.devices) {
       if (!device.pool || device.pool->reserved_high <= peak.reserved) continue;
       peak = {device.pool->reserved_high, device.total_memory,
@@ -67,7 +73,10 @@ bool shared_device_is_full(const std::vector<Report>& reports) {
 void tune_pool(const std::vector<Report>& reports, Tuning* tuning) {
   const Peak peak = highest_peak(reports);
   if (peak.reserved == 0) {
-    tuning->remarks.push_back("No driver pool was used, so there is no pool to size.");
+    // An RDMA library has its own remark.
+    if (std::none_of(reports.begin(), reports.end(), is_plain_for_rdma)) {
+      tuning->remarks.push_back("No driver pool was used, so there is no pool to size.");
+    }
     return;
   }
   const std::string seen = "The pool reserved at most " + format_bytes(peak.reserved) +
@@ -115,6 +124,7 @@ void tune_pending(const std::vector<Report>& reports, Tuning* tuning) {
   std::uint64_t total = 0;
   bool too_low = false;
   for (const Report& report : reports) {
+    if (report.has_rdma_library() && report.free_mode == "sync") continue;  // every free waits
     waits += report.counter("free_waits_pending_limit_total");
     wait_ns += report.counter("free_wait_ns_total");
     for (const DeviceReport& device : report.devices) {
@@ -155,16 +165,21 @@ void add_remarks(const std::vector<Report>& reports, Tuning* tuning) {
   std::uint64_t rescues = 0;
   bool agents = false;
   bool sync = false;
+  std::string modes;
   for (const Report& report : reports) {
+    rescues += report.counter("oom_rescues_total");
+    if (report.modes_differ() && modes.empty()) modes = report.mode_reason->text + ".";
+    // Other hardware may use the memory: neither shorter waits nor other memory can be advised.
+    if (report.has_rdma_library()) continue;
     copies += report.counter("free_waits_host_copy_total");
     managed +=
         report.counter("free_waits_managed_total") + report.counter("free_waits_zero_copy_total");
     orders += report.counter("stream_waits_total");
-    rescues += report.counter("oom_rescues_total");
     agents = agents || (report.backend == "malloc" && !has_setting(report, "CUPOOL_BACKEND"));
     sync = sync || (report.free_mode == "sync" && has_setting(report, "CUPOOL_FREE_MODE"));
   }
-  if (agents) {
+  if (!modes.empty()) tuning->remarks.push_back(modes);
+  if (agents && modes.empty()) {
     tuning->remarks.push_back(
         "Memory came from cuMemAlloc, not from pools: MPI, UCX or a similar library is in the "
         "process, or the device has no pools. For MPI: cupool run --profile mpi.");

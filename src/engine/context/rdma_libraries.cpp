@@ -5,6 +5,7 @@
 #include <link.h>
 #include <pthread.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -25,10 +26,14 @@ const char* const unseen_work_libraries[] = {
 #include "config/unseen_work_libraries.def"
 };
 
+const char* base_name(const char* path) {
+  const char* slash = std::strrchr(path, '/');
+  return slash == nullptr ? path : slash + 1;
+}
+
 template <std::size_t count>
 bool is_among(const char* const (&libraries)[count], const char* path) {
-  const char* slash = std::strrchr(path, '/');
-  const char* name = slash == nullptr ? path : slash + 1;
+  const char* name = base_name(path);
   for (const char* library : libraries) {
     if (std::strncmp(name, library, std::strlen(library)) == 0) return true;
   }
@@ -81,13 +86,9 @@ void watch_forks() {
   watching.store(true, std::memory_order_release);
 }
 
-const char* loaded_library(bool (*is_wanted)(const char* path)) {
-  watch_forks();
-  Look wanted{is_wanted};
-  const std::lock_guard lock(looking);
-  dl_iterate_phdr(look, &wanted);
-  return wanted.found;
-}
+// Copied: the linker's own text ends with the library.
+std::array<char, 256> noted_name{};
+std::atomic<bool> is_noted{false};
 
 }  // namespace
 
@@ -114,11 +115,27 @@ bool is_rdma_library(const char* path) {
 }
 
 const char* loaded_rdma_library() {
-  return loaded_library(is_rdma_library);
+  watch_forks();
+  Look wanted{is_rdma_library};
+  const std::lock_guard lock(looking);
+  dl_iterate_phdr(look, &wanted);
+  if (wanted.found != nullptr && !is_noted.load(std::memory_order_relaxed)) {
+    std::strncpy(noted_name.data(), base_name(wanted.found), noted_name.size() - 1);
+    is_noted.store(true, std::memory_order_release);
+  }
+  return wanted.found;
+}
+
+const char* noted_rdma_library() {
+  return is_noted.load(std::memory_order_acquire) ? noted_name.data() : nullptr;
 }
 
 const char* loaded_unseen_work_library() {
-  return loaded_library([](const char* path) { return is_among(unseen_work_libraries, path); });
+  watch_forks();
+  Look wanted{[](const char* path) { return is_among(unseen_work_libraries, path); }};
+  const std::lock_guard lock(looking);
+  dl_iterate_phdr(look, &wanted);
+  return wanted.found;
 }
 
 }  // namespace cupool::engine

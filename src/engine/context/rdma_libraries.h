@@ -14,6 +14,10 @@ namespace cupool::engine {
 /// of the process. Thread-safe.
 const char* loaded_rdma_library();
 
+/// File name, without its folder, of the first RDMA library that loaded_rdma_library() found in
+/// this process, or null. Stays when the library is unloaded. Takes no lock. Thread-safe.
+const char* noted_rdma_library();
+
 /// The same for a library that submits work unseen (OptiX, video).
 const char* loaded_unseen_work_library();
 
