@@ -165,6 +165,16 @@ void check_together(const Settings& settings, std::vector<std::string>* warnings
         "CUPOOL_LEAKS lists nothing: only the text and JSON reports contain the list, and "
         "CUPOOL_STATS selects neither. Set CUPOOL_STATS=text or json");
   }
+  const auto check_letters = [warnings](const char* name, const Path& pattern) {
+    const std::string unknown = util::unknown_letters(pattern);
+    if (unknown.empty()) return;
+    warnings->push_back(std::string(name) + "=\"" + printable(pattern) +
+                        "\": " + printable(unknown) +
+                        " means nothing and stays as it is. Known are " + util::kPatternLetters);
+  };
+  check_letters("CUPOOL_STATS_FILE", settings.stats_file);
+  check_letters("CUPOOL_TRACE", settings.trace);
+  check_letters("CUPOOL_LOG_FILE", settings.log_file);
 }
 
 void take_profile(Parser* parser, const std::string& path, std::vector<std::string>* warnings) {

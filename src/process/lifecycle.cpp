@@ -149,6 +149,7 @@ report::Destinations destinations_in_force() {
   destinations.csv = settings.stats.contains(config::StatsFormat::csv);
   destinations.prometheus = settings.stats.contains(config::StatsFormat::prometheus);
   destinations.file_pattern = settings.stats_file;
+  destinations.one_line_of_ranks = settings.stats_ranks == config::StatsRanks::first;
   return destinations;
 }
 
@@ -226,7 +227,14 @@ void report_at_the_end(bool ask_driver) {
 void start_watchers() {
   const config::Settings& settings = config::settings();
   if (!settings.trace.empty()) {
-    const std::string path = util::expand_path_pattern(settings.trace, identity->start_wall_ns);
+    bool added = false;
+    const std::string path = util::own_path(settings.trace, identity->start_wall_ns, &added);
+    if (added && util::warns_of_added_rank()) {
+      CUPOOL_LOG(warn,
+                 "CUPOOL_TRACE %s does not tell ranks apart: each rank but 0 adds its own, as in "
+                 "%s. With %%r in the name, the place is yours to choose",
+                 settings.trace.c_str(), path.c_str());
+    }
     trace::start_trace(path, settings.trace_limit.resolve(room_beside(path)));
     trace::add_watcher(trace::kTrace);
   }

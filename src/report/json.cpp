@@ -108,6 +108,8 @@ Json process_of(const stats::Snapshot& snapshot) {
   json["argv0"] = process.argv0;
   json["host"] = process.host;
   json["rank"] = process.rank.empty() ? Json(nullptr) : Json(process.rank);
+  json["ranks"] = process.ranks == 0 ? Json(nullptr) : Json(process.ranks);
+  json["job"] = process.job.empty() ? Json(nullptr) : Json(process.job);
   json["start_wall_ns"] = process.start_wall_ns;
   json["end_wall_ns"] = snapshot.end_wall_ns;
   json["lane"] = lane_of(snapshot.lane);

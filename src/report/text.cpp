@@ -354,4 +354,29 @@ std::string text_report(const stats::Snapshot& snapshot) {
   return page.take();
 }
 
+std::string text_line(const stats::Snapshot& snapshot) {
+  const stats::ProcessInfo& process = snapshot.process;
+  std::string text = "cupool: rank " + one_line(process.rank) + ", process " +
+                     std::to_string(snapshot.pid) + " on " + one_line(process.host) + ": ";
+  if (snapshot.observation) {
+    text += conclude(snapshot).verdict;
+  } else {
+    std::uint64_t mallocs = 0, failed = 0, cached = 0, frees = 0, waits = 0, held = 0;
+    for (const DeviceSnapshot& device : snapshot.devices) {
+      mallocs += device[Counter::malloc_calls_total];
+      failed += device[Counter::malloc_failed_total];
+      cached +=
+          device[Counter::served_thread_cache_total] + device[Counter::served_shared_cache_total];
+      frees += device[Counter::free_calls_total];
+      waits += device[Counter::free_waits_total];
+      held += static_cast<std::uint64_t>(std::max<std::int64_t>(device[Gauge::held_bytes].peak, 0));
+    }
+    text += format_count(mallocs) + " allocations (" + format_percent(cached, mallocs) +
+            " from caches" + (failed > 0 ? ", " + format_count(failed) + " failed" : "") + "), " +
+            format_count(frees) + " frees (" + format_count(waits) + " waited), at most " +
+            format_bytes(held) + " held";
+  }
+  return text + "; the whole with CUPOOL_STATS_RANKS=all\n";
+}
+
 }  // namespace cupool::report

@@ -94,6 +94,12 @@ void write_format(const Format& format, const Formats& formats, const std::strin
   write_report(file, format.render(snapshot), snapshot.process.start_wall_ns);
 }
 
+// A thousand ranks share the terminal. Who asks a running process for a snapshot wants all of it.
+bool is_line_enough(const stats::Snapshot& snapshot, const std::string& path) {
+  const std::string& rank = snapshot.process.rank;
+  return path.empty() && snapshot.number == 0 && !rank.empty() && rank != "0";
+}
+
 }  // namespace
 
 bool write_report_to(const std::string& path, const stats::Snapshot& snapshot) {
@@ -108,11 +114,23 @@ bool write_report_to(const std::string& path, const stats::Snapshot& snapshot) {
 void write_reports(const stats::Snapshot& snapshot, const Destinations& destinations) noexcept {
   const int saved_errno = errno;
   try {
+    bool added = false;
     const std::string path =
-        util::expand_path_pattern(destinations.file_pattern, snapshot.process.start_wall_ns);
+        util::own_path(destinations.file_pattern, snapshot.process.start_wall_ns, &added);
+    if (added && util::warns_of_added_rank()) {
+      CUPOOL_WARN_ONCE(
+          "CUPOOL_STATS_FILE %s does not tell ranks apart: each rank but 0 adds its own, as in %s. "
+          "With %%r in the name, the place is yours to choose",
+          destinations.file_pattern.c_str(), path.c_str());
+    }
     const Formats formats = formats_of(destinations);
     for (const Format* format : formats) {
       if (destinations.only_prometheus && format != &kPrometheus) continue;
+      if (destinations.one_line_of_ranks && format == &kText && is_line_enough(snapshot, path)) {
+        const std::string line = text_line(snapshot);
+        util::write_standard_error(line.data(), line.size());
+        continue;
+      }
       write_format(*format, formats, path, snapshot);
     }
   } catch (...) {

@@ -12,7 +12,8 @@ namespace cupool::report {
 
 /// Formats and destination of reports. `file_pattern` is expanded by util/path_pattern.h; %t is the
 /// time of the process's first use of the GPU, the same in all its reports. An empty pattern means
-/// standard error. Each of several formats has its own file. If the name's extension (.json, .csv,
+/// standard error. Ranks other than 0 add theirs to a name that does not tell ranks apart
+/// (util::own_path). Each of several formats has its own file. If the name's extension (.json, .csv,
 /// .prom) means a format, that format has the name. The others replace the extension (`run.json`,
 /// `run.txt`). Otherwise text has the name and the others append theirs (`run.log.json`). A
 /// snapshot of the running process has its number in the name (`run.1.log`), except for Prometheus,
@@ -23,6 +24,8 @@ struct Destinations {
   std::string file_pattern;
   bool csv = false;
   bool prometheus = false;
+  /// Of the text report at exit, ranks other than 0 write one line to standard error.
+  bool one_line_of_ranks = false;
   bool only_prometheus = false;  ///< write only this format; the file names stay the same
 };
 

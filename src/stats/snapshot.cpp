@@ -8,7 +8,8 @@
 #include <atomic>
 
 #include "util/clock.h"
-#include "util/path_pattern.h"
+#include "util/launcher.h"
+#include "util/text.h"
 
 namespace cupool::stats {
 
@@ -56,6 +57,8 @@ ProcessInfo this_process() {
   if (program_invocation_name != nullptr) info.argv0 = program_invocation_name;
   info.host = util::host_name();
   info.rank = util::launcher_rank();
+  util::parse_uint64(util::launcher_ranks(), &info.ranks);
+  info.job = util::launcher_job();
   info.library_version = CUPOOL_VERSION;
   info.start_wall_ns = util::wall_ns() - since_start_ns();
   return info;

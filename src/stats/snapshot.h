@@ -43,7 +43,9 @@ struct ProcessInfo {
   std::string program_path;  ///< /proc/self/exe
   std::string argv0;         ///< argv[0] of its start
   std::string host;
-  std::string rank;  ///< the launcher's, empty if none
+  std::string rank;         ///< the launcher's, empty if none
+  std::uint64_t ranks = 0;  ///< their number; 0: unknown
+  std::string job;          ///< the batch system's, empty if none
   std::string library_version;
   std::uint64_t start_wall_ns = 0;  ///< since 1970
   std::string free_mode;            ///< in force, as the user would write it

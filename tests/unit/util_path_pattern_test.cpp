@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "temporary_folder.h"
+#include "util/launcher.h"
 
 namespace cupool::util {
 namespace {
@@ -20,18 +21,41 @@ std::string expand_path_pattern(const char* pattern) {
   return util::expand_path_pattern(pattern, 0);
 }
 
-// An environment without a launcher, whatever started the tests.
+// An environment without a launcher, a job or a node, whatever started the tests.
 class PathPattern : public testing::Test {
+ protected:
+  PathPattern() {
+    for (const char* name : {
+#define CUPOOL_LAUNCHER(rank, ranks, beside, launcher) rank, ranks, beside,
+#define CUPOOL_JOB(variable, system) variable,
+#define CUPOOL_NODE(variable, system) variable,
+#include "util/launchers.def"
+         }) {
+      if (*name != '\0') unset_.push_back(std::make_unique<ScopedVariable>(name, nullptr));
+    }
+  }
+
  private:
-  ScopedVariable open_mpi_{"OMPI_COMM_WORLD_RANK", nullptr};
-  ScopedVariable pmix_{"PMIX_RANK", nullptr};
-  ScopedVariable pmi_{"PMI_RANK", nullptr};
-  ScopedVariable slurm_{"SLURM_PROCID", nullptr};
-  ScopedVariable pals_{"PALS_RANKID", nullptr};
-  ScopedVariable mvapich_{"MV2_COMM_WORLD_RANK", nullptr};
-  ScopedVariable torchrun_{"RANK", nullptr};
-  ScopedVariable torchrun_local_{"LOCAL_RANK", nullptr};
-  ScopedVariable torchrun_job_{"TORCHELASTIC_RUN_ID", nullptr};
+  std::vector<std::unique_ptr<ScopedVariable>> unset_;
+};
+
+struct Row {
+  const char* rank;
+  const char* ranks;
+  const char* beside;
+  const char* launcher;
+};
+constexpr Row kRows[] = {
+#define CUPOOL_LAUNCHER(rank, ranks, beside, launcher) {rank, ranks, beside, launcher},
+#include "util/launchers.def"
+};
+struct NamedVariable {
+  const char* variable;
+  const char* system;
+};
+constexpr NamedVariable kJobs[] = {
+#define CUPOOL_JOB(variable, system) {variable, system},
+#include "util/launchers.def"
 };
 
 TEST_F(PathPattern, LeavesPlainNamesAlone) {
@@ -56,15 +80,79 @@ TEST_F(PathPattern, RankIsZeroWithoutALauncher) {
   EXPECT_EQ(expand_path_pattern("r%r"), "r0");
 }
 
+// From the last row of the table to the first: each newly set one wins.
 TEST_F(PathPattern, RankComesFromTheFirstLauncherThatGaveOne) {
-  // From the last in precedence to the first: each newly set one wins.
   std::vector<std::unique_ptr<ScopedVariable>> set;
-  for (const char* name : {"RANK", "SLURM_PROCID", "MV2_COMM_WORLD_RANK", "PALS_RANKID", "PMI_RANK",
-                           "PMIX_RANK", "OMPI_COMM_WORLD_RANK"}) {
-    const std::string value = "of_" + std::string(name);
-    set.push_back(std::make_unique<ScopedVariable>(name, value.c_str()));
+  for (auto row = std::rbegin(kRows); row != std::rend(kRows); ++row) {
+    SCOPED_TRACE(row->launcher);
+    const std::string value = std::string("of_") + row->launcher;
+    set.push_back(std::make_unique<ScopedVariable>(row->rank, value.c_str()));
+    if (*row->beside != '\0') set.push_back(std::make_unique<ScopedVariable>(row->beside, "1"));
+    if (*row->ranks != '\0') set.push_back(std::make_unique<ScopedVariable>(row->ranks, "12"));
+    EXPECT_EQ(launcher_rank(), value);
+    EXPECT_EQ(launcher_ranks(), *row->ranks == '\0' ? "" : "12");
     EXPECT_EQ(expand_path_pattern("%r"), value);
   }
+}
+
+TEST_F(PathPattern, EveryRowOfTheTableAloneGivesTheRank) {
+  for (const Row& row : kRows) {
+    SCOPED_TRACE(row.launcher);
+    const ScopedVariable rank(row.rank, "17");
+    std::unique_ptr<ScopedVariable> beside;
+    if (*row.beside != '\0') beside = std::make_unique<ScopedVariable>(row.beside, "1");
+    EXPECT_EQ(launcher_rank(), "17");
+  }
+}
+
+TEST_F(PathPattern, JobAndNodeAreThoseOfTheBatchSystem) {
+  EXPECT_EQ(expand_path_pattern("%j"), "0") << "outside a job";
+  std::string host = host_name();
+  EXPECT_EQ(expand_path_pattern("%n"), host.substr(0, host.find('.', 1)));
+  for (const NamedVariable& job : kJobs) {
+    SCOPED_TRACE(job.system);
+    const ScopedVariable set(job.variable, "123.server/x");
+    EXPECT_EQ(launcher_job(), "123.server/x");
+    EXPECT_EQ(expand_path_pattern("a%j.json"), "a123.server_x.json");
+  }
+  const ScopedVariable kubernetes("NODE_NAME", "worker");
+  EXPECT_EQ(expand_path_pattern("%n"), "worker");
+  const ScopedVariable slurm("SLURMD_NODENAME", "node7");
+  EXPECT_EQ(expand_path_pattern("%n"), "node7");
+}
+
+TEST_F(PathPattern, UnknownLettersAreNamed) {
+  EXPECT_EQ(unknown_letters(""), "");
+  EXPECT_EQ(unknown_letters("/tmp/%p-%h-%r-%j-%n-%t-%%z.json"), "");
+  EXPECT_EQ(unknown_letters("a%zb%d%"), "%z, %d, %");
+}
+
+TEST_F(PathPattern, RanksAddTheirsToANameThatDoesNotTellThemApart) {
+  const test::TemporaryFolder folder;
+  const auto own = [](const std::string& pattern, bool expected) {
+    bool added = false;
+    std::string path = own_path(pattern, 0, &added);
+    EXPECT_EQ(added, expected) << pattern;
+    return path;
+  };
+  EXPECT_EQ(own("run.json", false), "run.json") << "without a launcher";
+  EXPECT_FALSE(warns_of_added_rank());
+  const ScopedVariable first("SLURM_PROCID", "0");
+  EXPECT_EQ(own("run.json", false), "run.json");
+  const ScopedVariable other("OMPI_COMM_WORLD_RANK", "12");
+  EXPECT_EQ(own("run.json", true), "run.rank12.json");
+  EXPECT_EQ(own("/a.b/report", true), "/a.b/report.rank12");
+  EXPECT_EQ(own(folder.file("%t.json"), true),
+            util::expand_path_pattern(folder.file("%t.rank12.json"), 0));
+  EXPECT_EQ(own("%r.json", false), "12.json");
+  EXPECT_EQ(own("%p.json", false), std::to_string(::getpid()) + ".json");
+  EXPECT_EQ(own("%%r.json", true), "%r.rank12.json");
+  for (const char* shared : {"", "/dev/null", "/dev/stderr", "/dev/fd/3"}) {
+    EXPECT_EQ(own(shared, false), shared);
+  }
+  EXPECT_FALSE(warns_of_added_rank());
+  const ScopedVariable second("OMPI_COMM_WORLD_RANK", "1");
+  EXPECT_TRUE(warns_of_added_rank());
 }
 
 // Each launcher with all that it sets, as its documentation lists it.
@@ -83,6 +171,12 @@ TEST_F(PathPattern, EveryLauncherIsUnderstood) {
       {"MVAPICH", {{"MV2_COMM_WORLD_RANK", "5"}, {"MV2_COMM_WORLD_LOCAL_RANK", "1"}}},
       {"srun", {{"SLURM_PROCID", "5"}, {"SLURM_LOCALID", "1"}, {"SLURM_NTASKS", "8"}}},
       {"torchrun", {{"RANK", "5"}, {"LOCAL_RANK", "1"}, {"TORCHELASTIC_RUN_ID", "none"}}},
+      {"Flux in a Slurm job",
+       {{"FLUX_TASK_RANK", "5"}, {"FLUX_JOB_SIZE", "8"}, {"SLURM_PROCID", "0"}}},
+      {"jsrun", {{"JSM_NAMESPACE_RANK", "5"}, {"JSM_NAMESPACE_SIZE", "8"}}},
+      {"an indexed job of Kubernetes", {{"JOB_COMPLETION_INDEX", "5"}}},
+      {"mpirun in a pod of Kubernetes",
+       {{"OMPI_COMM_WORLD_RANK", "5"}, {"JOB_COMPLETION_INDEX", "1"}}},
       {"torchrun in a Slurm batch script",
        {{"RANK", "5"}, {"TORCHELASTIC_RUN_ID", "7"}, {"SLURM_PROCID", "0"}}},
       {"torchrun under mpirun",
