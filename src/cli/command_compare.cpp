@@ -7,9 +7,11 @@
 #include <regex>
 
 #include "cli/command.h"
+#include "cli/page/story.h"
 #include "cli/page/text.h"
 #include "cli/shell/settings_arguments.h"
 #include "cli/trial/trials.h"
+#include "util/launcher.h"
 #include "util/text.h"
 
 namespace cupool::cli {
@@ -158,6 +160,33 @@ std::string speed_sentence(const Spread& without, const Spread& with, std::size_
   return "no time difference beyond the spread (medians: " + times + " times as fast)";
 }
 
+// "2", or "2 to 3": the processes that reported in each run.
+std::string processes_of(const std::vector<Trial>& trials) {
+  const auto [least, most] = std::minmax_element(
+      trials.begin(), trials.end(),
+      [](const Trial& a, const Trial& b) { return a.reports.size() < b.reports.size(); });
+  const std::string text = std::to_string(least->reports.size());
+  if (most->reports.size() == least->reports.size()) return text;
+  return text + " to " + std::to_string(most->reports.size());
+}
+
+// What is said of memory when the program is a launcher.
+void print_processes(const std::vector<Trial>& trials) {
+  const std::vector<Report>& reports = trials.front().reports;
+  const std::string processes = processes_of(trials);
+  if (processes != "0" && processes != "1") {
+    std::printf(
+        "%s processes used the GPU in each run with cupool; their memory is not added up.\n",
+        processes.c_str());
+  }
+  for (const std::string& text : modes_in_words(reports)) {
+    std::printf("%s\n", printable_text(text).c_str());
+  }
+  const std::string missing =
+      util::launcher_rank().empty() ? missing_ranks_in_words(reports) : std::string();
+  if (!missing.empty()) std::printf("%s\n", missing.c_str());
+}
+
 void print_table(const std::vector<Verdict>& verdicts,
                  const std::vector<std::vector<Trial>>& trials) {
   const Spread without = wall_time(trials[0]);
@@ -173,8 +202,11 @@ void print_table(const std::vector<Verdict>& verdicts,
                   ratio_text(without.median, with.median) + " times as fast"});
   const std::uint64_t held = highest_held(trials[1]);
   if (held > 0) {
+    const std::string processes = processes_of(trials[1]);
     rows.push_back({"peak GPU memory", util::format_bytes(highest_gauge(trials[1], "device_bytes")),
-                    util::format_bytes(held), "of one process on one device"});
+                    util::format_bytes(held),
+                    "of one" + (processes == "1" ? "" : " of " + processes) + " process" +
+                        (processes == "1" ? "" : "es") + " on one device"});
   }
   std::fputs(text_table(rows).c_str(), stdout);
   if (held == 0) {
@@ -184,6 +216,7 @@ void print_table(const std::vector<Verdict>& verdicts,
     std::puts(
         "GPU memory without cupool is the program's own peak, as counted with cupool; the\n"
         "driver's overhead is not included.");
+    print_processes(trials[1]);
   }
 }
 

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // `cupool observe -- program`: how much time would cupool save? The program runs unchanged.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/page/story.h"
 #include "cli/page/text.h"
+#include "cli/shell/output.h"
 #include "cli/shell/settings_arguments.h"
 #include "cli/shell/shell_words.h"
 #include "cli/trial/trials.h"
+#include "util/launcher.h"
+#include "util/path_pattern.h"
 
 namespace cupool::cli {
 
@@ -27,13 +32,26 @@ std::vector<std::string> report_files(const ScratchFolder& scratch) {
   return files;
 }
 
-// report.json for the first process, report.1.json for the second.
-std::string numbered(const std::string& file, std::size_t number) {
-  if (number == 0) return file;
-  const std::filesystem::path path(file);
-  const std::string name =
-      path.stem().string() + "." + std::to_string(number) + path.extension().string();
-  return (path.parent_path() / name).string();
+// The file of each report: the letters stand for its own process, rank and host. Reports of one
+// name are numbered: report.json, report.1.json.
+std::vector<std::string> files_for(const std::string& pattern, const std::vector<Report>& reports) {
+  std::vector<std::string> files;
+  for (const Report& report : reports) {
+    util::PatternValues values = util::pattern_values(report.start_wall);
+    if (report.host != values.host) values.node = report.host;
+    values.process = std::to_string(report.pid);
+    values.host = report.host;
+    if (!report.rank.empty()) values.rank = report.rank;
+    const std::filesystem::path first(util::expand_path_pattern(pattern, values));
+    std::string file = first.string();
+    for (int n = 1; std::find(files.begin(), files.end(), file) != files.end(); ++n) {
+      const std::string name =
+          first.stem().string() + "." + std::to_string(n) + first.extension().string();
+      file = (first.parent_path() / name).string();
+    }
+    files.push_back(file);
+  }
+  return files;
 }
 
 void keep(const std::string& from, const std::string& to) {
@@ -54,11 +72,17 @@ void tell_what_was_seen(const ScratchFolder& scratch, const ObserveArguments& ar
                  shell_words(program).c_str());
     return;
   }
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    Report report = read_report(files[i]);
-    report.file = "observed";
-    std::fprintf(stderr, "\n%s", story_text({report}).c_str());
-    if (!arguments.json.empty()) keep(files[i], numbered(arguments.json, i));
+  std::vector<Report> reports = read_reports(files);
+  if (!arguments.json.empty()) {
+    warn_of_letters(arguments.json);
+    const std::vector<std::string> kept = files_for(arguments.json, reports);
+    for (std::size_t i = 0; i < reports.size(); ++i) keep(reports[i].file, kept[i]);
+  }
+  for (Report& report : reports) report.file = "observed";
+  std::fprintf(stderr, "\n%s", story_text(reports).c_str());
+  if (util::launcher_rank().empty()) {  // else the launcher started this command, too
+    const std::string missing = missing_ranks_in_words(reports);
+    if (!missing.empty()) std::fprintf(stderr, "%s\n", missing.c_str());
   }
   hint("to measure the effect: cupool compare -- " + shell_words(program));
 }
@@ -73,7 +97,7 @@ int act(const ObserveArguments& arguments, const Session& session) {
   start.environment = preloaded_environment(arguments.settings.variables());
   start.environment.set("CUPOOL_MODE", "observe");
   start.environment.set("CUPOOL_STATS", "json");
-  start.environment.set("CUPOOL_STATS_FILE", scratch.path() + "/report-%p.json");
+  start.environment.set("CUPOOL_STATS_FILE", scratch.path() + "/report-%h-%r-%p.json");
   const ChildEnd end = run_child(start);
   std::fflush(stdout);
   if (end.start_code == 0) tell_what_was_seen(scratch, arguments, session.program);
@@ -87,7 +111,10 @@ void add_observe(CLI::App& app, Session& session) {
   CLI::App* command = add_command(
       app, session, "observe", "Estimate the time that cupool would save a program.",
       ProgramWords::after_options, [arguments](Session& now) { return act(*arguments, now); });
-  command->add_option("--json", arguments->json, "Keep the report in this file")->type_name("FILE");
+  command
+      ->add_option("--json", arguments->json,
+                   "Keep the report in this file; % letters as in CUPOOL_STATS_FILE")
+      ->type_name("FILE");
   arguments->settings.add_to(*command);
   command->footer(
       "The program runs unchanged: every call goes to the driver and is measured\n"

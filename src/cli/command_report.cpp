@@ -41,7 +41,9 @@ void add_report(CLI::App& app, Session& session) {
   CLI::App* command = add_command(
       app, session, "report", "Summarise JSON reports of cupool, as text or as an HTML page.",
       ProgramWords::none, [arguments](Session&) { return act(*arguments); });
-  command->add_option("files", arguments->files, "Reports, as CUPOOL_STATS=json writes them")
+  command
+      ->add_option("files", arguments->files,
+                   "Reports, as CUPOOL_STATS=json writes them, or directories of them")
       ->required()
       ->type_name("FILE");
   command

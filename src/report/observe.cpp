@@ -43,14 +43,7 @@ std::string verdict_of(const Conclusion& found, const Observation& seen, std::ui
                               format_duration_ns(found.legacy_ns) + " in malloc and free" +
                               (seen.threads > 1 ? " (all threads)" : "") + ", in a run of " +
                               format_duration_ns(ran);
-  switch (found.worth) {
-    case Worth::yes:
-      return "Worth trying: pooling would save at most " + figures;
-    case Worth::little:
-      return "Little to gain: pooling would save at most " + figures;
-    default:
-      return "Not worth it: pooling would save at most " + figures;
-  }
+  return std::string(words_of(found.worth)) + ": pooling would save at most " + figures;
 }
 
 std::string stall_sentence(const Observation& seen) {
@@ -101,6 +94,16 @@ const char* text_of(Worth worth) noexcept {
   }
 }
 
+Worth worth_of(double share) noexcept {
+  return share >= kWorthIt ? Worth::yes : share >= kALittle ? Worth::little : Worth::no;
+}
+
+const char* words_of(Worth worth) noexcept {
+  return worth == Worth::yes      ? "Worth trying"
+         : worth == Worth::little ? "Little to gain"
+                                  : "Not worth it";
+}
+
 Conclusion conclude(const stats::Snapshot& snapshot) {
   Conclusion found;
   const Observation& seen = *snapshot.observation;
@@ -112,9 +115,7 @@ Conclusion conclude(const stats::Snapshot& snapshot) {
   if (seen.mallocs > 0 && ran > 0) {
     const auto threads = static_cast<double>(std::max<std::uint64_t>(seen.threads, 1));
     found.share = static_cast<double>(found.saved_ns) / threads / static_cast<double>(ran);
-    found.worth = found.share >= kWorthIt   ? Worth::yes
-                  : found.share >= kALittle ? Worth::little
-                                            : Worth::no;
+    found.worth = worth_of(found.share);
   }
   found.verdict = verdict_of(found, seen, ran);
   if (found.worth == Worth::nothing_seen) return found;

@@ -17,6 +17,12 @@ inline constexpr std::uint64_t kAssumedCallNs = 500;
 
 enum class Worth { yes, little, no, nothing_seen };
 
+/// The verdict on a saving of this share of the run.
+Worth worth_of(double share) noexcept;
+
+/// "Worth trying", "Little to gain", "Not worth it".
+const char* words_of(Worth worth) noexcept;
+
 /// The conclusion, with its figures.
 struct Conclusion {
   Worth worth = Worth::nothing_seen;

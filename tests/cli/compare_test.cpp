@@ -143,6 +143,61 @@ TEST(ObserveCommand, TellsWhatWasSeenAndKeepsTheReport) {
   EXPECT_EQ(report.at("observe").at("malloc_calls_total"), preload::counts_of(plain.out).mallocs);
 }
 
+// As mpirun: two ranks at once. WORLD, if set, claims more.
+const char* const kLauncher =
+    "for rank in 0 1; do\n"
+    "  OMPI_COMM_WORLD_RANK=$rank OMPI_COMM_WORLD_SIZE=${WORLD:-2} \"$@\" > /dev/null &\n"
+    "done; wait\n";
+
+TEST(ObserveCommand, GivesOneVerdictFromAllRanks) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
+  const ScratchFolder folder;
+  const std::string launcher = shell_script(folder, kLauncher);
+  const std::string probe = preload::probe_path("probe_runtime_shared");
+  const ProcessResult result =
+      cupool({"observe", "--json", folder.path() + "/r%r.json", launcher, probe});
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  const std::string verdict = "pooling would save at most";
+  EXPECT_EQ(result.err.find(verdict), result.err.rfind(verdict)) << result.err;
+  EXPECT_TRUE(contains(result.err, "of 2 processes together, in a run of")) << result.err;
+  EXPECT_TRUE(contains(result.err, "160 allocations took")) << result.err;
+  EXPECT_FALSE(contains(result.err, "ranks reported")) << result.err;
+  EXPECT_LT(result.err.find("  rank 0 on "), result.err.find("  rank 1 on ")) << result.err;
+  for (const char* rank : {"0", "1"}) {
+    const json report = json::parse(preload::read_file(folder.path() + "/r" + rank + ".json"));
+    EXPECT_EQ(report.at("process").at("rank"), rank);
+  }
+}
+
+TEST(ObserveCommand, KeepsEveryReportOfOneName) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
+  const ScratchFolder folder;
+  const std::string launcher = shell_script(folder, kLauncher);
+  const ProcessResult result = cupool({"observe", "--json", folder.path() + "/seen%z.json",
+                                       launcher, preload::probe_path("probe_runtime_shared")});
+  EXPECT_TRUE(std::filesystem::exists(folder.path() + "/seen%z.json")) << result.err;
+  EXPECT_TRUE(std::filesystem::exists(folder.path() + "/seen%z.1.json")) << result.err;
+  EXPECT_TRUE(contains(result.err, "%z means nothing")) << result.err;
+}
+
+TEST(ObserveCommand, SaysHowManyRanksItDidNotSee) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
+  const ScratchFolder folder;
+  const std::string launcher = shell_script(folder, kLauncher);
+  const std::string probe = preload::probe_path("probe_runtime_shared");
+  const std::string told = "Only 2 of 8 ranks reported.";
+  const ProcessResult seen = cupool({"observe", launcher, probe}, {{"WORLD", "8"}});
+  EXPECT_TRUE(contains(seen.err, told)) << seen.err;
+  const ProcessResult compared = cupool({"compare", "-n", "1", launcher, probe}, {{"WORLD", "8"}});
+  EXPECT_TRUE(contains(compared.out, told)) << compared.out;
+  EXPECT_TRUE(contains(compared.out, "of one of 2 processes on one device")) << compared.out;
+  EXPECT_TRUE(contains(compared.out, "2 processes used the GPU in each run")) << compared.out;
+  // A launcher that starts the command itself: each sees its own rank.
+  const ProcessResult own =
+      cupool({"observe", probe}, {{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "8"}});
+  EXPECT_FALSE(contains(own.err, "ranks reported")) << own.err;
+}
+
 TEST(ObserveCommand, HandsOnTheEndAndSaysWhenThereWasNothing) {
   const ProcessResult nothing = cupool({"observe", "--", "sh", "-c", "exit 5"});
   EXPECT_EQ(nothing.exit_code, 5);

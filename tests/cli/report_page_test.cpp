@@ -217,7 +217,9 @@ TEST(Page, ShowsOutliersAndTheBusiestOfManyProcesses) {
     EXPECT_TRUE(contains(page, std::string("<summary>") + rank)) << rank;
   }
   EXPECT_FALSE(contains(page, "<summary>rank 8 on"));
-  EXPECT_TRUE(contains(page, "<th scope=\"row\">rank 8 on")) << "the table has all";
+  EXPECT_TRUE(contains(page, "<th scope=\"row\">rank 7 on"));
+  EXPECT_FALSE(contains(page, "<th scope=\"row\">rank 8 on")) << "the distribution has it";
+  EXPECT_TRUE(contains(page, "median of 300"));
 }
 
 TEST(Svg, CoordinatesAreShortAndWithoutLocale) {

@@ -281,14 +281,95 @@ TEST(ReportCommand, MergesProcessesAndNamesOutliers) {
   EXPECT_TRUE(contains(page, "<li>rank 3 on node1: allocations 5,000 (high)</li>"));
 }
 
+// A job's reports in a directory, as `CUPOOL_STATS_FILE=dir/%r.json` leaves them.
+void write_job(const std::string& folder, int ranks, const json& report) {
+  for (int rank = 0; rank < ranks; ++rank) {
+    json of_rank = report;
+    of_rank["process"]["rank"] = std::to_string(rank);
+    of_rank["process"]["ranks"] = ranks;
+    of_rank["process"]["pid"] = 1000 + rank;
+    of_rank["process"]["host"] = "node" + std::to_string(rank / 8);
+    json& counters = of_rank["devices"][0]["counters"];
+    counters["malloc_calls_total"] = rank % 100 == 7 ? 9000 : 1000 + rank % 10;
+    write_report(folder, "r" + std::to_string(rank) + ".json", of_rank);
+  }
+}
+
+TEST(ReportCommand, ReadsADirectoryInTheOrderOfRanks) {
+  const ScratchFolder folder;
+  write_job(folder.path(), 11, example_report());
+  json snapshot = example_report();
+  snapshot["snapshot_number"] = 2;
+  snapshot["process"]["rank"] = "3";
+  snapshot["process"]["pid"] = 1003;
+  snapshot["process"]["host"] = "node0";
+  snapshot["process"]["end_wall_ns"] = 2000000000;
+  write_report(folder.path(), "r3.2.json", snapshot);
+  std::ofstream(folder.path() + "/trace.json") << "[{}]";
+  std::ofstream(folder.path() + "/notes.txt") << "no report";
+  const ProcessResult result = cupool({"report", folder.path()});
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  std::size_t last = 0;
+  for (int rank = 0; rank < 11; ++rank) {
+    const std::size_t at = result.out.find("\n  rank " + std::to_string(rank) + " on ");
+    EXPECT_NE(at, std::string::npos) << rank << result.out;
+    EXPECT_GT(at, last) << rank << result.out;
+    last = at;
+  }
+  EXPECT_FALSE(contains(result.out, "r3.2.json")) << "the report at exit is there";
+  EXPECT_TRUE(contains(result.err, "passed over 1 file of ")) << result.err;
+  EXPECT_TRUE(contains(result.err, "trace.json: not a report of cupool")) << result.err;
+  // A shell's own order of the files does not matter.
+  const ProcessResult named =
+      cupool({"report", folder.path() + "/r10.json", folder.path() + "/r2.json"});
+  EXPECT_LT(named.out.find("  rank 2 on "), named.out.find("  rank 10 on ")) << named.out;
+}
+
+TEST(ReportCommand, ADirectoryWithoutReportsIsAnError) {
+  const ScratchFolder folder;
+  const ProcessResult result = cupool({"report", folder.path()});
+  EXPECT_EQ(result.exit_code, 2) << result.describe();
+  EXPECT_TRUE(contains(result.err, folder.path() + ": no report in this directory")) << result.err;
+}
+
+// Issue 18: in less than 10 s, and a page of at most 5 MiB.
+TEST(ReportCommand, SumsUpAThousandRanks) {
+  const ScratchFolder folder;
+  const std::string job = folder.path() + "/job";
+  std::filesystem::create_directory(job);
+  const std::string one = folder.path() + "/one.json";
+  const ProcessResult run =
+      cupool({"run", "--stats", "json", "--stats-file", one, "--stats-interval", "1", "--",
+              preload::probe_path("probe_runtime_shared"), "threads=2"});
+  ASSERT_EQ(run.exit_code, 0) << run.describe();
+  write_job(job, 1000, json::parse(preload::read_file(one)));
+  const std::string page = folder.path() + "/page.html";
+  const ProcessResult result = cupool({"report", "--text", "--html", page, job});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  RecordProperty("milliseconds", static_cast<int>(result.seconds * 1e3));
+  RecordProperty("page_bytes", static_cast<int>(std::filesystem::file_size(page)));
+#if defined(NDEBUG) && !defined(CUPOOL_TEST_SANITIZED_BUILD)
+  EXPECT_LT(result.seconds, 10);
+#endif
+  EXPECT_LE(std::filesystem::file_size(page), 5u << 20);
+  EXPECT_TRUE(contains(result.out, "\n  rank 7 on node0 ")) << "an outlier";
+  EXPECT_FALSE(contains(result.out, "\n  rank 8 on node1 ")) << "not an outlier";
+  EXPECT_TRUE(contains(result.out, "\n  of all 1,000 processes\n")) << result.out;
+  EXPECT_LT(preload::lines_of(result.out).size(), 120u) << result.out;
+  const std::string html = preload::read_file(page);
+  EXPECT_TRUE(contains(html, "Distribution of 1,000 processes"));
+  EXPECT_TRUE(contains(html, "median of 1,000"));
+  EXPECT_TRUE(contains(html, "rank 907 on node113: allocations 9,000"));
+}
+
 TEST(ReportCommand, EndsWith2ForWhatIsNoReport) {
   const ScratchFolder folder;
   json newer = example_report();
   newer["schema_version"] = 4;
   const std::string good = write_report(folder.path(), "good.json", example_report());
   const std::string bad = write_report(folder.path(), "newer.json", newer);
-  for (const std::vector<std::string>& files : std::vector<std::vector<std::string>>{
-           {bad}, {good, bad}, {folder.path() + "/none.json"}, {folder.path()}}) {
+  for (const std::vector<std::string>& files :
+       std::vector<std::vector<std::string>>{{bad}, {good, bad}, {folder.path() + "/none.json"}}) {
     std::vector<std::string> arguments = {"report", "--html", folder.path() + "/page.html"};
     arguments.insert(arguments.end(), files.begin(), files.end());
     const ProcessResult result = cupool(arguments);
@@ -298,6 +379,9 @@ TEST(ReportCommand, EndsWith2ForWhatIsNoReport) {
     EXPECT_FALSE(std::filesystem::exists(folder.path() + "/page.html"));
   }
   EXPECT_TRUE(contains(cupool({"report", bad}).err, "schema version 4"));
+  const ProcessResult both = cupool({"report", folder.path()});
+  EXPECT_EQ(both.exit_code, 2) << "not passed over: its figures would be missing silently";
+  EXPECT_TRUE(contains(both.err, "schema version 4")) << both.err;
 }
 
 // Files that never end, or that nobody writes to.

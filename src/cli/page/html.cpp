@@ -3,6 +3,7 @@
 #include "cli/page/html.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
@@ -57,15 +58,16 @@ std::string about_many(const std::vector<Report>& reports) {
 }
 
 // Limits for very large jobs: browsers cannot show the charts of thousands of processes.
-constexpr std::size_t kMostProcesses = 64;      // with charts; the table has all
-constexpr std::size_t kMostDevices = 16;        // of a process
-constexpr std::size_t kMostDevicesInAll = 128;  // at least two of each process
+constexpr std::size_t kMostProcesses = 64;          // with charts; the table has all
+constexpr std::size_t kMostDevices = 16;            // of a process
+constexpr std::size_t kMostBytesInFull = 4u << 20;  // of their charts; one process always is
+constexpr std::size_t kMostDevicesInAll = 128;      // at least two of each process
 
 std::size_t devices_of_each(std::size_t processes) {
   return std::clamp<std::size_t>(kMostDevicesInAll / processes, 2, kMostDevices);
 }
 
-// The processes shown with charts: outliers, then those with the most allocations.
+// The processes to show with charts: outliers, then those with the most allocations.
 std::vector<std::size_t> processes_in_full(const std::vector<Report>& reports) {
   std::vector<std::size_t> chosen(reports.size());
   std::iota(chosen.begin(), chosen.end(), std::size_t{0});
@@ -81,7 +83,6 @@ std::vector<std::size_t> processes_in_full(const std::vector<Report>& reports) {
   std::stable_sort(chosen.begin(), chosen.end(),
                    [&ranks](std::size_t a, std::size_t b) { return ranks[a] > ranks[b]; });
   chosen.resize(kMostProcesses);
-  std::sort(chosen.begin(), chosen.end());
   return chosen;
 }
 
@@ -95,6 +96,37 @@ std::string section_html(const Section& section, char level = '2') {
 
 std::string link_to(const Section& section) {
   return "<li><a href=\"#" + section.id + "\">" + escape_html(section.title) + "</a></li>\n";
+}
+
+// One process: its sections, folded if there are `many`.
+std::string page_of(const Report& report, std::size_t index, bool many, std::size_t devices,
+                    std::string* navigation) {
+  std::string page;
+  if (many) {
+    page = "<details class=\"process\"><summary>" + escape_html(name_of(report, true)) +
+           "</summary>\n<p class=\"about\">" + escape_html(about_one(report)) + "</p>\n";
+  }
+  const std::string prefix = many ? "p" + std::to_string(index) + "-" : "";
+  for (const Section& section : sections_of(report, prefix, devices)) {
+    page += section_html(section, many ? '3' : '2');
+    if (!many) *navigation += link_to(section);
+  }
+  return page + (many ? "</details>\n" : "");
+}
+
+// The processes shown with charts, by index, as far as the page has room for them.
+std::map<std::size_t, std::string> pages_in_full(const std::vector<Report>& reports, bool many,
+                                                 std::string* navigation) {
+  const std::vector<std::size_t> chosen = processes_in_full(reports);
+  std::map<std::size_t, std::string> pages;
+  std::size_t bytes = 0;
+  for (const std::size_t i : chosen) {
+    std::string page = page_of(reports[i], i, many, devices_of_each(chosen.size()), navigation);
+    bytes += page.size();
+    if (bytes > kMostBytesInFull && !pages.empty()) break;
+    pages[i] = std::move(page);
+  }
+  return pages;
 }
 
 }  // namespace
@@ -130,26 +162,14 @@ std::string html_page(const std::vector<Report>& reports) {
     content += "<section aria-labelledby=\"each\">\n<h2 id=\"each\">Each process</h2>\n";
     navigation += "<li><a href=\"#each\">Each process</a></li>\n";
   }
-  const std::vector<std::size_t> in_full = processes_in_full(reports);
+  const std::map<std::size_t, std::string> in_full = pages_in_full(reports, many, &navigation);
   if (in_full.size() < reports.size()) {
     content += "<p class=\"quiet\">Of " + util::format_count(reports.size()) + " processes " +
                std::to_string(in_full.size()) +
-               " are shown: outliers, then those with the most allocations. The table above has "
-               "all.</p>\n";
+               " are shown: outliers, then those with the most allocations. The figures above "
+               "include all.</p>\n";
   }
-  for (const std::size_t i : in_full) {
-    const std::vector<Section> sections = sections_of(
-        reports[i], many ? "p" + std::to_string(i) + "-" : "", devices_of_each(in_full.size()));
-    if (many) {
-      content += "<details class=\"process\"><summary>" + escape_html(name_of(reports[i], true)) +
-                 "</summary>\n<p class=\"about\">" + escape_html(about_one(reports[i])) + "</p>\n";
-    }
-    for (const Section& section : sections) {
-      content += section_html(section, many ? '3' : '2');
-      if (!many) navigation += link_to(section);
-    }
-    if (many) content += "</details>\n";
-  }
+  for (const auto& [index, page] : in_full) content += page;
   if (many) content += "</section>\n";
   const std::string program = program_of(reports);
   return fill_template(

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/page/optional.h"
-#include "cli/shell/exit_code.h"
 #include "cli/shell/input.h"
 
 namespace cupool::cli {
@@ -95,6 +94,7 @@ void read_process(const JsonReader& json, Report* report) {
   if (report->program.empty()) report->program = process.text("argv0");
   report->host = process.text("host");
   report->rank = process.text("rank");
+  report->ranks = process.number("ranks");
   report->start_wall = process.number("start_wall_ns");
   report->end_wall = process.number("end_wall_ns");
 }
@@ -119,7 +119,7 @@ void check_schema(const JsonReader& json, const std::string& file) {
   }
   const std::uint64_t schema = json.number("schema_version");
   if (schema == kReadableSchema) return;
-  throw ReportError(file + ": report of schema version " + std::to_string(schema) +
+  throw SchemaError(file + ": report of schema version " + std::to_string(schema) +
                     ", written by cupool " + json.text("cupool_version") + "; this cupool " +
                     kReaderVersion + " reads schema version " + std::to_string(kReadableSchema));
 }
@@ -186,16 +186,6 @@ Report read_report(const std::string& file) {
     throw ReportError(file + ": cannot be read: " + reason);
   }
   return parse_report(content, file);
-}
-
-std::vector<Report> read_reports(const std::vector<std::string>& files) {
-  std::vector<Report> reports;
-  try {
-    for (const std::string& file : files) reports.push_back(read_report(file));
-  } catch (const ReportError& error) {
-    throw UsageError(error.what());
-  }
-  return reports;
 }
 
 std::string name_of(const Report& report, bool with_host) {

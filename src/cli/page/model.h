@@ -24,6 +24,12 @@ class ReportError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// A report of another schema: unlike other files, one that must not be passed over.
+class SchemaError : public ReportError {
+ public:
+  using ReportError::ReportError;
+};
+
 struct GaugeFigures {
   std::int64_t current = 0;
   std::int64_t peak = 0;
@@ -139,7 +145,8 @@ struct Report {
   std::int64_t pid = 0;
   std::string program;
   std::string host;
-  std::string rank;  ///< "" without a launcher
+  std::string rank;         ///< "" without a launcher
+  std::uint64_t ranks = 0;  ///< their number; 0: unknown
   std::uint64_t start_wall = 0;
   std::uint64_t end_wall = 0;
   std::string free_mode;
@@ -176,7 +183,10 @@ Report parse_report(const std::string& text, const std::string& file);
 /// Reads one report from a file. Throws ReportError.
 Report read_report(const std::string& file);
 
-/// The reports that the command was given. Throws UsageError if one is not readable.
+/// The reports that the command was given, ranks in numeric order. A directory stands for the
+/// reports in it: its files that end in .json. Of those, others than reports are named on standard
+/// error, and snapshots of a process are left out for its latest report. Throws UsageError if a
+/// file is not readable, if a directory holds no report, and for a newer schema.
 std::vector<Report> read_reports(const std::vector<std::string>& files);
 
 /// "rank 3" or "process 4711", and the host where `with_host`.

@@ -111,6 +111,7 @@ std::vector<Comparison> compare_processes(const std::vector<Report>& reports) {
   for (const Column& column : columns_of_table()) {
     Comparison row;
     row.name = column.name;
+    row.format = column.format;
     for (const Report& report : reports) {
       const std::uint64_t value = column.value(report);
       row.values.push_back(static_cast<double>(value));
@@ -137,7 +138,43 @@ std::vector<std::string> name_outliers(const std::vector<Report>& reports,
     }
     if (!found.empty()) sentences.push_back(name_of(reports[i], true) + ": " + found);
   }
+  if (sentences.size() > kMostRowsOfProcesses) {
+    const std::size_t others = sentences.size() - kMostRowsOfProcesses;
+    sentences.resize(kMostRowsOfProcesses);
+    sentences.push_back(util::format_count(others) + " more processes have outliers");
+  }
   return sentences;
+}
+
+std::vector<std::size_t> processes_with_rows(const std::vector<Comparison>& columns) {
+  const std::size_t processes = columns.empty() ? 0 : columns.front().values.size();
+  const bool all = processes <= kMostRowsOfProcesses;
+  std::vector<std::size_t> rows;
+  for (std::size_t i = 0; i < processes && rows.size() < kMostRowsOfProcesses; ++i) {
+    const bool outlier = std::any_of(columns.begin(), columns.end(), [i](const Comparison& column) {
+      return column.is_outlier[i];
+    });
+    if (all || outlier) rows.push_back(i);
+  }
+  return rows;
+}
+
+std::vector<DistributionRow> distribution_of(const std::vector<Comparison>& columns) {
+  std::vector<DistributionRow> rows = {{"lowest", {}},
+                                       {"lower quartile", {}},
+                                       {"median", {}},
+                                       {"upper quartile", {}},
+                                       {"highest", {}}};
+  for (const Comparison& column : columns) {
+    std::vector<double> sorted = column.values;
+    std::sort(sorted.begin(), sorted.end());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const double share = static_cast<double>(i) / static_cast<double>(rows.size() - 1);
+      rows[i].texts.push_back(
+          column.format(static_cast<std::uint64_t>(std::llround(quantile(sorted, share)))));
+    }
+  }
+  return rows;
 }
 
 }  // namespace cupool::cli

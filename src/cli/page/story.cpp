@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
+#include "cli/page/observed.h"
 #include "stats/labels.h"
 #include "util/text.h"
 
@@ -161,21 +163,6 @@ std::string time_in_words(const std::vector<Report>& reports, const Sums& sums) 
          ", in a run of " + format_duration_ns(sums.ran_ns) + ".";
 }
 
-// The modes that are not as requested, with the reason: once for processes alike.
-void add_modes(const std::vector<Report>& reports, std::vector<std::string>* sentences) {
-  std::map<std::string, std::size_t> processes;
-  for (const Report& report : reports) {
-    if (report.modes_differ()) ++processes[report.mode_reason->text];
-  }
-  for (const auto& [text, number] : processes) {
-    const bool all = number == reports.size();
-    sentences->push_back((all ? ""
-                              : "In " + format_count(number) + " of " +
-                                    format_count(reports.size()) + " processes: ") +
-                         text + ".");
-  }
-}
-
 void add(std::string text, std::vector<std::string>* to) {
   if (!text.empty()) to->push_back(std::move(text));
 }
@@ -261,7 +248,41 @@ std::uint64_t peak_memory(const DeviceReport& device) {
   return device.pool ? std::max(device.pool->reserved_high, held) : held;
 }
 
+std::vector<std::string> modes_in_words(const std::vector<Report>& reports) {
+  std::map<std::string, std::size_t> processes;
+  for (const Report& report : reports) {
+    if (report.modes_differ()) ++processes[report.mode_reason->text];
+  }
+  std::vector<std::string> sentences;
+  for (const auto& [text, number] : processes) {
+    const std::string which =
+        number == reports.size()
+            ? ""
+            : "In " + format_count(number) + " of " + format_count(reports.size()) + " processes: ";
+    sentences.push_back(which + text + ".");
+  }
+  return sentences;
+}
+
+std::string missing_ranks_in_words(const std::vector<Report>& reports) {
+  std::uint64_t started = 0;
+  std::set<std::string> reported;
+  for (const Report& report : reports) {
+    started = std::max(started, report.ranks);
+    if (!report.rank.empty()) reported.insert(report.rank);
+  }
+  if (reported.size() >= started) return "";
+  return "Only " + format_count(reported.size()) + " of " + format_count(started) +
+         " ranks reported. The others allocated no GPU memory, or ran on machines that do not "
+         "share "
+         "this one's TMPDIR; set it to a shared folder.";
+}
+
 Story tell(const std::vector<Report>& reports) {
+  const auto is_observed = [](const Report& report) { return report.observe.has_value(); };
+  if (reports.size() > 1 && std::all_of(reports.begin(), reports.end(), is_observed)) {
+    return tell_observed(reports);
+  }
   Story story;
   const Sums sums = sum_of(reports);
   story.headline = headline_of(reports, sums);
@@ -273,7 +294,7 @@ Story tell(const std::vector<Report>& reports) {
     add_observed_tiles(*reports[0].observe, &story);
     return story;
   }
-  add_modes(reports, &story.sentences);
+  for (std::string& text : modes_in_words(reports)) story.sentences.push_back(std::move(text));
   add(stalls_in_words(sums), &story.sentences);
   add(memory_in_words(sums), &story.sentences);
   add(serving_in_words(sums), &story.sentences);

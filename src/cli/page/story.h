@@ -27,13 +27,35 @@ struct Story {
 /// The story of one process, or of a job's processes together. Pure.
 Story tell(const std::vector<Report>& reports);
 
+/// The modes that are not as requested, with the reason: one sentence for processes alike. Pure.
+std::vector<std::string> modes_in_words(const std::vector<Report>& reports);
+
+/// A sentence if the launcher started more ranks than there are reports, else "". Pure.
+std::string missing_ranks_in_words(const std::vector<Report>& reports);
+
 /// One column of the table of processes. Values are in the order of the reports.
 struct Comparison {
   std::string name;
   std::vector<double> values;
   std::vector<std::string> texts;
   std::vector<bool> is_outlier;
+  std::string (*format)(std::uint64_t) = nullptr;  ///< of a value
 };
+
+/// The processes with a row in tables; beyond, outliers have one, and the rest is a distribution.
+inline constexpr std::size_t kMostRowsOfProcesses = 64;
+
+/// The processes that have a row: all, or at most kMostRowsOfProcesses outliers.
+std::vector<std::size_t> processes_with_rows(const std::vector<Comparison>& columns);
+
+/// A row of the distribution of all processes: "median" and the texts of each column.
+struct DistributionRow {
+  std::string name;
+  std::vector<std::string> texts;
+};
+
+/// Lowest, quartiles and highest of each column.
+std::vector<DistributionRow> distribution_of(const std::vector<Comparison>& columns);
 
 /// The definition of an outlier, in a sentence.
 extern const char* const kOutlierRule;
@@ -44,7 +66,8 @@ std::vector<bool> find_outliers(const std::vector<double>& values);
 /// The columns of the table of processes. Pure.
 std::vector<Comparison> compare_processes(const std::vector<Report>& reports);
 
-/// The outliers of `columns`, one sentence per process that has any.
+/// The outliers of `columns`, one sentence per process that has any; at most kMostRowsOfProcesses,
+/// and the number of the others.
 std::vector<std::string> name_outliers(const std::vector<Report>& reports,
                                        const std::vector<Comparison>& columns);
 

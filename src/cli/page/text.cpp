@@ -12,6 +12,13 @@ namespace cupool::cli {
 namespace {
 
 void add_reports(const std::vector<Report>& reports, std::string* text) {
+  if (reports.size() > kMostRowsOfProcesses) {
+    *text += util::format_count(reports.size()) + " reports, from " +
+             printable_text(reports.front().file + " (" + name_of(reports.front(), true)) +
+             ") to " + printable_text(reports.back().file + " (" + name_of(reports.back(), true)) +
+             ")\n";
+    return;
+  }
   for (const Report& report : reports) {
     *text += printable_text(report.file + ": " + report.program + ", " + name_of(report, true)) +
              ", ran " + util::format_duration_ns(report.ran_ns()) + "\n";
@@ -65,10 +72,18 @@ std::string story_text(const std::vector<Report>& reports) {
     const std::vector<Comparison> columns = compare_processes(reports);
     std::vector<std::vector<std::string>> rows = {{"process"}};
     for (const Comparison& column : columns) rows[0].push_back(column.name);
-    for (std::size_t i = 0; i < reports.size(); ++i) {
+    const std::vector<std::size_t> listed = processes_with_rows(columns);
+    for (const std::size_t i : listed) {
       rows.push_back({printable_text(name_of(reports[i], true))});
       for (const Comparison& column : columns) {
         rows.back().push_back((column.is_outlier[i] ? "* " : "") + column.texts[i]);
+      }
+    }
+    if (listed.size() < reports.size()) {
+      rows.push_back({"of all " + util::format_count(reports.size()) + " processes"});
+      for (const DistributionRow& row : distribution_of(columns)) {
+        rows.push_back({"  " + row.name});
+        rows.back().insert(rows.back().end(), row.texts.begin(), row.texts.end());
       }
     }
     text += "\n" + text_table(rows);

@@ -9,7 +9,7 @@ namespace cupool::cli {
 namespace {
 
 constexpr std::size_t kPrefix = 7;  // "CUPOOL_"
-constexpr std::size_t kWidth = 96;
+constexpr std::size_t kTextWidth = 96;
 
 // Escapes bars, which would end a table cell.
 std::string cell(const std::string& text) {
@@ -25,12 +25,13 @@ std::string default_of(const config::Row& row) {
   return row.default_text[0] == '\0' ? "(none)" : row.default_text;
 }
 
-// Wraps `text` to kWidth with `indent` blanks before each line; a longer word gets its own line.
+// Wraps `text` to kTextWidth with `indent` blanks before each line; a longer word gets its own
+// line.
 std::string wrapped(const std::string& text, std::size_t indent) {
   std::string result;
   std::string line;
   for (const std::string_view word : util::split(text, ' ')) {
-    if (!line.empty() && indent + line.size() + 1 + word.size() > kWidth) {
+    if (!line.empty() && indent + line.size() + 1 + word.size() > kTextWidth) {
       result += std::string(indent, ' ') + line + "\n";
       line.clear();
     }

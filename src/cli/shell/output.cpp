@@ -7,9 +7,27 @@
 #include <cstring>
 #include <fstream>
 
+#include "util/clock.h"
+#include "util/path_pattern.h"
+#include "util/text.h"
+
 namespace cupool::cli {
 
-bool write_text(const std::string& file, const std::string& text) {
+std::string expanded_name(const std::string& name) {
+  warn_of_letters(name);
+  return util::expand_path_pattern(name, util::wall_ns());
+}
+
+void warn_of_letters(const std::string& name) {
+  const std::string unknown = util::unknown_letters(name);
+  if (unknown.empty()) return;
+  std::fprintf(stderr, "cupool: %s: %s means nothing and stays as it is. Known are %s\n",
+               util::printable(name).c_str(), util::printable(unknown).c_str(),
+               util::kPatternLetters);
+}
+
+bool write_text(const std::string& name, const std::string& text) {
+  const std::string file = expanded_name(name);
   if (file.empty() || file == "-") {
     std::fwrite(text.data(), 1, text.size(), stdout);
     return true;

@@ -121,7 +121,7 @@ Trial run_trial(const std::vector<std::string>& program, const Way& way,
     start.argv = program;
     start.environment = way.environment;
     if (start.environment.get("CUPOOL_STATS_FILE") != nullptr) {
-      start.environment.set("CUPOOL_STATS_FILE", scratch.path() + "/report-%p.json");
+      start.environment.set("CUPOOL_STATS_FILE", scratch.path() + "/report-%h-%r-%p.json");
     }
     start.standard_output = to_output.descriptor();
     start.standard_error = to_errors.descriptor();

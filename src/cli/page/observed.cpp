@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums over processes; shares are averages, so that a job is judged as its typical process.
+#include "cli/page/observed.h"
+
+#include <algorithm>
+
+#include "report/observe.h"
+#include "util/text.h"
+
+namespace cupool::cli {
+
+using util::format_bytes;
+using util::format_count;
+using util::format_duration_ns;
+
+namespace {
+
+std::uint64_t figure(const Report& report, const char* key) {
+  const auto found = report.observe->figures.find(key);
+  return found == report.observe->figures.end() ? 0 : found->second;
+}
+
+std::uint64_t sum_of(const std::vector<Report>& reports, const char* key) {
+  std::uint64_t sum = 0;
+  for (const Report& report : reports) sum += figure(report, key);
+  return sum;
+}
+
+// The saving per thread as a share of the run.
+double share_of(const Report& report) {
+  if (report.ran_ns() == 0) return 0;
+  const std::uint64_t threads = std::max<std::uint64_t>(figure(report, "threads"), 1);
+  return static_cast<double>(figure(report, "saved_at_most_ns")) / static_cast<double>(threads) /
+         static_cast<double>(report.ran_ns());
+}
+
+std::string verdict_of(const std::vector<Report>& reports) {
+  double share = 0;
+  std::uint64_t ran_ns = 0;
+  std::size_t seen = 0;
+  for (const Report& report : reports) {
+    ran_ns = std::max(ran_ns, report.ran_ns());
+    if (figure(report, "malloc_calls_total") == 0) continue;
+    share += share_of(report);
+    ++seen;
+  }
+  if (seen == 0) {
+    return "Nothing to observe: no process allocated memory that cupool would serve";
+  }
+  return std::string(words_of(report::worth_of(share / static_cast<double>(seen)))) +
+         ": pooling would save at most " + format_duration_ns(sum_of(reports, "saved_at_most_ns")) +
+         " of " + format_duration_ns(sum_of(reports, "legacy_ns")) + " in malloc and free of " +
+         format_count(reports.size()) + " processes together, in a run of " +
+         format_duration_ns(ran_ns);
+}
+
+std::string calls_in_words(const std::vector<Report>& reports) {
+  const std::uint64_t threads = sum_of(reports, "threads");
+  return format_count(sum_of(reports, "malloc_calls_total")) + " allocations took " +
+         format_duration_ns(sum_of(reports, "malloc_ns_total")) + ", " +
+         format_count(sum_of(reports, "free_calls_total")) + " frees " +
+         format_duration_ns(sum_of(reports, "free_ns_total")) + ", by " + format_count(threads) +
+         (threads == 1 ? " thread" : " threads") + " of " + format_count(reports.size()) +
+         " processes.";
+}
+
+std::string stalls_in_words(const std::vector<Report>& reports) {
+  const std::uint64_t frees = sum_of(reports, "free_calls_total");
+  const std::uint64_t unknown = sum_of(reports, "free_unknown_calls_total");
+  return format_count(sum_of(reports, "free_busy_calls_total")) + " of " +
+         format_count(frees - std::min(frees, unknown)) +
+         " frees began while the GPU was busy and took " +
+         format_duration_ns(sum_of(reports, "free_busy_ns_total")) + ": these are stalls." +
+         (unknown > 0 ? " For " + format_count(unknown) + " frees this is unknown." : "");
+}
+
+std::string memory_in_words(const std::vector<Report>& reports) {
+  return "The processes had at most " + format_bytes(sum_of(reports, "live_peak_bytes")) +
+         " live, each at its own peak. Pooling would hold at least " +
+         format_bytes(sum_of(reports, "rounded_peak_bytes")) + " and at most about " +
+         format_bytes(sum_of(reports, "pool_most_bytes")) + " in all of them together.";
+}
+
+// The processes with the smallest and the largest saving.
+std::string spread_in_words(const std::vector<Report>& reports) {
+  const auto [least, most] = std::minmax_element(
+      reports.begin(), reports.end(),
+      [](const Report& a, const Report& b) { return share_of(a) < share_of(b); });
+  const auto text = [](const Report& report) {
+    return util::format_percent(static_cast<std::uint64_t>(share_of(report) * 10000), 10000) +
+           " in " + name_of(report, true);
+  };
+  return "As a share of the run, a thread would save at most " + text(*least) + " to " +
+         text(*most) + ".";
+}
+
+}  // namespace
+
+Story tell_observed(const std::vector<Report>& reports) {
+  Story story;
+  story.headline = verdict_of(reports);
+  story.sentences = {calls_in_words(reports), stalls_in_words(reports), memory_in_words(reports),
+                     spread_in_words(reports)};
+  for (const std::string& text : modes_in_words(reports)) story.sentences.push_back(text);
+  bool each_differs = false;  // such as the number of allocations that take fresh memory
+  for (const std::string& assumed : reports.front().observe->assumptions) {
+    const bool of_all = std::all_of(reports.begin(), reports.end(), [&](const Report& report) {
+      const std::vector<std::string>& others = report.observe->assumptions;
+      return std::find(others.begin(), others.end(), assumed) != others.end();
+    });
+    if (of_all) story.sentences.push_back("Assumed: " + assumed);
+    each_differs = each_differs || !of_all;
+  }
+  if (each_differs) {
+    story.sentences.emplace_back("Assumed: allocations of fresh memory cost what they cost now.");
+  }
+  return story;
+}
+
+}  // namespace cupool::cli

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// The reports of a job: from files and directories, in the order of their ranks.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "cli/page/model.h"
+#include "cli/shell/exit_code.h"
+#include "util/text.h"
+
+namespace cupool::cli {
+
+namespace {
+
+// Names that end in .json, sorted.
+std::vector<std::string> json_files_in(const std::string& folder) {
+  std::vector<std::string> files;
+  std::error_code error;
+  std::filesystem::directory_iterator entry(folder, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    if (entry->path().extension() == ".json") files.push_back(entry->path().string());
+  }
+  if (error) throw ReportError(folder + ": cannot be read: " + error.message());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+// The report at exit, or else the latest snapshot, of each process.
+std::vector<Report> latest_of_each(std::vector<Report> reports) {
+  using Process = std::tuple<std::string, std::int64_t, std::uint64_t>;
+  const auto process_of = [](const Report& report) {
+    return Process{report.host, report.pid, report.start_wall};
+  };
+  std::map<Process, std::pair<bool, std::uint64_t>> latest;  // at exit; time
+  const auto age_of = [](const Report& report) {
+    return std::pair{report.snapshot_number == 0, report.end_wall};
+  };
+  for (const Report& report : reports) {
+    auto& known = latest[process_of(report)];
+    known = std::max(known, age_of(report));
+  }
+  const auto is_old = [&](const Report& report) {
+    return age_of(report) < latest[process_of(report)];
+  };
+  reports.erase(std::remove_if(reports.begin(), reports.end(), is_old), reports.end());
+  return reports;
+}
+
+std::vector<Report> reports_in(const std::string& folder) {
+  std::vector<Report> reports;
+  std::size_t others = 0;
+  std::string first;
+  for (const std::string& file : json_files_in(folder)) {
+    try {
+      reports.push_back(read_report(file));
+    } catch (const SchemaError&) {
+      throw;
+    } catch (const ReportError& error) {
+      if (others++ == 0) first = error.what();
+    }
+  }
+  if (reports.empty()) {
+    throw ReportError(folder + ": no report in this directory (files that end in .json)" +
+                      (others == 0 ? "" : "; " + first));
+  }
+  if (others > 0) {
+    std::fprintf(stderr, "cupool: passed over %zu file%s of %s: %s\n", others,
+                 others == 1 ? "" : "s", util::printable(folder).c_str(),
+                 util::printable(first).c_str());
+  }
+  return latest_of_each(std::move(reports));
+}
+
+// Ranks by their number, before processes without one, which keep their order.
+std::pair<bool, std::uint64_t> place_of(const Report& report) {
+  std::uint64_t rank = 0;
+  const bool has_rank = util::parse_uint64(report.rank, &rank);
+  return {!has_rank, has_rank ? rank : 0};
+}
+
+}  // namespace
+
+std::vector<Report> read_reports(const std::vector<std::string>& files) {
+  std::vector<Report> reports;
+  try {
+    for (const std::string& file : files) {
+      std::error_code ignored;
+      if (!std::filesystem::is_directory(file, ignored)) {
+        reports.push_back(read_report(file));
+        continue;
+      }
+      std::vector<Report> found = reports_in(file);
+      std::move(found.begin(), found.end(), std::back_inserter(reports));
+    }
+  } catch (const ReportError& error) {
+    throw UsageError(error.what());
+  }
+  std::stable_sort(reports.begin(), reports.end(),
+                   [](const Report& a, const Report& b) { return place_of(a) < place_of(b); });
+  return reports;
+}
+
+}  // namespace cupool::cli
