@@ -60,6 +60,35 @@ TEST_F(WriteReports, WithoutAFileGoToStandardError) {
   EXPECT_EQ(to_stderr({false, false, ""}), "");
 }
 
+// docs/statistics.md, Ranks. The fixed snapshot is of rank 3.
+TEST_F(WriteReports, ARankBesideTheFirstHasOneLineOnStandardError) {
+  Destinations destinations;
+  destinations.one_line_of_ranks = true;
+  const std::string line = text_line(snapshot_);
+  EXPECT_EQ(line,
+            "cupool: rank 3, process 4242 on node17: 1,000,000 allocations (99.5 % from caches), "
+            "1,000,010 frees (250 waited), at most 3.00 GiB held; the whole with "
+            "CUPOOL_STATS_RANKS=all\n");
+  EXPECT_EQ(to_stderr(destinations), line);
+  destinations.json = true;
+  EXPECT_EQ(to_stderr(destinations), line + json_) << "for programs, it is whole";
+  destinations.json = false;
+  stats::Snapshot running = snapshot_;
+  running.number = 1;
+  CaptureStderr();
+  write_reports(running, destinations);
+  EXPECT_EQ(GetCapturedStderr(), text_report(running)) << "somebody has asked for it";
+  for (const char* rank : {"", "0"}) {
+    stats::Snapshot first = snapshot_;
+    first.process.rank = rank;
+    CaptureStderr();
+    write_reports(first, destinations);
+    EXPECT_EQ(GetCapturedStderr(), text_report(first)) << rank;
+  }
+  destinations.file_pattern = "/nonexistent/folder/%r.txt";
+  EXPECT_THAT(to_stderr(destinations), HasSubstr(text_)) << "nothing is lost";
+}
+
 TEST_F(WriteReports, OneFormatHasTheFileAsNamed) {
   EXPECT_EQ(to_stderr({true, false, folder_.file("a")}), "");
   EXPECT_EQ(content_of(folder_.file("a")), text_);

@@ -7,13 +7,8 @@
 #include <vector>
 
 #include "cli/page/model.h"
-#include "cli/page/story.h"
 
 namespace cupool::cli {
-
-/// The distribution of the processes in each column, with the outliers as dots.
-std::string processes_chart(const std::string& id, const std::vector<Report>& reports,
-                            const std::vector<Comparison>& columns);
 
 /// One part of a whole; `css_class` gives its colour.
 struct Part {

@@ -453,47 +453,6 @@ std::string story_section(const std::vector<Report>& reports) {
   return html + "</section>\n";
 }
 
-Section processes_section(const std::vector<Report>& reports) {
-  Section section{"processes", "Processes", ""};
-  const std::vector<Comparison> columns = compare_processes(reports);
-  const std::vector<std::string> outliers = name_outliers(reports, columns);
-  section.html +=
-      outliers.empty() ? paragraph("No outliers.") : paragraph("Outliers:") + list(outliers);
-  if (reports.size() > kMostRowsOfProcesses) {
-    section.html +=
-        "<div class=\"wide\">" + processes_chart("processes-chart", reports, columns) + "</div>\n";
-  }
-  section.html +=
-      "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"The processes "
-      "side by side\"><table>\n<caption>The processes side by side; outliers are marked "
-      "with *</caption>\n<tr><th scope=\"col\">process</th>";
-  for (const Comparison& column : columns) {
-    section.html += "<th scope=\"col\">" + escape_html(column.name) + "</th>";
-  }
-  section.html += "</tr>\n";
-  const std::vector<std::size_t> listed = processes_with_rows(columns);
-  for (const std::size_t i : listed) {
-    section.html += "<tr><th scope=\"row\">" + escape_html(name_of(reports[i], true)) + "</th>";
-    for (const Comparison& column : columns) {
-      section.html += column.is_outlier[i]
-                          ? "<td class=\"outlier\">* " + escape_html(column.texts[i]) + "</td>"
-                          : "<td>" + escape_html(column.texts[i]) + "</td>";
-    }
-    section.html += "</tr>\n";
-  }
-  if (listed.size() < reports.size()) {
-    for (const DistributionRow& row : distribution_of(columns)) {
-      section.html += "<tr class=\"sum\"><th scope=\"row\">" +
-                      escape_html(row.name + " of " + format_count(reports.size())) + "</th>";
-      for (const std::string& text : row.texts)
-        section.html += "<td>" + escape_html(text) + "</td>";
-      section.html += "</tr>\n";
-    }
-  }
-  section.html += "</table></div>\n" + paragraph(kOutlierRule, "quiet");
-  return section;
-}
-
 std::vector<Section> sections_of(const Report& report, const std::string& prefix,
                                  std::size_t most_devices) {
   std::vector<Section> sections;

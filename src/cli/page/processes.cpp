@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job of many processes: a histogram for each figure. Only outliers are drawn one by one.
+// The processes of a job side by side. Of many, only outliers are drawn and listed one by one.
 #include <algorithm>
 #include <array>
 
-#include "cli/page/charts.h"
+#include "cli/page/sections.h"
+#include "cli/page/story.h"
 #include "cli/page/svg.h"
 #include "util/text.h"
 
@@ -53,8 +54,6 @@ void draw_outliers(Svg* svg, const std::vector<Report>& reports, const Compariso
   }
 }
 
-}  // namespace
-
 std::string processes_chart(const std::string& id, const std::vector<Report>& reports,
                             const std::vector<Comparison>& columns) {
   Svg svg(id, "Distribution of " + util::format_count(reports.size()) + " processes",
@@ -73,6 +72,53 @@ std::string processes_chart(const std::string& id, const std::vector<Report>& re
     bottom += kRowHeight;
   }
   return svg.finish();
+}
+
+}  // namespace
+
+Section processes_section(const std::vector<Report>& reports) {
+  Section section{"processes", "Processes", ""};
+  const std::vector<Comparison> columns = compare_processes(reports);
+  const std::vector<std::string> outliers = name_outliers(reports, columns);
+  if (outliers.empty()) section.html += "<p>No outliers.</p>\n";
+  if (!outliers.empty()) section.html += "<p>Outliers:</p>\n<ul>\n";
+  for (const std::string& outlier : outliers) {
+    section.html += "<li>" + escape_html(outlier) + "</li>\n";
+  }
+  if (!outliers.empty()) section.html += "</ul>\n";
+  if (reports.size() > kMostRowsOfProcesses) {
+    section.html +=
+        "<div class=\"wide\">" + processes_chart("processes-chart", reports, columns) + "</div>\n";
+  }
+  section.html +=
+      "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"The processes "
+      "side by side\"><table>\n<caption>The processes side by side; outliers are marked "
+      "with *</caption>\n<tr><th scope=\"col\">process</th>";
+  for (const Comparison& column : columns) {
+    section.html += "<th scope=\"col\">" + escape_html(column.name) + "</th>";
+  }
+  section.html += "</tr>\n";
+  const std::vector<std::size_t> listed = processes_with_rows(columns);
+  for (const std::size_t i : listed) {
+    section.html += "<tr><th scope=\"row\">" + escape_html(name_of(reports[i], true)) + "</th>";
+    for (const Comparison& column : columns) {
+      section.html += column.is_outlier[i]
+                          ? "<td class=\"outlier\">* " + escape_html(column.texts[i]) + "</td>"
+                          : "<td>" + escape_html(column.texts[i]) + "</td>";
+    }
+    section.html += "</tr>\n";
+  }
+  if (listed.size() < reports.size()) {
+    for (const DistributionRow& row : distribution_of(columns)) {
+      section.html += "<tr class=\"sum\"><th scope=\"row\">" +
+                      escape_html(row.name + " of " + util::format_count(reports.size())) + "</th>";
+      for (const std::string& text : row.texts)
+        section.html += "<td>" + escape_html(text) + "</td>";
+      section.html += "</tr>\n";
+    }
+  }
+  section.html += "</table></div>\n<p class=\"quiet\">" + escape_html(kOutlierRule) + "</p>\n";
+  return section;
 }
 
 }  // namespace cupool::cli
