@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that every source names the licence.
 
-Sources are files in C, C++, CUDA, assembly, shell, Python or CMake that git tracks or does not ignore,
-and all scripts that begin with #!. The first line, or the one after #!, is a comment with only the SPDX
-identifier. LICENSE itself must exist. Exit code 77 if the folder is not a working copy of git.
+Sources are files in C, C++, CUDA, assembly, shell, Python, CMake or Lua that git tracks or does not ignore,
+Apptainer definitions, and all scripts that begin with #!. The first line, or the one after #!, is a
+comment with only the SPDX identifier. LICENSE itself must exist. Exit code 77 if the folder is not a
+working copy of git.
 Usage: check_licence.py [--self-test] [FOLDER]
 """
 import pathlib
@@ -17,11 +18,16 @@ LICENCE = "SPDX-License-Identifier: Apache-2.0"
 SLASHES = {".h", ".hpp", ".c", ".cpp", ".cc", ".cu", ".cuh", ".def", ".inc", ".S"}
 HASHES = {".sh", ".py", ".cmake"}
 NO_WORKING_COPY = 77
-LINES = {"//": re.compile(rf"// {LICENCE}|/\* {LICENCE} \*/"), "#": re.compile(rf"# {LICENCE}")}
+LINES = {"//": re.compile(rf"// {LICENCE}|/\* {LICENCE} \*/"), "#": re.compile(rf"# {LICENCE}"),
+         "--": re.compile(rf"-- {LICENCE}")}
 
 
 def comment_of(path, first_line):
     """The comment marker of a source's language; None if the file is not a source."""
+    if path.suffix == ".lua":
+        return "--"
+    if path.suffix == ".def" and first_line.startswith("#"):  # Apptainer's; ours are lists for C++
+        return "#"
     if path.suffix in SLASHES:
         return "//"
     if path.suffix in HASHES or path.name == "CMakeLists.txt" or first_line.startswith("#!"):
@@ -66,7 +72,8 @@ def self_test():
     good = {"LICENSE": "The licence.\n", "README.md": "No source.\n", "a.cpp": slashes + "// A.\n",
             "b.S": f"/* {LICENCE} */\n", "c.cu": slashes, "d/e.sh": "#!/bin/sh\n" + hashes,
             "d/f.py": "#!/usr/bin/env python3\n" + hashes, "d/CMakeLists.txt": hashes, "g": "#!/bin/sh\n" + hashes,
-            "h.py": hashes, ".gitignore": "/build/\n", "build/made.cpp": "int made;\n"}
+            "h.py": hashes, "i.def": slashes, "j.def": hashes, "k.lua": f"-- {LICENCE}\n",
+            ".gitignore": "/build/\n", "build/made.cpp": "int made;\n"}
     broken = [({"a.cpp": "// A.\n" + slashes}, "a.cpp:1: is not"), ({"a.cpp": ""}, "a.cpp:1: is not"),
               ({"a.cpp": hashes}, "a.cpp:1: is not"), ({"b.S": "# b\n"}, "b.S:1: is not"),
               ({"c.cu": "// SPDX-License-Identifier: MIT\n"}, "c.cu:1: is not"),
@@ -74,6 +81,7 @@ def self_test():
               ({"d/e.sh": "#!/bin/sh\n# Does e.\n"}, "d/e.sh:2: is not"),
               ({"d/CMakeLists.txt": "project(d)\n"}, "d/CMakeLists.txt:1: is not"),
               ({"d/new.cmake": "set(a b)\n"}, "d/new.cmake:1: is not"), ({"g": "#!/bin/sh\n"}, "g:2: is not"),
+              ({"j.def": "# Builds j.\n"}, "j.def:1: is not"), ({"k.lua": hashes}, "k.lua:1: is not"),
               ({"h.py": "print()\n"}, "h.py:1: is not"), ({"LICENSE": None}, "LICENSE: does not exist")]
     failures = 0
     for change, expected in [({}, None)] + broken:

@@ -14,7 +14,6 @@ namespace {
 using preload::ProcessResult;
 using preload::ScratchFolder;
 
-const char* const kLibrary = CUPOOL_TEST_LIBRARY;
 // What a shell would change: blanks, quotes, dollars, patterns, a line end.
 const char* const kAwkward = "a  b'c\"d$HOME`e`\\f\\\\g*#;&\t(h)!i\nj%p.log";
 const char* const kAwkwardLine = "a  b'c\"d$HOME`e`\\f\\\\g*#;&(h)j%p.log";
@@ -51,12 +50,12 @@ TEST(Env, GivesEveryPosixShellTheExactValues) {
                "set -eu; unset LD_PRELOAD; " + evaluated +
                    "printf '<%s>' \"$LD_PRELOAD\" \"$CUPOOL_STATS_FILE\" \"$CUPOOL_FREE_MODE\"",
                {{"AWKWARD", kAwkward}});
-    EXPECT_EQ(result.out, std::string("<") + kLibrary + "><" + kAwkward + "><sync>")
+    EXPECT_EQ(result.out, "<" + tested_library() + "><" + kAwkward + "><sync>")
         << result.describe();
     const ProcessResult kept = script(
         shell, "LD_PRELOAD='/one.so /two.so'; " + evaluated + "printf '<%s>' \"$LD_PRELOAD\"",
         {{"AWKWARD", ""}});
-    EXPECT_EQ(kept.out, std::string("<") + kLibrary + ":/one.so /two.so>") << kept.describe();
+    EXPECT_EQ(kept.out, "<" + tested_library() + ":/one.so /two.so>") << kept.describe();
   }
 }
 
@@ -70,11 +69,11 @@ TEST(Env, GivesFishTheExactValues) {
   const std::string shown = "printf '<%s>' \"$LD_PRELOAD\" \"$CUPOOL_STATS_FILE\"";
   for (const char* empty : {"set -e LD_PRELOAD; ", "set -g LD_PRELOAD ''; "}) {
     const ProcessResult result = script(shell, empty + evaluated + shown, extra);
-    EXPECT_EQ(result.out, std::string("<") + kLibrary + "><" + kAwkward + ">") << result.describe();
+    EXPECT_EQ(result.out, "<" + tested_library() + "><" + kAwkward + ">") << result.describe();
   }
   const ProcessResult kept =
       script(shell, "set -g LD_PRELOAD /one.so:/two.so; " + evaluated + shown, extra);
-  EXPECT_EQ(kept.out, std::string("<") + kLibrary + ":/one.so:/two.so><" + kAwkward + ">")
+  EXPECT_EQ(kept.out, "<" + tested_library() + ":/one.so:/two.so><" + kAwkward + ">")
       << kept.describe();
 }
 
@@ -114,7 +113,7 @@ TEST(Env, ServesWhatTheShellStarts) {
 #endif
 
 TEST(Env, GivesDockerVariablesAndTheVolume) {
-  const std::string library = kLibrary;
+  const std::string library = tested_library();
   const ProcessResult result = cupool({"env", "--shell", "docker", "--stats-file", "my log's",
                                        "--profile", "mpi", "--free-mode", "auto"});
   EXPECT_EQ(result.exit_code, 0) << result.describe();
@@ -126,7 +125,7 @@ TEST(Env, GivesDockerVariablesAndTheVolume) {
 }
 
 TEST(Env, GivesKubernetesAFragment) {
-  const std::string library = kLibrary;
+  const std::string library = tested_library();
   const ProcessResult result = cupool(
       {"env", "--shell", "kubernetes", "--stats-file", "a \"$(b)\" $c\n", "--stats", "text,json"});
   EXPECT_EQ(result.out,
@@ -160,7 +159,7 @@ TEST(Env, GivesKubernetesAFragment) {
 
 TEST(Env, GivesSlurmOneWord) {
   const std::string before = environment()["LD_PRELOAD"];
-  const std::string preload = (before.empty() ? "" : before + ":") + kLibrary;
+  const std::string preload = (before.empty() ? "" : before + ":") + tested_library();
   const ProcessResult result = cupool({"env", "--shell", "slurm", "--free-mode", "sync"});
   EXPECT_EQ(result.out, "--export=ALL,LD_PRELOAD=" + preload + ",CUPOOL_FREE_MODE=sync\n")
       << result.describe();
@@ -199,7 +198,7 @@ TEST(Env, RefusesALibraryWhosePathLdPreloadCannotHold) {
   for (const char* name : {"with blank", "with:colon"}) {
     const std::string below = folder.path() + "/" + name;
     std::filesystem::create_directory(below);
-    std::filesystem::copy_file(CUPOOL_TEST_LIBRARY, below + "/libcupool.so");
+    std::filesystem::copy_file(tested_library(), below + "/libcupool.so");
     const ProcessResult result = cupool({"env"}, {{"CUPOOL_LIBRARY", below + "/libcupool.so"}});
     EXPECT_EQ(result.exit_code, 2) << result.describe();
     EXPECT_EQ(result.out, "");
