@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Writes cupool_commit.h with the commit that is checked out and its day, touching it only when that has changed.
 # cmake -D SOURCE=... -D OUTPUT=... -P commit.cmake
-cmake_minimum_required(VERSION 3.22)
+cmake_minimum_required(VERSION 3.18)
 find_program(git NAMES git)
 set(CUPOOL_COMMIT "")
 if(git)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Makes a C++ source with the text of a file in it; run by cmake -P at build time with INPUT, OUTPUT,
 # NAME (of the constant, in namespace cupool::cli) and HEADER (which declares it).
-cmake_minimum_required(VERSION 3.22)
+cmake_minimum_required(VERSION 3.18)
 file(READ ${INPUT} text)
 string(LENGTH "${text}" length)
 # A string literal may be limited to 64 KiB by the language's minimum; longer ones are joined.

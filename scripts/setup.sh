@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Finds or installs what building and testing need (Debian 12, Ubuntu 22.04 and later). Sourced by
+# Finds or installs what building and testing need (Debian 11, Ubuntu 22.04 and later). Sourced by
 # the other scripts; quick if everything is installed. Defines `root` and `job_count`, and changes to
 # `root`.
 # shellcheck shell=bash
@@ -34,24 +34,68 @@ setup_packages() {
   fi
   local as_root=()
   [ "$(id -u)" -eq 0 ] || as_root=(sudo)
-  "${as_root[@]}" apt-get -qq update &&
-    DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get -qq install -y --no-install-recommends \
-      "${missing[@]}" >/dev/null
+  if ! { "${as_root[@]}" apt-get -qq update &&
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
+      "${missing[@]}" >/dev/null; }; then
+    echo "apt-get cannot install ${missing[*]}: see that its servers can be reached, or install these by hand" >&2
+    return 1
+  fi
 }
 
-# Only the CUDA Toolkit's headers and static runtime are needed; no GPU, no driver, no nvcc.
+# fetch_pypi FOLDER PACKAGE==VERSION...: unpacks packages of PyPI into a folder of the build.
+fetch_pypi() {
+  local folder=$1
+  shift
+  setup_packages python3-pip=pip3 ca-certificates=/etc/ssl/certs/ca-certificates.crt || return 1
+  rm -rf "$folder" "$folder.part"
+  # A folder named by --target is no part of the system's Python, so no distribution forbids it.
+  PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --disable-pip-version-check --no-deps \
+    --target "$folder.part" "$@" && mv "$folder.part" "$folder"
+}
+
+# Only the CUDA Toolkit's headers and static runtime are needed; no GPU, no driver, no nvcc. Where there is
+# no toolkit, both come from PyPI (3 MB).
 setup_toolkit() {
-  local toolkit
+  local toolkit folder=$root/build/cuda/13.0.96
+  local packages=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 nvidia-cuda-profiler-api==13.0.85
+    nvidia-nvtx==13.0.85)
   for toolkit in "${CUDAToolkit_ROOT:-}" "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda; do
     [ -n "$toolkit" ] && [ -e "$toolkit/include/cuda.h" ] && break
     toolkit=""
   done
   if [ -z "$toolkit" ] && [ -e /usr/include/cuda.h ]; then return 0; fi  # a distribution's package
   if [ -z "$toolkit" ]; then
-    echo "the CUDA Toolkit is missing: install it to /usr/local/cuda, or set CUDAToolkit_ROOT" >&2
-    return 1
+    toolkit=$folder/nvidia/cu13
+    if [ ! -e "$toolkit/include/cuda.h" ]; then
+      step "no CUDA Toolkit here: fetching its headers and static runtime from PyPI into build/cuda"
+      if ! fetch_pypi "$folder" "${packages[@]}"; then
+        echo "the CUDA headers are missing: install a CUDA Toolkit to /usr/local/cuda, set" \
+          "CUDAToolkit_ROOT, or, where there is a network, run" \
+          "'pip install --no-deps --target DIR ${packages[*]}' and copy DIR to build/cuda/13.0.96" >&2
+        return 1
+      fi
+    fi
   fi
   export CUDAToolkit_ROOT=$toolkit
+}
+
+# configure_preset NAME [OPTION...]: as `cmake --preset`, which CMake has since 3.21.
+configure_preset() {
+  local preset=$1 variables
+  shift
+  if cmake --list-presets >/dev/null 2>&1; then
+    cmake --preset "$preset" "$@"
+    return
+  fi
+  mapfile -t variables < <(python3 - "$preset" <<'END'
+import json, sys
+presets = {p["name"]: p for p in json.load(open("CMakePresets.json"))["configurePresets"]}
+preset = presets[sys.argv[1]]
+for name, value in {**presets["base"]["cacheVariables"], **preset["cacheVariables"]}.items():
+    print(f"-D{name}={value}")
+END
+  )
+  cmake -S . -B "build/$preset" -G Ninja "${variables[@]}" "$@"
 }
 
 # build_preset NAME [TARGET...]: quiet unless it fails. The release preset compiles file by file; the
@@ -61,8 +105,8 @@ build_preset() {
   shift
   [ "$preset" != release ] || unity=(-U CMAKE_UNITY_BUILD)
   log=$(mktemp)
-  if ! { cmake --preset "$preset" -D CUPOOL_BUILD_TESTS=ON "${unity[@]}" &&
-    cmake --build --preset "$preset" -j "$job_count" ${1+--target "$@"}; } >"$log" 2>&1; then
+  if ! { configure_preset "$preset" -D CUPOOL_BUILD_TESTS=ON "${unity[@]}" &&
+    cmake --build "build/$preset" -j "$job_count" ${1+--target "$@"}; } >"$log" 2>&1; then
     cat "$log"
     rm -f "$log"
     return 1

@@ -53,7 +53,8 @@ check_scripts() {
 run_tests() {
   local preset=$1 log=$2 status
   shift 2
-  ctest --preset "$preset" -j $((2 * job_count)) --timeout 300 --no-tests=error "$@" \
+  # CMake before 3.20 has neither presets nor --test-dir.
+  (cd "build/$preset" && ctest --output-on-failure -j $((2 * job_count)) --timeout 300 --no-tests=error "$@") \
     >"$log" 2>&1
   status=$?
   # A pattern that CMake cannot compile selects everything.
@@ -120,7 +121,7 @@ test_packages() {
 
 # Without unity builds, so that each file has its own compile command.
 tidy() {
-  cmake --preset dev -B build/tidy -D CMAKE_UNITY_BUILD=OFF >/dev/null &&
+  configure_preset dev -B build/tidy -D CMAKE_UNITY_BUILD=OFF >/dev/null &&
     cmake --build build/tidy --target cupool_commit >/dev/null || return 1
   sources 'src/*.cpp' | xargs -r -n 1 -P "$job_count" clang-tidy -p build/tidy --quiet 2>/dev/null
 }
