@@ -23,7 +23,11 @@ setup_packages() {
     python3-jsonschema=/usr/lib/python3/dist-packages/jsonschema/__init__.py "$@"; do
     package=${pair%%=*}
     witness=${pair#*=}
-    if [ -e "$witness" ] || command -v "$witness" >/dev/null; then continue; fi
+    # A name without a slash is a command: this repository has a folder `cmake`.
+    case $witness in
+      /*) [ ! -e "$witness" ] || continue ;;
+      *) ! command -v "$witness" >/dev/null || continue ;;
+    esac
     missing+=("$package")
   done
   [ ${#missing[@]} -eq 0 ] && return 0
