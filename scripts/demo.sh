@@ -8,6 +8,7 @@ set -euo pipefail
 source "$(dirname "$0")/setup.sh"
 # shellcheck disable=SC2119  # no packages beyond the common ones
 setup_packages
+setup_cli11
 setup_toolkit
 
 step "building the release preset"

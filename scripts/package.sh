@@ -38,6 +38,8 @@ setup_headers() {
   mkdir -p "$headers"
   for name in spdlog fmt nlohmann CLI; do
     ln -sfn "/usr/include/$name" "$headers/$name"
+    # CLI11 may be in the build folder (setup.sh).
+    [ "$name" != CLI ] || ln -sfn "${CLI11_ROOT:-/usr}/include/CLI" "$headers/CLI"
   done
 }
 
@@ -132,6 +134,7 @@ for arch in "$@"; do
   case $arch in x86_64 | aarch64) ;; *) usage ;; esac
 done
 setup_packages
+setup_cli11
 setup_toolkit
 setup_zig
 setup_headers

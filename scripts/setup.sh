@@ -18,7 +18,7 @@ setup_packages() {
   local missing=() pair package witness
   for pair in g++=g++ cmake=cmake ninja-build=ninja python3=python3 git=git binutils=readelf \
     libspdlog-dev=/usr/include/spdlog/spdlog.h libfmt-dev=/usr/include/fmt/core.h \
-    nlohmann-json3-dev=/usr/include/nlohmann/json.hpp libcli11-dev=/usr/include/CLI/CLI.hpp \
+    nlohmann-json3-dev=/usr/include/nlohmann/json.hpp \
     libgtest-dev=/usr/include/gtest/gtest.h \
     python3-jsonschema=/usr/lib/python3/dist-packages/jsonschema/__init__.py "$@"; do
     package=${pair%%=*}
@@ -44,6 +44,29 @@ setup_packages() {
     echo "apt-get cannot install ${missing[*]}: see that its servers can be reached, or install these by hand" >&2
     return 1
   fi
+}
+
+# Debian 11 and Ubuntu 20.04 have no package of CLI11. It is headers alone: Debian 12's then goes into the
+# build folder.
+setup_cli11() {
+  local folder=$root/build/cli11 archive=$root/build/cli11.deb
+  local url=http://deb.debian.org/debian/pool/main/c/cli11/libcli11-dev_2.1.2%2bds-1_all.deb
+  local digest=f1f6ee9ec053e0e0bcec47345e241b6a8ee006321248b4329e9ce88d2b4b64a8
+  [ ! -e /usr/include/CLI/CLI.hpp ] || return 0
+  if [ ! -e "$folder/usr/include/CLI/CLI.hpp" ]; then
+    if ! command -v apt-cache >/dev/null || [ -n "$(apt-cache search --names-only '^libcli11-dev$')" ]; then
+      setup_packages libcli11-dev=/usr/include/CLI/CLI.hpp
+      return
+    fi
+    step "no package of CLI11 here: fetching Debian 12's headers into build/cli11"
+    mkdir -p "$root/build"
+    if ! { python3 -c 'import sys, urllib.request; urllib.request.urlretrieve(*sys.argv[1:])' "$url" "$archive" &&
+      echo "$digest  $archive" | sha256sum --check --quiet && dpkg-deb -x "$archive" "$folder"; }; then
+      echo "CLI11 is missing: install it to /usr, or unpack $url to build/cli11" >&2
+      return 1
+    fi
+  fi
+  export CLI11_ROOT=$folder/usr
 }
 
 # fetch_pypi FOLDER PACKAGE==VERSION...: unpacks packages of PyPI into a folder of the build.

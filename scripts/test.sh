@@ -127,6 +127,7 @@ tidy() {
 }
 
 setup_packages clang-format-14=clang-format-14 || setup_packages clang-format=clang-format || exit 1
+setup_cli11 || exit 1
 setup_toolkit || exit 1
 [ "$mode" != full ] || setup_packages clang-tidy=clang-tidy || exit 1
 echo "mode $mode, $job_count jobs"
