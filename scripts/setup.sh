@@ -19,7 +19,7 @@ setup_packages() {
   for pair in g++=g++ cmake=cmake ninja-build=ninja python3=python3 git=git binutils=readelf \
     libspdlog-dev=/usr/include/spdlog/spdlog.h libfmt-dev=/usr/include/fmt/core.h \
     nlohmann-json3-dev=/usr/include/nlohmann/json.hpp \
-    libgtest-dev=/usr/include/gtest/gtest.h \
+    libgtest-dev=/usr/include/gtest/gtest.h libgmock-dev=/usr/include/gmock/gmock.h \
     python3-jsonschema=/usr/lib/python3/dist-packages/jsonschema/__init__.py "$@"; do
     package=${pair%%=*}
     witness=${pair#*=}
