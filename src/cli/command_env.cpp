@@ -45,7 +45,14 @@ config::KeyValues without_profile(const config::KeyValues& settings) {
 int act(const EnvArguments& arguments) {
   const EnvironmentSyntax& syntax = environment_syntax(arguments.shell);
   PreloadVariables variables;
-  variables.library = find_library();
+  const std::string library = find_library();
+  if (syntax.other_machine && !can_be_preloaded(library)) {
+    throw UsageError(
+        "LD_PRELOAD cannot hold a path with a blank or a colon, and a link made here " +
+        std::string("is not on other machines: ") + library +
+        "\nCopy the library elsewhere and set CUPOOL_LIBRARY to the copy");
+  }
+  variables.library = preloadable(library);
   const char* const present = std::getenv("LD_PRELOAD");
   variables.preload = preload_value(variables.library, present == nullptr ? "" : present);
   variables.settings = arguments.settings.variables();

@@ -193,18 +193,30 @@ TEST(Env, RefusesWhatRunRefuses) {
   }
 }
 
-TEST(Env, RefusesALibraryWhosePathLdPreloadCannotHold) {
+// A path with a blank or a colon: LD_PRELOAD cannot hold it.
+TEST(Env, LinksToALibraryInAnAwkwardFolder) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
   const ScratchFolder folder;
   for (const char* name : {"with blank", "with:colon"}) {
     const std::string below = folder.path() + "/" + name;
     std::filesystem::create_directory(below);
-    std::filesystem::copy_file(tested_library(), below + "/libcupool.so");
-    const ProcessResult result = cupool({"env"}, {{"CUPOOL_LIBRARY", below + "/libcupool.so"}});
-    EXPECT_EQ(result.exit_code, 2) << result.describe();
-    EXPECT_EQ(result.out, "");
-    EXPECT_NE(result.err.find("Copy the library elsewhere and set CUPOOL_LIBRARY"),
-              std::string::npos)
-        << result.err;
+    const std::string copy = below + "/libcupool.so";
+    std::filesystem::copy_file(tested_library(), copy);
+    const preload::Environment chosen = {{"CUPOOL_LIBRARY", copy},
+                                         {"XDG_RUNTIME_DIR", folder.path()}};
+    const ProcessResult served = script(
+        "/bin/sh",
+        "eval \"$(\"$CUPOOL\" env --stats text)\"; unset CUPOOL_LIBRARY; exec \"$PROBE\"", chosen);
+    EXPECT_EQ(served.exit_code, 0) << served.describe();
+    EXPECT_NE(served.err.find("pool reserved"), std::string::npos) << served.describe();
+    for (const char* elsewhere : {"kubernetes", "slurm"}) {
+      const ProcessResult refused = cupool({"env", "--shell", elsewhere}, chosen);
+      EXPECT_EQ(refused.exit_code, 2) << refused.describe();
+      EXPECT_EQ(refused.out, "");
+      EXPECT_NE(refused.err.find("Copy the library elsewhere and set CUPOOL_LIBRARY"),
+                std::string::npos)
+          << refused.err;
+    }
   }
 }
 

@@ -93,11 +93,11 @@ std::string slurm_text(const PreloadVariables& variables) {
 }
 
 constexpr EnvironmentSyntax kSyntaxes[] = {
-    {"sh", false, posix_text},     {"bash", false, posix_text},
-    {"dash", false, posix_text},   {"zsh", false, posix_text},
-    {"fish", false, fish_text},    {"csh", false, csh_text},
-    {"docker", true, docker_text}, {"kubernetes", true, kubernetes_text},
-    {"slurm", false, slurm_text},
+    {"sh", false, false, posix_text},     {"bash", false, false, posix_text},
+    {"dash", false, false, posix_text},   {"zsh", false, false, posix_text},
+    {"fish", false, false, fish_text},    {"csh", false, false, csh_text},
+    {"docker", true, false, docker_text}, {"kubernetes", true, true, kubernetes_text},
+    {"slurm", false, true, slurm_text},
 };
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace cupool::cli {
 
 /// What to set.
 struct PreloadVariables {
-  std::string library;  ///< absolute path, without blanks and colons
+  std::string library;  ///< absolute, made preloadable
   std::string preload;  ///< LD_PRELOAD of this process with the library in it (preload_value)
   std::vector<std::pair<std::string, std::string>> settings;  ///< CUPOOL_* variables
 };
@@ -19,6 +19,7 @@ struct PreloadVariables {
 struct EnvironmentSyntax {
   const char* name;      ///< for `--shell`
   bool other_file_tree;  ///< a container: sees neither this process's variables nor its files
+  bool other_machine;    ///< may be read on another machine, which has no links made here
   /// The text. Throws UsageError for a value that the syntax cannot hold.
   std::string (*text)(const PreloadVariables& variables);
 };

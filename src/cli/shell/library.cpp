@@ -43,11 +43,6 @@ bool is_sanitizer_runtime(const std::string& path) {
   return false;
 }
 
-// The dynamic linker takes both as separators, and knows no quotes.
-bool can_be_preloaded(const std::string& path) {
-  return path.find_first_of(" :") == std::string::npos;
-}
-
 // A folder of this user's alone; "" if there is none.
 std::string own_folder(const std::string& path) {
   struct stat status {};
@@ -94,6 +89,10 @@ std::vector<std::string> preload_entries(const std::string& value) {
 
 }  // namespace
 
+bool can_be_preloaded(const std::string& path) {
+  return path.find_first_of(" :") == std::string::npos;
+}
+
 std::string executable_folder() {
   std::error_code error;
   const fs::path path = fs::read_symlink("/proc/self/exe", error);
@@ -125,12 +124,17 @@ std::string find_library() {
                    "\nSet CUPOOL_LIBRARY=/path/to/" + kLibraryName);
 }
 
-std::string preload_value(const std::string& path, const std::string& present) {
-  const std::string library = can_be_preloaded(path) ? path : link_to(path);
+std::string preloadable(const std::string& path) {
+  std::string library = can_be_preloaded(path) ? path : link_to(path);
   if (library.empty()) {
     throw UsageError("the dynamic linker cannot preload a path with a space or a colon: " + path +
                      "\nMake a link to it elsewhere and set CUPOOL_LIBRARY to the link");
   }
+  return library;
+}
+
+std::string preload_value(const std::string& path, const std::string& present) {
+  const std::string library = preloadable(path);
   std::vector<std::string> entries;
   for (const std::string& entry : preload_entries(present)) {
     if (util::base_name(entry) != util::base_name(library) &&

@@ -19,10 +19,16 @@ std::vector<std::string> library_candidates(const std::string& folder);
 /// UsageError with the list of candidates.
 std::string find_library();
 
-/// The value of LD_PRELOAD with `library` first and the `present` entries behind it. A sanitizer's
-/// runtime stays in front, as it must; another libcupool.so is replaced. For a path with a blank or
-/// a colon, where the dynamic linker would split it, a link is made in a folder of this user;
-/// throws UsageError if that fails.
+/// Whether LD_PRELOAD can hold the path: the dynamic linker takes blanks and colons as separators,
+/// and knows no quotes.
+bool can_be_preloaded(const std::string& path);
+
+/// The path of the library, or, if LD_PRELOAD cannot hold it, of a link to it in a folder of this
+/// user on this machine. Throws UsageError if none can be made.
+std::string preloadable(const std::string& library);
+
+/// The value of LD_PRELOAD with `library` (made preloadable) first and the `present` entries behind
+/// it. A sanitizer's runtime stays in front, as it must; another libcupool.so is replaced.
 std::string preload_value(const std::string& library, const std::string& present);
 
 /// The entries of an LD_PRELOAD other than cupool and sanitizer runtimes.
