@@ -7,6 +7,7 @@
 #                                                  .rpm, list of contents (SPDX), checksums
 #   scripts/package.sh programs [x86_64|aarch64]...  the simulated device and the programs of the tests, in
 #                                                  build/portable-ARCH, for PRELOAD_TEST_BUILD
+#   scripts/package.sh compiler                    only the compiler
 # CUPOOL_ZIG names a zig to compile with; otherwise PyPI's, of the version below, is put into build/zig.
 set -euo pipefail
 # shellcheck source=scripts/setup.sh
@@ -20,10 +21,12 @@ setup_zig() {
     zig=$root/build/zig/$zig_version/ziglang/zig
     if [ ! -x "$zig" ]; then
       step "fetching ziglang $zig_version from PyPI"
-      setup_packages python3-pip=pip3
-      rm -rf "build/zig/$zig_version"
-      PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --disable-pip-version-check --no-deps \
-        --target "build/zig/$zig_version" "ziglang==$zig_version"
+      fetch_pypi "build/zig/$zig_version" "ziglang==$zig_version" || {
+        echo "ziglang $zig_version is missing: set CUPOOL_ZIG to a zig of that version, or, where there is a" \
+          "network, run 'pip install --no-deps --target DIR ziglang==$zig_version' and copy DIR to" \
+          "build/zig/$zig_version" >&2
+        return 1
+      }
     fi
   fi
   [ "$("$zig" version)" = "$zig_version" ] || echo "note: $zig is not version $zig_version" >&2
@@ -62,18 +65,22 @@ quietly() {
 }
 
 configure() {
-  local arch=$1 tests=$2 folder=build/portable-$1 gtest=()
+  local arch=$1 tests=$2 folder=build/portable-$1 gtest=() host_command
   # CMake would keep the compiler that it began with.
   [ "$(cat "$folder/zig.txt" 2>/dev/null)" = "$zig" ] || rm -rf "$folder"
   mkdir -p "$folder"
   echo "$zig" >"$folder/zig.txt"
   # Of another architecture nothing is built that needs GoogleTest, which CMake looks for all the same.
   [ "$tests" = OFF ] || gtest=(-D "GTest_DIR=$(dirname "$(find /usr/lib -name GTestConfig.cmake | head -n 1)")")
+  # What runs here writes the manual page: the new command itself, or that of this architecture.
+  host_command=$root/$folder/cupool
+  [ "$arch" = "$(uname -m)" ] || host_command=$root/build/portable/$(uname -m)/bin/cupool
   # The launcher of the environment, such as ccache, knows no compiler of two words.
   CMAKE_C_COMPILER_LAUNCHER='' CMAKE_CXX_COMPILER_LAUNCHER='' quietly cmake -S . -G Ninja \
     -B "$folder" ${gtest[@]+"${gtest[@]}"} -D CMAKE_BUILD_TYPE=RelWithDebInfo \
     -D CMAKE_TOOLCHAIN_FILE="$root/packaging/toolchain/glibc-2.17.cmake" \
     -D CUPOOL_ZIG="$zig" -D CUPOOL_ARCH="$arch" -D CUPOOL_HEADERS="$headers" \
+    -D CUPOOL_HOST_COMMAND="$host_command" \
     -D CMAKE_INSTALL_LIBDIR=lib -D CUPOOL_BUILD_TESTS="$tests"
 }
 
@@ -93,12 +100,13 @@ split() {
 
 build() {
   local arch=$1 stage=build/portable/$1
+  [ "$arch" = "$(uname -m)" ] || [ -x "build/portable/$(uname -m)/bin/cupool" ] || build "$(uname -m)"
   step "portable build for $arch"
   find_objcopy "$arch"
   # Tests that were configured before stay so.
   configure "$arch" "$(grep -q '^CUPOOL_BUILD_TESTS:BOOL=ON' "build/portable-$arch/CMakeCache.txt" \
     2>/dev/null && echo ON || echo OFF)"
-  compile "$arch" libcupool.so cupool_command
+  compile "$arch" libcupool.so cupool_command cupool_reference
   rm -rf "$stage" "$stage-debug"
   mkdir -p "$stage-debug"
   quietly cmake --install "build/portable-$arch" --prefix "$stage"
@@ -126,13 +134,17 @@ packages() {
   (cd build/packages && sha256sum -- cupool[-_]"$version"[-_]* >SHA256SUMS && ls)
 }
 
-usage() { sed -n '4,11p' "$0" && exit 2; }
+usage() { sed -n '4,13p' "$0" && exit 2; }
 command=${1:-}
-case $command in build | packages | programs) shift ;; *) usage ;; esac
+case $command in build | packages | programs | compiler) shift ;; *) usage ;; esac
 [ $# -gt 0 ] || set -- x86_64 aarch64
 for arch in "$@"; do
   case $arch in x86_64 | aarch64) ;; *) usage ;; esac
 done
+if [ "$command" = compiler ]; then
+  setup_zig
+  exit
+fi
 setup_packages
 setup_cli11
 setup_toolkit

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs everything that needs no GPU.
-#   scripts/test.sh         formatting, dev and release tests, address and thread sanitizer
+#   scripts/test.sh         formatting, dev tests, the library as it is released for this machine, its packages,
+#                           address and thread sanitizer
 #   scripts/test.sh quick   formatting and the dev tests
-#   scripts/test.sh full    all tests under every preset, undefined behaviour too, with the released files,
-#                           and clang-tidy
-#   scripts/test.sh portable  the released files alone: their bounds, the tests of library and command
+#   scripts/test.sh full    all tests under every preset, undefined behaviour too, with the released files of
+#                           both architectures, and clang-tidy
+#   scripts/test.sh portable  the released files alone: their bounds, the tests of library and command, packages
 set -uo pipefail
 # shellcheck source=scripts/setup.sh
 source "$(dirname "$0")/setup.sh"
 mode=${1:-default}
-case $mode in default | quick | full | portable) ;; *) sed -n '3,9p' "$0"; exit 2 ;; esac
+case $mode in default | quick | full | portable) ;; *) sed -n '3,10p' "$0"; exit 2 ;; esac
 
 began=$SECONDS
 failed=()
@@ -100,14 +101,13 @@ test_release_library() {
     run_tests dev build/release/ctest.log -L preload
 }
 
-# The released files of this machine's architecture, with the programs of the dev tests. Not those that
-# look at the build folder, nor at the page, which is data.
+# The released library of this machine's architecture, with the programs of the dev tests; with `cli` the
+# released command too, but for the tests that look at the build folder, and the page, which is data.
 test_released_files() {
-  local files
-  files=$root/build/portable/$(uname -m)
-  build_preset dev && PRELOAD_TEST_LIBRARY=$files/lib/libcupool.so \
-    CLI_TEST_COMMAND=$files/bin/cupool run_tests dev build/portable/ctest.log -L 'preload|cli' \
-    -E '^Install\.Works|^cli_page$'
+  local files=$root/build/portable/$(uname -m) labels=preload${1:+|$1}
+  [ "$labels" = preload ] || build_preset dev || return 1
+  PRELOAD_TEST_LIBRARY=$files/lib/libcupool.so CLI_TEST_COMMAND=$files/bin/cupool \
+    run_tests dev build/portable/ctest.log -L "$labels" -E '^Install\.Works|^cli_page$'
 }
 
 # Made of those files, installed, and run on the simulated device. (Debian has venv in a package of its own.)
@@ -139,10 +139,16 @@ if [ "$mode" != portable ]; then
   [ "$mode" = default ] && dev=(-LE preload) || dev=()
   stage "dev tests" build_and_test dev ${dev[@]+"${dev[@]}"}
 fi
-[ "$mode" = quick ] || stage "portable builds" scripts/package.sh build
 case $mode in
   default)
-    stage "release tests" test_release_library
+    if scripts/package.sh compiler; then
+      stage "portable build" scripts/package.sh build "$(uname -m)"
+      stage "released library" test_released_files
+      stage "packages" test_packages
+    else
+      echo "no portable build without its compiler: the release preset is tested in its place" >&2
+      stage "release tests" test_release_library
+    fi
     # Sanitizers find most faults in the engine, the routes, the threads and the ends of processes.
     left_out='FaultIn|/Bad\.|/Setting\.|RealtimeProfile'
     # Other projects' programs cannot load a sanitized library. The schema test is not part of
@@ -164,13 +170,19 @@ case $mode in
     ;;
   full)
     stage "release tests" test_release_library
-    stage "released files" test_released_files
+    stage "portable builds" scripts/package.sh build
+    stage "released files" test_released_files cli
+    stage "packages" test_packages
     stage "address sanitizer" build_and_test asan
     stage "thread sanitizer" build_and_test tsan
     stage "undefined-behaviour sanitizer" build_and_test ubsan
     stage "clang-tidy" tidy
     ;;
-  portable) stage "released files" test_released_files ;;
+  portable)
+    stage "portable builds" scripts/package.sh build
+    stage "released files" test_released_files cli
+    stage "packages" test_packages
+    ;;
 esac
 
 step "done in $((SECONDS - began)) s"

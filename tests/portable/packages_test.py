@@ -73,6 +73,10 @@ class Packages(unittest.TestCase):
         with tarfile.open(package("*.tar.gz")) as tar:
             tar.extractall(self.place("first"))
         (top,) = os.listdir(self.place("first"))
+        for name in ("share/man/man1/cupool.1", "share/bash-completion/completions/cupool",
+                     "share/zsh/site-functions/_cupool", "share/fish/vendor_completions.d/cupool.fish",
+                     "share/cupool/profiles/mpi.env", "include/cupool/cupool.h"):
+            self.assertGreater(os.path.getsize(self.place("first", top, name)), 0)
         self.serves(self.place("first", top, "bin", "cupool"))
         os.rename(self.place("first"), self.place("a b"))
         self.serves(self.place("a b", top, "bin", "cupool"))
