@@ -13,11 +13,11 @@ namespace cupool::report {
 /// Formats and destination of reports. `file_pattern` is expanded by util/path_pattern.h; %t is the
 /// time of the process's first use of the GPU, the same in all its reports. An empty pattern means
 /// standard error. Ranks other than 0 add theirs to a name that does not tell ranks apart
-/// (util::own_path). Each of several formats has its own file. If the name's extension (.json, .csv,
-/// .prom) means a format, that format has the name. The others replace the extension (`run.json`,
-/// `run.txt`). Otherwise text has the name and the others append theirs (`run.log.json`). A
-/// snapshot of the running process has its number in the name (`run.1.log`), except for Prometheus,
-/// whose file always has the latest figures.
+/// (util::own_path). Each of several formats has its own file. If the name's extension (.json,
+/// .csv, .prom) means a format, that format has the name. The others replace the extension
+/// (`run.json`, `run.txt`). Otherwise text has the name and the others append theirs
+/// (`run.log.json`). A snapshot of the running process has its number in the name (`run.1.log`),
+/// except for Prometheus, whose file always has the latest figures.
 struct Destinations {
   bool text = true;
   bool json = false;
