@@ -65,7 +65,7 @@ quietly() {
 }
 
 configure() {
-  local arch=$1 tests=$2 folder=build/portable-$1 gtest=() host_command
+  local arch=$1 tests=$2 folder=build/portable-$1 gtest=() host_command=""
   # CMake would keep the compiler that it began with.
   [ "$(cat "$folder/zig.txt" 2>/dev/null)" = "$zig" ] || rm -rf "$folder"
   mkdir -p "$folder"
@@ -73,7 +73,6 @@ configure() {
   # Of another architecture nothing is built that needs GoogleTest, which CMake looks for all the same.
   [ "$tests" = OFF ] || gtest=(-D "GTest_DIR=$(dirname "$(find /usr/lib -name GTestConfig.cmake | head -n 1)")")
   # What runs here writes the manual page: the new command itself, or that of this architecture.
-  host_command=$root/$folder/cupool
   [ "$arch" = "$(uname -m)" ] || host_command=$root/build/portable/$(uname -m)/bin/cupool
   # The launcher of the environment, such as ccache, knows no compiler of two words.
   CMAKE_C_COMPILER_LAUNCHER='' CMAKE_CXX_COMPILER_LAUNCHER='' quietly cmake -S . -G Ninja \
