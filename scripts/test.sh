@@ -162,11 +162,11 @@ case $mode in
     left_out+='|/Series_probe_[fr]|/Start_probe_[fr]|driver_queries|OldDriver.*WithoutPools'
     left_out+='|RunningAhead|ThatFindsNoRoom|LaneCalls|/Driver12_[24]$|/NoPools$|/PoolCreation|/Attributes|/Trim'
     # Programs without threads give the thread sanitizer little to check. Of the ways of leaving a lane and
-    # of ordering, those whose names begin with c and t have threads. It slows processes that wait for each
+    # of ordering, those of threads begin with c, j, m or t. It slows processes that wait for each
     # other beyond the times that the neighbours' tests allow.
     unthreaded='IpcFault|/CopiesBetweenDevices|OddSystem.*/(Driver1|Pool)|Observe'
     unthreaded+='|Trace\.(Comes|IsBounded|OnAFull|ForChrome)|Decay\.(W|Plain|TheD)'
-    unthreaded+='|Ways/.*/[abd-su-z]|AreAskedAgain|NewerDriver|IsRightWhateverTheGpusPace/.*shared'
+    unthreaded+='|Ways/.*/[abd-iklnp-su-z]|AreAskedAgain|NewerDriver|IsRightWhateverTheGpusPace/.*shared'
     stage "address sanitizer" sanitized asan "$left_out"
     stage "report schema" run_tests asan build/asan/ctest_schema.log -R '^report_schema$'
     stage "thread sanitizer" sanitized tsan "$left_out|$unthreaded"
