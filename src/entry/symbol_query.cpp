@@ -11,6 +11,7 @@
 #include "cuda/dynamic_linker.h"
 #include "engine/reclaim/lane.h"
 #include "entry/hooks.h"
+#include "entry/memory_hooks.h"
 #include "entry/newer.h"
 #include "entry/substitution.h"
 #include "process/lifecycle.h"
@@ -40,6 +41,11 @@ void* look_up_behind_us(const void* caller, const char* name) {
   if (library != nullptr) found = cuda::real_dlsym()(library, name);
   if (found != nullptr) dlerror();  // the program must not see the first look-up's error
   return found;
+}
+
+// What a look-up of a driver function finds.
+void* answer_for(const char* name, void* real, const void* caller) {
+  return has_to_find_the_drivers(name, real, caller) ? real : substitute_symbol(name, real);
 }
 
 }  // namespace
@@ -124,7 +130,7 @@ CupoolDlsymAnswer cupool_dlsym_filter(void* handle, const char* name, const void
     void* real = look_up_behind_us(caller, name);
     if (real == nullptr) return refusal(caller);
     if (handle == RTLD_NEXT) return {handle, 0};  // from the caller's place in the search order
-    return {driver_name ? substitute_symbol(name, real) : real, 1};
+    return {driver_name ? answer_for(name, real, caller) : real, 1};
   }
 
   void* found = cupool::cuda::real_dlsym()(handle, name);
@@ -138,7 +144,7 @@ CupoolDlsymAnswer cupool_dlsym_filter(void* handle, const char* name, const void
     if (found == nullptr) return refusal(caller);
   }
   if (found == nullptr || !driver_name) return {found, 1};
-  return {substitute_symbol(name, found), 1};
+  return {answer_for(name, found, caller), 1};
 }
 
 CUresult cupool_hook_cuGetProcAddress(const char* symbol, void** function, int version,

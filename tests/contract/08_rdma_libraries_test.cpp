@@ -175,5 +175,28 @@ TEST(RdmaLibraryNames, AnyOtherLibraryChangesNothing) {
       << run.describe();
 }
 
+// UCX patches the driver's code: it then sees what the driver allocates and frees, and its
+// registrations end with the memory itself, not with a block of it.
+TEST(MemoryHooks, OfUcxSeeWhatTheDriverDoes) {
+  const Environment kept = {{"CUPOOL_BACKEND", "malloc"}, {"CUPOOL_FREE_MODE", "sync"}};
+  const PreloadedRun caching = run_preloaded("probe_ucm", kept);
+  EXPECT_EQ(caching.process.exit_code, 0) << caching.describe();
+  EXPECT_TRUE(contains(caching.process.out, "known of all 24\n")) << caching.describe();
+  EXPECT_FALSE(contains(caching.process.out, "known and gone 0\n")) << caching.describe();
+  const PreloadedRun returning =
+      run_preloaded("probe_ucm", with(kept, {{"CUPOOL_MAX_CACHED", "0"}}));
+  EXPECT_TRUE(contains(returning.process.out, "known of all 24\nknown and gone 0\n"))
+      << returning.describe();
+}
+
+// UCX is not taken for the caller of the program's calls.
+TEST(MemoryHooks, OfUcxLeaveTheProgramItsPools) {
+  const PreloadedRun run = expect_same("probe_ucm hooks=references", 0, 1, {});
+  EXPECT_EQ(run.counter("free_calls_total"), 24u) << run.describe();
+  const PreloadedRun patched = run_preloaded("probe_ucm", {{"CUPOOL_POOL_START", "first"}});
+  EXPECT_EQ(patched.process.exit_code, 0) << patched.describe();
+  EXPECT_EQ(patched.counter("served_passthrough_total"), 0u) << patched.describe();
+}
+
 }  // namespace
 }  // namespace preload
