@@ -16,6 +16,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,14 @@ OPTIONS = argparse.Namespace()
 HERE = os.path.dirname(os.path.abspath(__file__))
 SECONDS = 60  # of a whole job, which takes less than one
 CALLS = 80    # allocations of a rank of the program
+
+
+def wait_for(what, holds):
+    end = time.monotonic() + SECONDS
+    while not holds():
+        if time.monotonic() > end:
+            raise AssertionError(f"no {what} after {SECONDS} s")
+        time.sleep(0.02)
 
 
 class Ended:
@@ -139,6 +148,30 @@ class Launcher(Job):
         ended = self.shell(f"cupool compare -n 1 -- {self.start} $PROGRAM")
         self.assertIn(f"{self.ranks} processes used the GPU in each run", ended.out)
         self.assertIn("Same results", ended.out)
+
+    def assert_snapshots(self, signal_job):
+        """Each rank of a running job writes a snapshot once signal_job(launcher) has sent USR1."""
+        line = (f"exec {self.start} cupool run --stats json --stats-file %r.json --stats-signal USR1 --trace %r.csv "
+                "--trace-limit 1M $PROGRAM iterations=10000000")
+        launcher = subprocess.Popen(["/bin/sh", "-c", line], cwd=self.folder, env=self.environment(),
+                                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            # From the first allocation on there is a handler.
+            wait_for("allocations", lambda: all(os.path.exists(self.place(f"{rank}.csv")) and
+                                                os.path.getsize(self.place(f"{rank}.csv")) > 4096
+                                                for rank in range(self.ranks)))
+            signal_job(launcher)
+            wait_for("snapshots", lambda: all(os.path.exists(self.place(f"{rank}.1.json"))
+                                              for rank in range(self.ranks)))
+            self.assertIsNone(launcher.poll())
+            for report in self.reports("*.1.json").values():
+                self.assertEqual(report["snapshot_number"], 1)
+        finally:
+            launcher.terminate()
+            launcher.wait(timeout=SECONDS)
+
+    def test_signal_to_the_launcher_writes_snapshots(self):
+        self.assert_snapshots(lambda launcher: launcher.send_signal(signal.SIGUSR1))
 
 
 class MpiLauncher(Launcher):
@@ -257,7 +290,7 @@ class Slurm(Launcher):
         with open(self.place("job.sh"), "w", encoding="utf-8") as file:
             file.write('#!/bin/sh\n#SBATCH -N2 -n2 --output=out --error=err\neval "$(cupool env)"\nsrun $PROGRAM\n')
         self.shell("sbatch job.sh")  # --wait looks every ten seconds
-        self.cluster.wait_for("end of the job", lambda: self.shell("squeue -h").out == "")
+        wait_for("end of the job", lambda: self.shell("squeue -h").out == "")
         ended = argparse.Namespace()
         for name in ("out", "err"):
             with open(self.place(name), encoding="utf-8") as file:
@@ -271,21 +304,8 @@ class Slurm(Launcher):
         self.assert_one_report_and_a_line_each(self.shell("srun -N2 -n2 $PROGRAM"), 2)
         self.assertEqual(self.shell("CUPOOL_ENABLE=0 srun -N2 -n2 $PROGRAM").err, "")
 
-    def test_signal_of_the_batch_system_writes_a_snapshot(self):
-        job = subprocess.Popen(
-            ["/bin/sh", "-c", "exec srun -N1 -n1 cupool run --stats json --stats-file run.json --stats-signal USR1 "
-             "--trace trace.csv $PROGRAM iterations=10000000"], cwd=self.folder, env=self.environment(),
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        try:
-            self.cluster.wait_for("trace", lambda: os.path.exists(self.place("trace.csv")))
-            time.sleep(0.2)  # the first allocation, from which on there is a handler
-            self.shell("scancel --signal=USR1 $(squeue -h -o %i)")
-            self.cluster.wait_for("snapshot", lambda: os.path.exists(self.place("run.1.json")))
-            self.assertIsNone(job.poll())
-            self.assertEqual(self.reports("run.1.json")["0"]["snapshot_number"], 1)
-        finally:
-            self.shell("scancel $(squeue -h -o %i)")
-            job.communicate(timeout=SECONDS)
+    def test_signal_of_the_batch_system_writes_snapshots(self):
+        self.assert_snapshots(lambda launcher: self.shell("scancel --signal=USR1 $(squeue -h -o %i)"))
 
     def test_process_managers_of_mpi(self):
         for manager in ("pmi2", "pmix"):
