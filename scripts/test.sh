@@ -5,7 +5,7 @@
 #                           address and thread sanitizer
 #   scripts/test.sh quick   formatting and the dev tests
 #   scripts/test.sh full    all tests under every preset, undefined behaviour too, with the released files of
-#                           both architectures, and clang-tidy
+#                           both architectures and Debian's launchers (Slurm, Open MPI, MPICH), and clang-tidy
 #   scripts/test.sh portable  the released files alone: their bounds, the tests of library and command, packages
 set -uo pipefail
 # shellcheck source=scripts/setup.sh
@@ -129,7 +129,12 @@ tidy() {
 setup_packages clang-format-14=clang-format-14 || setup_packages clang-format=clang-format || exit 1
 setup_cli11 || exit 1
 setup_toolkit || exit 1
-[ "$mode" != full ] || setup_packages clang-tidy=clang-tidy || exit 1
+if [ "$mode" = full ]; then
+  # Launchers that the dev tests start where they are installed.
+  setup_packages clang-tidy=clang-tidy slurm-wlm=/usr/sbin/slurmctld munge=/usr/sbin/munged \
+    openmpi-bin=mpirun.openmpi libopenmpi-dev="/usr/lib/$(uname -m)-linux-gnu/openmpi/include/mpi.h" \
+    mpich=mpiexec.hydra libmpich-dev="/usr/include/$(uname -m)-linux-gnu/mpich/mpi.h" || exit 1
+fi
 echo "mode $mode, $job_count jobs"
 
 if [ "$mode" != portable ]; then

@@ -286,15 +286,25 @@ class Slurm(Launcher):
         self.assertEqual(len(set(name.split(".")[0] for name in os.listdir(self.folder))), 1)
         self.assertEqual(len(reports), 2)
 
-    def test_batch_script(self):
+    def batch(self, options, lines):
+        """Runs a batch script to its end."""
         with open(self.place("job.sh"), "w", encoding="utf-8") as file:
-            file.write('#!/bin/sh\n#SBATCH -N2 -n2 --output=out --error=err\neval "$(cupool env)"\nsrun $PROGRAM\n')
+            file.write(f"#!/bin/sh\n#SBATCH -N2 -n2 --output=out --error=err {options}\n{lines}\n")
         self.shell("sbatch job.sh")  # --wait looks every ten seconds
         wait_for("end of the job", lambda: self.shell("squeue -h").out == "")
         ended = argparse.Namespace()
         for name in ("out", "err"):
             with open(self.place(name), encoding="utf-8") as file:
                 setattr(ended, name, file.read())
+        return ended
+
+    def test_batch_script(self):
+        self.assert_one_report_and_a_line_each(self.batch("", 'eval "$(cupool env)"\nsrun $PROGRAM'), 2)
+
+    def test_batch_script_without_the_users_environment(self):
+        """Then srun hands nothing on but what the words name."""
+        exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in self.environment().items())
+        ended = self.batch("--export=NONE", exports + "\nsrun $(cupool env --shell slurm) $PROGRAM")
         self.assert_one_report_and_a_line_each(ended, 2)
 
     def test_task_prolog_preloads_every_task(self):
