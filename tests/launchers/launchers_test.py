@@ -324,7 +324,8 @@ class Slurm(Launcher):
                     self.skipTest(f"this Slurm has no {manager}")
                 self.shell(f"srun -N1 -n2 --overcommit --mpi={manager} cupool run --stats json "
                            f"--stats-file {manager}-%r.json $PROGRAM")
-                self.assert_ranks(2, f"{manager}-*.json")
+                for report in self.assert_ranks(2, f"{manager}-*.json").values():
+                    self.assertEqual(report["process"]["ranks"], 2)
 
 
 class EndOfACluster(unittest.TestCase):

@@ -194,6 +194,16 @@ TEST_F(PathPattern, EveryLauncherIsUnderstood) {
   }
 }
 
+// PMIx tells a rank, and not how many there are.
+TEST_F(PathPattern, SlurmCountsTheRanksThatItServesByPmix) {
+  const ScopedVariable rank("PMIX_RANK", "5");
+  const ScopedVariable tasks("SLURM_STEP_NUM_TASKS", "8");
+  EXPECT_EQ(launcher_ranks(), "") << "the tasks of a step may be daemons of another launcher";
+  const ScopedVariable served("SLURM_PMIX_MAPPING_SERV", "(vector,(0,2,4))");
+  EXPECT_EQ(launcher_rank(), "5");
+  EXPECT_EQ(launcher_ranks(), "8");
+}
+
 TEST_F(PathPattern, AnEmptyRankIsNone) {
   ScopedVariable empty("PMI_RANK", "");
   ScopedVariable set("RANK", "5");
