@@ -291,7 +291,7 @@ class Slurm(Launcher):
         with open(self.place("job.sh"), "w", encoding="utf-8") as file:
             file.write(f"#!/bin/sh\n#SBATCH -N2 -n2 --output=out --error=err {options}\n{lines}\n")
         self.shell("sbatch job.sh")  # --wait looks every ten seconds
-        wait_for("end of the job", lambda: self.shell("squeue -h").out == "")
+        wait_for("end of the job", lambda: self.shell("squeue -h -t PENDING,RUNNING").out == "")
         ended = argparse.Namespace()
         for name in ("out", "err"):
             with open(self.place(name), encoding="utf-8") as file:
@@ -306,6 +306,14 @@ class Slurm(Launcher):
         exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in self.environment().items())
         ended = self.batch("--export=NONE", exports + "\nsrun $(cupool env --shell slurm) $PROGRAM")
         self.assert_one_report_and_a_line_each(ended, 2)
+
+    def test_steps_of_a_job_share_its_number(self):
+        step = "srun cupool run --stats json --stats-file %j-%r.json $PROGRAM"
+        both = self.batch("", f"{step}\n{step.replace('.json', '-%p.json')}\n{step}")
+        self.assertEqual(both.err, "")
+        jobs = [name.split("-") for name in os.listdir(self.folder) if name.endswith(".json")]
+        self.assertEqual(len(set(job for job, *_ in jobs)), 1, jobs)
+        self.assertEqual(len(jobs), 4, "of the two steps of one name there are the later's: " + str(jobs))
 
     def test_task_prolog_preloads_every_task(self):
         self.addCleanup(self.cluster.set_task_prolog, "")
