@@ -18,6 +18,11 @@
 
 #include "cli/shell/input.h"
 
+// Headers from before Linux 5.9; the number is the same for every architecture.
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+
 namespace cupool::cli {
 
 namespace {
