@@ -13,4 +13,14 @@ endif()
 if(NOT CUPOOL_COMMIT_DATE)
   string(TIMESTAMP CUPOOL_COMMIT_DATE "%Y-%m-%d" UTC)  # SOURCE_DATE_EPOCH, if it is set
 endif()
-file(CONFIGURE OUTPUT ${OUTPUT} CONTENT "// Written by cmake/commit.cmake.\n#define CUPOOL_COMMIT \"@CUPOOL_COMMIT@\"\n#define CUPOOL_COMMIT_DATE \"@CUPOOL_COMMIT_DATE@\"\n" @ONLY)
+string(CONCAT text "// Written by cmake/commit.cmake.\n"
+       "#define CUPOOL_COMMIT \"${CUPOOL_COMMIT}\"\n"
+       "#define CUPOOL_COMMIT_DATE \"${CUPOOL_COMMIT_DATE}\"\n")
+# (The file(CONFIGURE) of CMake 3.18 drops the ends of lines.)
+set(before "")
+if(EXISTS ${OUTPUT})
+  file(READ ${OUTPUT} before)
+endif()
+if(NOT text STREQUAL before)
+  file(WRITE ${OUTPUT} "${text}")
+endif()
