@@ -13,10 +13,18 @@
 
 namespace {
 
+struct Signal {
+  int number;
+  const char* name;
+};
+
+constexpr Signal kAwaited[] = {
+    {SIGTERM, "TERM"}, {SIGINT, "INT"}, {SIGHUP, "HUP"}, {SIGUSR1, "USR1"}, {SIGUSR2, "USR2"}};
+
 int wait_for_two() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2}) sigaddset(&set, signal);
+  for (const Signal& awaited : kAwaited) sigaddset(&set, awaited.number);
   sigset_t blocked;
   sigprocmask(SIG_BLOCK, &set, &blocked);
   // The command must not leave its own mask to the program.
@@ -28,7 +36,9 @@ int wait_for_two() {
   for (int received = 0; received < 2; ++received) {
     int signal = 0;
     if (sigwait(&set, &signal) != 0) return 1;
-    std::printf("%s\n", sigabbrev_np(signal));
+    for (const Signal& awaited : kAwaited) {
+      if (awaited.number == signal) std::printf("%s\n", awaited.name);
+    }
     std::fflush(stdout);
   }
   return 7;
