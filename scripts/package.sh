@@ -65,11 +65,12 @@ quietly() {
 }
 
 configure() {
-  local arch=$1 tests=$2 folder=build/portable-$1 gtest=() host_command=""
+  local arch=$1 tests=$2 folder=build/portable-$1 gtest=() host_command="" compiler
   # CMake would keep the compiler that it began with.
-  [ "$(cat "$folder/zig.txt" 2>/dev/null)" = "$zig" ] || rm -rf "$folder"
+  compiler="$zig, $(cksum <packaging/toolchain/glibc-2.17.cmake)"
+  [ "$(cat "$folder/zig.txt" 2>/dev/null)" = "$compiler" ] || rm -rf "$folder"
   mkdir -p "$folder"
-  echo "$zig" >"$folder/zig.txt"
+  echo "$compiler" >"$folder/zig.txt"
   # Of another architecture nothing is built that needs GoogleTest, which CMake looks for all the same.
   [ "$tests" = OFF ] || gtest=(-D "GTest_DIR=$(dirname "$(find /usr/lib -name GTestConfig.cmake | head -n 1)")")
   # What runs here writes the manual page: the new command itself, or that of this architecture.

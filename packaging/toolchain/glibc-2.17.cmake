@@ -7,24 +7,26 @@
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR ${CUPOOL_ARCH})
 set(CMAKE_LIBRARY_ARCHITECTURE ${CUPOOL_ARCH}-linux-gnu)
-set(CMAKE_TRY_COMPILE_PLATFORM_VARIABLES CUPOOL_ZIG CUPOOL_ARCH CUPOOL_HEADERS)
-
-set(target -target ${CUPOOL_ARCH}-linux-gnu.2.17)
-set(CMAKE_C_COMPILER ${CUPOOL_ZIG} cc ${target})
-set(CMAKE_CXX_COMPILER ${CUPOOL_ZIG} c++ ${target})
-set(CMAKE_ASM_COMPILER ${CUPOOL_ZIG} cc ${target})
-set(CMAKE_ASM_COMPILER_ID Clang)  # CMake cannot tell by itself
-# The tools have to be one file each.
-foreach(tool ar ranlib)
-  set(file ${CMAKE_BINARY_DIR}/zig-${tool})
+# The tools have to be one file each (the compilers as well, before CMake 3.19), for its trials the same.
+if(NOT CUPOOL_ZIG_TOOLS)
+  set(CUPOOL_ZIG_TOOLS ${CMAKE_BINARY_DIR})
+endif()
+set(CMAKE_TRY_COMPILE_PLATFORM_VARIABLES CUPOOL_ZIG CUPOOL_ARCH CUPOOL_HEADERS CUPOOL_ZIG_TOOLS)
+set(target_of_cc " -target ${CUPOOL_ARCH}-linux-gnu.2.17")
+set(target_of_c++ ${target_of_cc})
+foreach(tool cc c++ ar ranlib)
+  set(file ${CUPOOL_ZIG_TOOLS}/zig-${tool})
   if(NOT EXISTS ${file})
-    file(WRITE ${file} "#!/bin/sh\nexec '${CUPOOL_ZIG}' ${tool} \"$@\"\n")
-    file(CHMOD ${file} PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE
-                                   WORLD_READ WORLD_EXECUTE)
+    file(WRITE ${file} "#!/bin/sh\nexec '${CUPOOL_ZIG}' ${tool}${target_of_${tool}} \"$@\"\n")
+    execute_process(COMMAND chmod 755 ${file})  # CMake does so itself since 3.19
   endif()
 endforeach()
-set(CMAKE_AR ${CMAKE_BINARY_DIR}/zig-ar)
-set(CMAKE_RANLIB ${CMAKE_BINARY_DIR}/zig-ranlib)
+set(CMAKE_C_COMPILER ${CUPOOL_ZIG_TOOLS}/zig-cc)
+set(CMAKE_CXX_COMPILER ${CUPOOL_ZIG_TOOLS}/zig-c++)
+set(CMAKE_ASM_COMPILER ${CUPOOL_ZIG_TOOLS}/zig-cc)
+set(CMAKE_ASM_COMPILER_ID Clang)  # CMake cannot tell by itself
+set(CMAKE_AR ${CUPOOL_ZIG_TOOLS}/zig-ar)
+set(CMAKE_RANLIB ${CUPOOL_ZIG_TOOLS}/zig-ranlib)
 
 # Zig would add checks that end the program.
 set(CMAKE_C_FLAGS_INIT "-fno-sanitize=all -isystem '${CUPOOL_HEADERS}'")

@@ -56,6 +56,11 @@ DlsymFunction real_dlsym() {
       found = dlvsym(RTLD_NEXT, "dlsym", version);
       if (found != nullptr) break;
     }
+    // A program that is linked with cupool may have libdl, where dlsym was before 2.34, before it.
+    if (found == nullptr) {
+      void* const libdl = dlopen("libdl.so.2", RTLD_LAZY | RTLD_NOLOAD);
+      if (libdl != nullptr) found = dlvsym(libdl, "dlsym", kFirstVersion);
+    }
     __atomic_store_n(&libc_dlsym, found, __ATOMIC_RELEASE);
   }
   return reinterpret_cast<DlsymFunction>(found);

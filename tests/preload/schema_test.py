@@ -115,6 +115,9 @@ def main():
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--runtime", default="")
     arguments = parser.parse_args()
+    if not hasattr(jsonschema, "Draft202012Validator"):
+        print("jsonschema", jsonschema.__version__, "does not know the schema's draft: 4.0 does")
+        return 77
     with open(arguments.schema, encoding="utf-8") as file:
         schema = json.load(file)
     jsonschema.Draft202012Validator.check_schema(schema)
