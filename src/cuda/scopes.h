@@ -38,13 +38,21 @@ class ContextScope {
 /// Puts the thread into relaxed capture mode for a scope. While the program captures a stream in
 /// global mode, calls such as event queries and allocations are refused and break the capture. In
 /// relaxed mode they succeed and the capture survives (docs/design.md, I3).
+///
+/// So the calls within are cupool's own. Libraries that hook the driver are called back from them,
+/// and ask about memory; the thread may then hold locks of the engine.
 class RelaxedCaptureScope {
  public:
+  /// Whether the calling thread is in such a scope.
+  static bool is_open() { return depth_ != 0; }
+
   explicit RelaxedCaptureScope(const Driver& driver) : driver_(driver) {
+    ++depth_;
     if (driver_.cuThreadExchangeStreamCaptureMode == nullptr) return;
     exchanged_ = driver_.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS;
   }
   ~RelaxedCaptureScope() {
+    --depth_;
     if (!exchanged_ || driver_.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS) return;
     // A refusal may be transient. Without a retry, this thread would stay in relaxed mode for good.
     driver_.cuThreadExchangeStreamCaptureMode(&mode_);
@@ -53,6 +61,8 @@ class RelaxedCaptureScope {
   RelaxedCaptureScope& operator=(const RelaxedCaptureScope&) = delete;
 
  private:
+  static inline thread_local unsigned depth_ = 0;
+
   const Driver& driver_;
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
   bool exchanged_ = false;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cuda/scopes.h"
 #include "engine/serve/hot_path.h"
 #include "entry/call_sites.h"
 #include "entry/forward.h"
@@ -52,6 +53,12 @@ CUresult allocate_pitched(Allocator& allocator, const cupool::cuda::Driver& real
 CUdeviceptr no_memory() {
   alignas(4096) static const char page[4096] = {};
   return reinterpret_cast<CUdeviceptr>(page);
+}
+
+// The engine for a question about memory. None within a call of cupool's own: a library that hooks
+// the driver asks there what the driver does, and this thread may hold locks of the engine.
+Allocator* asked() {
+  return cupool::cuda::RelaxedCaptureScope::is_open() ? nullptr : engine();
 }
 
 // The engine if a call may take the hot path; else null.
@@ -157,7 +164,7 @@ CUresult cupool_hook_cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes,
   size_t found_bytes = 0;
   const CUresult result = real.cuMemGetAddressRange_v2(&found_base, &found_bytes, address);
   if (result != CUDA_SUCCESS) return result;
-  if (Allocator* allocator = engine()) {
+  if (Allocator* allocator = asked()) {
     const FoundMemory found = allocator->queries().find(found_base, address);
     if (found.nobodys) return CUDA_ERROR_NOT_FOUND;
     if (found.served()) found_bytes = found.requested();
@@ -170,7 +177,7 @@ CUresult cupool_hook_cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes,
 CUresult cupool_hook_cuPointerGetAttribute(void* value, CUpointer_attribute attribute,
                                            CUdeviceptr address) {
   CUPOOL_REAL_OR_RETURN(cuPointerGetAttribute);
-  Allocator* allocator = engine();
+  Allocator* allocator = asked();
   if (allocator == nullptr) return real.cuPointerGetAttribute(value, attribute, address);
   const FoundMemory found = allocator->queries().find(address);
   if (found.nobodys) return CUDA_ERROR_INVALID_VALUE;  // `value` stays unchanged
@@ -183,7 +190,7 @@ CUresult cupool_hook_cuPointerGetAttributes(unsigned int count, CUpointer_attrib
                                             void** values, CUdeviceptr address) {
   CUPOOL_REAL_OR_RETURN(cuPointerGetAttributes);
   const CUresult result = real.cuPointerGetAttributes(count, attributes, values, address);
-  Allocator* allocator = engine();
+  Allocator* allocator = asked();
   if (allocator == nullptr || result != CUDA_SUCCESS) return result;
   const FoundMemory found = allocator->queries().find(address);
   if (found.nobodys) {

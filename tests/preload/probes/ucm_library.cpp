@@ -16,6 +16,7 @@ namespace {
 
 using Alloc = CUresult (*)(CUdeviceptr*, size_t);
 using Free = CUresult (*)(CUdeviceptr);
+using FreeAsync = CUresult (*)(CUdeviceptr, CUstream);
 
 constexpr size_t kJumpBytes = 16;
 
@@ -58,8 +59,10 @@ struct Patched {
 
 Patched alloc_code;
 Patched free_code;
+Patched free_async_code;
 Alloc found_alloc = nullptr;
 Free found_free = nullptr;
+FreeAsync found_free_async = nullptr;
 std::map<CUdeviceptr, size_t> known;
 
 CUresult hooked_alloc(CUdeviceptr* address, size_t bytes) {
@@ -70,14 +73,28 @@ CUresult hooked_alloc(CUdeviceptr* address, size_t bytes) {
   return result;
 }
 
-// As UCX does, it asks the driver for the extent while the memory still exists.
-CUresult hooked_free(CUdeviceptr address) {
+// As UCX does, it asks for the extent while the memory still exists, and for what it is.
+void forget(CUdeviceptr address) {
   CUdeviceptr base = 0;
   size_t bytes = 0;
+  CUmemorytype type{};
+  cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
   if (cuMemGetAddressRange(&base, &bytes, address) == CUDA_SUCCESS) known.erase(base);
+}
+
+CUresult hooked_free(CUdeviceptr address) {
+  forget(address);
   if (free_code.function != nullptr) free_code.write(free_code.original);
   const CUresult result = found_free(address);
   if (free_code.function != nullptr) free_code.write(free_code.jump);
+  return result;
+}
+
+CUresult hooked_free_async(CUdeviceptr address, CUstream stream) {
+  forget(address);
+  free_async_code.write(free_async_code.original);
+  const CUresult result = found_free_async(address, stream);
+  free_async_code.write(free_async_code.jump);
   return result;
 }
 
@@ -102,6 +119,9 @@ __attribute__((visibility("default"))) void ucm_install(bool in_code) {
   found_free = reinterpret_cast<Free>(look_up("cuMemFree_v2"));
   if (in_code) {
     free_code.patch(reinterpret_cast<void*>(found_free), reinterpret_cast<void*>(&hooked_free));
+    found_free_async = reinterpret_cast<FreeAsync>(look_up("cuMemFreeAsync"));
+    free_async_code.patch(reinterpret_cast<void*>(found_free_async),
+                          reinterpret_cast<void*>(&hooked_free_async));
   }
 }
 
