@@ -2,6 +2,7 @@
 // Driver hooks of memory shared between processes (contract 8).
 #include "entry/forward.h"
 #include "entry/hooks.h"
+#include "entry/memory_hooks.h"
 #include "process/lifecycle.h"
 
 using cupool::engine::Allocator;
@@ -26,13 +27,14 @@ extern "C" {
 
 CUresult cupool_hook_cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   CUPOOL_REAL_OR_RETURN(cuIpcGetMemHandle);
+  const void* const caller = __builtin_return_address(0);
   Allocator* allocator = engine();
   if (allocator != nullptr) {
     if (const auto exported = allocator->sharing().try_export(address, handle)) return *exported;
   }
   const CUresult result = real.cuIpcGetMemHandle(handle, address);
   if (allocator != nullptr && result == CUDA_SUCCESS)
-    allocator->queries().mark_shared_outside(address, PointerQueries::KnownBy::address);
+    allocator->queries().mark_shared_outside(address, cupool::entry::known_by(caller));
   return result;
 }
 

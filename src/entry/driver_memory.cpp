@@ -8,6 +8,7 @@
 #include "entry/call_sites.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
+#include "entry/memory_hooks.h"
 #include "entry/observed.h"
 #include "entry/watched.h"
 #include "process/lifecycle.h"
@@ -210,6 +211,7 @@ CUresult cupool_hook_cuPointerGetAttributes(unsigned int count, CUpointer_attrib
 CUresult cupool_hook_cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
                                            CUdeviceptr address) {
   CUPOOL_REAL_OR_RETURN(cuPointerSetAttribute);
+  const void* const caller = __builtin_return_address(0);
   Allocator* allocator = engine();
   if (allocator != nullptr && allocator->queries().find(address).nobodys) {
     return real.cuPointerSetAttribute(value, attribute, no_memory());
@@ -217,7 +219,7 @@ CUresult cupool_hook_cuPointerSetAttribute(const void* value, CUpointer_attribut
   const CUresult result = real.cuPointerSetAttribute(value, attribute, address);
   if (allocator != nullptr && result == CUDA_SUCCESS &&
       attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
-    allocator->queries().mark_shared_outside(address, PointerQueries::KnownBy::address);
+    allocator->queries().mark_shared_outside(address, cupool::entry::known_by(caller));
   }
   return result;
 }

@@ -35,15 +35,18 @@ bool is_patched() {
   return function != nullptr && std::memcmp(function, given.code.data(), given.code.size()) != 0;
 }
 
-bool hooks_memory(const void* caller) {
-  const char* const library = object_of(caller);
-  return std::strncmp(library, "libucm.", 7) == 0 || std::strncmp(library, "libucm_", 7) == 0;
+// libucm.so.0 and its module libucm_cuda.so.0, for "libucm".
+bool is_in(const char* library, const void* caller) {
+  const char* const object = object_of(caller);
+  const std::size_t length = std::strlen(library);
+  return std::strncmp(object, library, length) == 0 &&
+         (object[length] == '.' || object[length] == '_');
 }
 
 }  // namespace
 
 bool has_to_find_the_drivers(const char* symbol, void* real, const void* caller) {
-  if (real == nullptr || !hooks_memory(caller)) return false;
+  if (real == nullptr || !is_in("libucm", caller)) return false;
   if (std::strcmp(symbol, kFirst) == 0) {
     note_given(real);
     return true;
@@ -51,6 +54,11 @@ bool has_to_find_the_drivers(const char* symbol, void* real, const void* caller)
   const bool patched = is_patched();
   CUPOOL_LOG(debug, "UCX hooks %s%s", symbol, patched ? " in the driver's code" : "");
   return patched;
+}
+
+engine::PointerQueries::KnownBy known_by(const void* caller) {
+  using KnownBy = engine::PointerQueries::KnownBy;
+  return is_in("libuct", caller) ? KnownBy::identity : KnownBy::address;
 }
 
 }  // namespace cupool::entry

@@ -13,10 +13,17 @@
 // in the code of the first function. It asks for cuMemAlloc_v2 before any function that frees.
 #pragma once
 
+#include "engine/serve/pointer_queries.h"
+
 namespace cupool::entry {
 
 /// Whether a look-up of `symbol` by the code at `caller` has to find the driver's own function,
 /// `real`, and not cupool's. Thread-safe.
 bool has_to_find_the_drivers(const char* symbol, void* real, const void* caller);
+
+/// How the code at `caller` knows memory that it exports, or gives SYNC_MEMOPS. By its identity, if
+/// it is a transport of UCX: its registrations last as long as the driver's memory does, and its
+/// peers tell mappings by BUFFER_ID. Thread-safe.
+engine::PointerQueries::KnownBy known_by(const void* caller);
 
 }  // namespace cupool::entry

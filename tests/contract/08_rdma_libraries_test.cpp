@@ -198,5 +198,23 @@ TEST(MemoryHooks, OfUcxLeaveTheProgramItsPools) {
   EXPECT_EQ(patched.counter("served_passthrough_total"), 0u) << patched.describe();
 }
 
+// UCX tells memory by what the driver allocated. Who exports memory otherwise may have given it to
+// anyone.
+TEST(Registrations, OfUcxLetPlainMemoryBeReused) {
+  for (const char* backend : {"malloc", "pool"}) {
+    for (const char* by : {"ucx", "program"}) {
+      SCOPED_TRACE(std::string(backend) + ", " + by);
+      const PreloadedRun run = run_preloaded(
+          std::string("probe_ucm registers=") + by,
+          {{"CUPOOL_BACKEND", backend}, {"CUPOOL_FREE_MODE", "sync"}, {"CUPOOL_LANE", "0"}});
+      EXPECT_EQ(run.process.exit_code, 0) << run.describe();
+      const bool is_reused = std::string(backend) + by == "mallocucx";
+      EXPECT_EQ(run.counter("served_fresh_total"), is_reused ? 6u : 24u) << run.describe();
+      // Of a pool's memory the hooks know nothing.
+      EXPECT_EQ(contains(run.process.out, "known and gone 0\n"), !is_reused) << run.describe();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace preload

@@ -103,6 +103,7 @@ bool PointerQueries::is_freed_block(CUdeviceptr base) const {
 void PointerQueries::mark_shared_outside(CUdeviceptr address, KnownBy by) {
   Block* block = blocks_.find(base_of(address));
   if (block == nullptr) return;
+  if (by == KnownBy::identity && block->source == BlockSource::malloc) return;
   if (by == KnownBy::descriptor) block->exported = true;
   block->set_shared_outside();
   LaneMark::wait(driver_);  // its last owner's work may be pending

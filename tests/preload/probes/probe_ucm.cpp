@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program that UCX hooks: by patched code (hooks=code), or by replaced references
 // (hooks=references). Allocates and frees in rounds, half by the runtime, half by the driver, and
-// says of which memory the hooks know.
+// says of which memory the hooks know. registers=ucx: UCX's transport registers each block;
+// registers=program: the program does the same itself.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -32,10 +33,15 @@ void find(void* library, const char* symbol, Function* function) {
   CHECK(*function != nullptr);
 }
 
-Hooks load(const std::string& beside) {
+void* open_beside(const std::string& program, const char* name) {
   void* const library =
-      dlopen((beside.substr(0, beside.rfind('/')) + "/libucm_cuda.so.0").c_str(), RTLD_LAZY);
+      dlopen((program.substr(0, program.rfind('/')) + "/" + name).c_str(), RTLD_LAZY);
   CHECK(library != nullptr);
+  return library;
+}
+
+Hooks load(const std::string& program) {
+  void* const library = open_beside(program, "libucm_cuda.so.0");
   Hooks hooks{};
   find(library, "ucm_install", &hooks.install);
   find(library, "ucm_alloc", &hooks.alloc);
@@ -43,6 +49,22 @@ Hooks load(const std::string& beside) {
   find(library, "ucm_knows", &hooks.knows);
   find(library, "ucm_count", &hooks.count);
   return hooks;
+}
+
+using Register = CUresult (*)(CUdeviceptr);
+CUresult register_here(CUdeviceptr address) {
+  CUipcMemHandle handle;
+  const unsigned int on = 1;
+  const CUresult result = cuIpcGetMemHandle(&handle, address);
+  if (result != CUDA_SUCCESS) return result;
+  return cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address);
+}
+
+Register registration(const std::string& by, const std::string& program) {
+  Register function = nullptr;
+  if (by == "program") return &register_here;
+  if (by == "ucx") find(open_beside(program, "libuct_cuda.so.0"), "uct_register", &function);
+  return function;
 }
 
 void* allocate(int number, const Hooks& hooks, bool by_hooks) {
@@ -82,10 +104,14 @@ int main(int argc, char** argv) {
   MUST(cudaFree(nullptr));
   const Hooks hooks = load(argv[0]);
   hooks.install(in_code);
+  const Register registers = registration(probe::argument(argc, argv, "registers", ""), argv[0]);
   long known = 0;
   for (int round = 0; round < kRounds; ++round) {
     std::vector<void*> blocks;
     for (int i = 0; i < kBlocks; ++i) blocks.push_back(allocate(i, hooks, !in_code));
+    for (void* p : blocks) {
+      if (registers != nullptr) MUST(registers(reinterpret_cast<CUdeviceptr>(p)));
+    }
     for (void* p : blocks) known += hooks.knows(reinterpret_cast<CUdeviceptr>(p));
     for (int i = 0; i < kBlocks; ++i) release(i, blocks[static_cast<size_t>(i)], hooks, !in_code);
   }
