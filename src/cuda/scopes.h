@@ -11,7 +11,7 @@ namespace cupool::cuda {
 /// driver refused; then nothing has changed, and result() is its answer.
 class ContextScope {
  public:
-  ContextScope(const Driver& driver, CUcontext context) : driver_(driver) {
+  ContextScope(const Driver& driver, CUcontext context) : driver_(driver), context_(context) {
     CUcontext current = nullptr;
     result_ = driver_.cuCtxGetCurrent(&current);
     if (!ok()) result_ = driver_.cuCtxGetCurrent(&current);  // a failure here is cupool's own
@@ -21,7 +21,11 @@ class ContextScope {
   }
   ~ContextScope() {
     CUcontext popped = nullptr;
-    if (pushed_) driver_.cuCtxPopCurrent_v2(&popped);
+    if (!pushed_ || driver_.cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS) return;
+    // A failure may be of earlier work, and may be transient. Below lies another context.
+    CUcontext current = nullptr;
+    if (driver_.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context_)
+      driver_.cuCtxPopCurrent_v2(&popped);
   }
   ContextScope(const ContextScope&) = delete;
   ContextScope& operator=(const ContextScope&) = delete;
@@ -31,6 +35,7 @@ class ContextScope {
 
  private:
   const Driver& driver_;
+  CUcontext context_;
   bool pushed_ = false;
   CUresult result_ = CUDA_SUCCESS;
 };
