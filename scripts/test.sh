@@ -82,15 +82,15 @@ build_and_test() {
   run_tests "$preset" "build/$preset/ctest.log" "$@"
 }
 
-# sanitized PRESET PATTERN: runs the preset's unit tests, without those of the simulated device and of
-# the scripts. Then runs the dev preset's preload tests with
-# this preset's library and programs, except tests whose names the pattern matches.
+# sanitized PRESET PATTERN [ONLY]: runs the preset's unit tests, without those of the simulated device and
+# of the scripts. Then runs the dev preset's preload tests with this preset's library and programs, except
+# tests whose names the pattern matches, and, if ONLY is given, those alone that match it.
 sanitized() {
-  local preset=$1 pattern=$2 status=0
+  local preset=$1 pattern=$2 only=${3:-.} status=0
   build_and_test "$preset" --targets tests/unit/all tested_programs -- \
     -L unit -E '^(sim|scripts)' || status=1
   PRELOAD_TEST_BUILD=$root/build/$preset run_tests dev "build/$preset/ctest_preload.log" \
-    -L preload -E "$pattern" || status=1
+    -L preload -E "$pattern" -R "$only" || status=1
   return $status
 }
 
@@ -114,7 +114,7 @@ test_released_files() {
 # Made of those files, installed, and run on the simulated device. (Debian has venv in a package of its own.)
 test_packages() {
   python3 -c 'import ensurepip' 2>/dev/null || setup_packages python3-venv=no-file || return 1
-  build_preset dev sim/all libcupool.so probe_runtime_static || return 1
+  build_preset dev tests/sim/all libcupool.so probe_runtime_static || return 1
   scripts/package.sh packages "$(uname -m)" &&
     python3 tests/portable/packages_test.py --packages build/packages --driver build/dev/tests/sim/lib \
       --program build/dev/tests/preload/probes/probe_runtime_static
@@ -168,15 +168,16 @@ case $mode in
     left_out+='/(Sync|Malloc|Pool|DefaultPool|SmallDevice|WithoutPools|LittlePending)$'
     left_out+='|/Series_probe_[fr]|/Start_probe_[fr]|driver_queries|OldDriver.*WithoutPools'
     left_out+='|RunningAhead|ThatFindsNoRoom|LaneCalls|/Driver12_[24]$|/NoPools$|/PoolCreation|/Attributes|/Trim'
-    # Programs without threads give the thread sanitizer little to check. Of the ways of leaving a lane and
-    # of ordering, those of threads begin with c, j, m or t. It slows processes that wait for each
-    # other beyond the times that the neighbours' tests allow.
-    unthreaded='IpcFault|/CopiesBetweenDevices|OddSystem.*/(Driver1|Pool)|Observe'
-    unthreaded+='|Trace\.(Comes|IsBounded|OnAFull|ForChrome)|Decay\.(W|Plain|TheD)'
-    unthreaded+='|Ways/.*/[abd-iklnp-su-z]|AreAskedAgain|NewerDriver|IsRightWhateverTheGpusPace/.*shared'
+    # The thread sanitizer runs what has threads, or other processes to answer. Of the ways of leaving a
+    # lane and of ordering, those begin with c, j, m or t. It slows processes that wait for each other beyond
+    # the times that the neighbours' tests allow.
+    threads='Thread|threads_|Ipc|Lane|Neighbours|StreamOrder|Background|DeviceLimit|Trace|Decay|PoolStart'
+    threads+='|Prealloc|LeavingBusy|Fork|HostSide|Series|Crossing|ReportOnSignal|Multiplying|Unloading|Ending|Closing'
+    alone='IpcFault|Trace\.Comes|Trace\.IsBounded|Trace\.OnAFull|Trace\.ForChrome|Decay\.W|Decay\.Plain|Decay\.TheD'
+    alone+='|Ways/.*/[abd-iklnp-su-z]|Neighbours\.Are'
     stage "address sanitizer" sanitized asan "$left_out"
     stage "report schema" run_tests asan build/asan/ctest_schema.log -R '^report_schema$'
-    stage "thread sanitizer" sanitized tsan "$left_out|$unthreaded"
+    stage "thread sanitizer" sanitized tsan "$left_out|$alone" "$threads"
     ;;
   full)
     stage "release tests" test_release_library
