@@ -34,7 +34,8 @@ CUresult cupool_hook_cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr addre
   }
   const CUresult result = real.cuIpcGetMemHandle(handle, address);
   if (allocator != nullptr && result == CUDA_SUCCESS)
-    allocator->queries().mark_shared_outside(address, cupool::entry::known_by(caller));
+    allocator->queries().mark_shared_outside(address, PointerQueries::KnownBy::address,
+                                             cupool::entry::known_until(caller));
   return result;
 }
 

@@ -219,7 +219,8 @@ CUresult cupool_hook_cuPointerSetAttribute(const void* value, CUpointer_attribut
   const CUresult result = real.cuPointerSetAttribute(value, attribute, address);
   if (allocator != nullptr && result == CUDA_SUCCESS &&
       attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
-    allocator->queries().mark_shared_outside(address, cupool::entry::known_by(caller));
+    allocator->queries().mark_shared_outside(address, PointerQueries::KnownBy::address,
+                                             cupool::entry::known_until(caller));
   }
   return result;
 }
@@ -227,6 +228,7 @@ CUresult cupool_hook_cuPointerSetAttribute(const void* value, CUpointer_attribut
 CUresult cupool_hook_cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t bytes,
                                                    int handle_type, unsigned long long flags) {
   CUPOOL_REAL_OR_RETURN(cuMemGetHandleForAddressRange);
+  const void* const caller = __builtin_return_address(0);
   Allocator* allocator = engine();
   if (allocator != nullptr && allocator->queries().find(address).nobodys) {
     return real.cuMemGetHandleForAddressRange(handle, no_memory(), bytes, handle_type, flags);
@@ -234,7 +236,8 @@ CUresult cupool_hook_cuMemGetHandleForAddressRange(void* handle, CUdeviceptr add
   const CUresult result =
       real.cuMemGetHandleForAddressRange(handle, address, bytes, handle_type, flags);
   if (allocator != nullptr && result == CUDA_SUCCESS)
-    allocator->queries().mark_shared_outside(address, PointerQueries::KnownBy::descriptor);
+    allocator->queries().mark_shared_outside(address, PointerQueries::KnownBy::descriptor,
+                                             cupool::entry::known_until(caller));
   return result;
 }
 

@@ -56,9 +56,9 @@ bool has_to_find_the_drivers(const char* symbol, void* real, const void* caller)
   return patched;
 }
 
-engine::PointerQueries::KnownBy known_by(const void* caller) {
-  using KnownBy = engine::PointerQueries::KnownBy;
-  return is_in("libuct", caller) ? KnownBy::identity : KnownBy::address;
+engine::PointerQueries::KnownUntil known_until(const void* caller) {
+  using Until = engine::PointerQueries::KnownUntil;
+  return is_in("libuct", caller) ? Until::driver_frees : Until::freed;
 }
 
 }  // namespace cupool::entry

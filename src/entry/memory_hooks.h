@@ -21,9 +21,9 @@ namespace cupool::entry {
 /// `real`, and not cupool's. Thread-safe.
 bool has_to_find_the_drivers(const char* symbol, void* real, const void* caller);
 
-/// How the code at `caller` knows memory that it exports, or gives SYNC_MEMOPS. By its identity, if
-/// it is a transport of UCX: its registrations last as long as the driver's memory does, and its
-/// peers tell mappings by BUFFER_ID. Thread-safe.
-engine::PointerQueries::KnownBy known_by(const void* caller);
+/// Until when the code at `caller` knows memory that it exports, or gives SYNC_MEMOPS. A transport
+/// of UCX until the driver frees it: so long last its registrations, its peers tell mappings by
+/// BUFFER_ID, and of memory that it only asks about it closes the descriptor at once. Thread-safe.
+engine::PointerQueries::KnownUntil known_until(const void* caller);
 
 }  // namespace cupool::entry

@@ -176,7 +176,8 @@ TEST_F(FastPathTest, SharedBlocksAmongManyOfAKindAreNotKept) {
   const auto first = allocate_several(1000, kSmall);
   std::set<CUdeviceptr> shared;
   for (std::size_t i = 7; i < first.size(); i += 31) {
-    allocator_->queries().mark_shared_outside(first[i], PointerQueries::KnownBy::address);
+    allocator_->queries().mark_shared_outside(first[i], PointerQueries::KnownBy::address,
+                                              PointerQueries::KnownUntil::freed);
     shared.insert(first[i]);
   }
   free_all(first);
@@ -423,7 +424,8 @@ TEST_F(FastPathTest, MemoryThatOthersKnowIsNotServedAgain) {  // contract 8
   std::vector<CUdeviceptr> known;
   for (int i = 0; i < 300; ++i) {
     known.push_back(allocate(kSmall));
-    allocator_->queries().mark_shared_outside(known.back(), PointerQueries::KnownBy::address);
+    allocator_->queries().mark_shared_outside(known.back(), PointerQueries::KnownBy::address,
+                                              PointerQueries::KnownUntil::freed);
   }
   free_all(known);
   Patience patience;

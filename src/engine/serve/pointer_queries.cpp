@@ -100,10 +100,10 @@ bool PointerQueries::is_freed_block(CUdeviceptr base) const {
   return registry_.devices().any_orphan_at(base);
 }
 
-void PointerQueries::mark_shared_outside(CUdeviceptr address, KnownBy by) {
+void PointerQueries::mark_shared_outside(CUdeviceptr address, KnownBy by, KnownUntil until) {
   Block* block = blocks_.find(base_of(address));
   if (block == nullptr) return;
-  if (by == KnownBy::identity && block->source == BlockSource::malloc) return;
+  if (until == KnownUntil::driver_frees && block->source == BlockSource::malloc) return;
   if (by == KnownBy::descriptor) block->exported = true;
   block->set_shared_outside();
   LaneMark::wait(driver_);  // its last owner's work may be pending

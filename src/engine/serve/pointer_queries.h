@@ -40,14 +40,15 @@ class PointerQueries {
   std::optional<trace::Memory> memory_at(CUdeviceptr address) const;
 
   /// How memory is known outside CUDA's ordering. descriptor: it stays reachable after the free.
-  /// identity: as what the driver allocated, whatever the program frees in between.
-  enum class KnownBy { address, identity, descriptor };
+  enum class KnownBy { address, descriptor };
+  /// Until the program frees it, or until the driver does, whatever the program frees in between.
+  enum class KnownUntil { freed, driver_frees };
 
   /// Marks the block that contains `address` as known outside CUDA's ordering (RDMA, SYNC_MEMOPS).
   /// Such a block is released when freed, and the driver's pool clears the attribute. A block of a
-  /// pool that is known by a descriptor is set aside. Plain memory known by its identity stays as
-  /// it is.
-  void mark_shared_outside(CUdeviceptr address, KnownBy by);
+  /// pool that is known by a descriptor is set aside. Plain memory that is known until the driver
+  /// frees it stays as it is.
+  void mark_shared_outside(CUdeviceptr address, KnownBy by, KnownUntil until);
 
   /// The size of a pitched allocation.
   struct Pitched {
