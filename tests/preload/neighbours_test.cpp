@@ -94,9 +94,10 @@ TEST(Neighbours, ThatForkKeepTheirSocketToThemselves) {
   EXPECT_EQ(result.process.out, "sockets of the child 0\nasker 0\nin time 1\ndone\n")
       << result.describe();
 }
+// One large request, so that the device never gets so full that decay gives the memory back first.
 TEST(Neighbours, ThatLoseTheirSocketGetANewOne) {
   if (tested_build().has_thread_sanitizer()) GTEST_SKIP() << "closing a thread's socket is a race";
-  const PreloadedRun result = run_scene("holder=close patience_ms=5000");
+  const PreloadedRun result = run_scene("holder=close block_mib=320 patience_ms=5000");
   EXPECT_EQ(result.process.out, "asker 0\nin time 1\ndone\n") << result.describe();
   EXPECT_GT(result.counter("given_to_neighbours_bytes_total"), 0u);
 }

@@ -5,7 +5,7 @@
 // (closes cupool's sockets), stop (is stopped), fork (its child stays as well), leave (ends while
 // it is asked), busy (frees what it has when it has been asked for a while); a= sets a variable of
 // the holder's environment. holder=pestered: strangers connect to it. threads= of the asker share
-// what it needs. scene=mutual: two processes need memory again and again.
+// what it needs, in blocks of block_mib=. scene=mutual: two processes need memory again and again.
 #include <cuda_runtime_api.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -108,14 +108,14 @@ int hold(const std::string& how, long mib) {
 }
 
 // Allocates it with so many threads at a time, which free nothing before all have what they need.
-int ask_with(long threads, long mib) {
+int ask_with(long threads, long mib, long block_mib) {
   std::atomic<int> code{0};
   std::vector<std::vector<void*>> blocks(static_cast<size_t>(threads));
   std::vector<std::thread> askers;
   for (std::vector<void*>& own : blocks) {
     askers.emplace_back([&] {
       int failed = 0;
-      own = allocate(mib / threads, 16, &failed);
+      own = allocate(mib / threads, block_mib, &failed);
       if (failed != 0) code = failed;
     });
   }
@@ -124,13 +124,13 @@ int ask_with(long threads, long mib) {
   return code;
 }
 
-int ask(long threads, long mib, long patience_ms) {
+int ask(long threads, long mib, long block_mib, long patience_ms) {
   const auto start = Clock::now();
   const auto end = start + std::chrono::milliseconds(patience_ms);
   MUST(cudaFree(nullptr));
   int code = 0;
   do {
-    code = ask_with(threads, mib);
+    code = ask_with(threads, mib, block_mib);
   } while (code != 0 && Clock::now() < end && usleep(50'000) == 0);
   probe::say("asker", code);
   cudaGetLastError();
@@ -229,6 +229,7 @@ int conduct(const std::string& self, int argc, char** argv) {
   const std::string mib = probe::argument(argc, argv, "mib", "320");
   const std::string patience = probe::argument(argc, argv, "patience_ms", "0");
   const std::string threads = probe::argument(argc, argv, "threads", "1");
+  const std::string block = probe::argument(argc, argv, "block_mib", "16");
   if (probe::argument_is(argc, argv, "scene", "mutual")) {
     const Child one = start(self, {"role=turns", "mib=" + mib});
     const Child other = start(self, {"role=turns", "mib=" + mib});
@@ -241,8 +242,8 @@ int conduct(const std::string& self, int argc, char** argv) {
   await_ready(first);
   if (holder == "stop") MUST(kill(first.process, SIGSTOP));
   if (holder == "pestered") talk_nonsense();
-  const Child asker =
-      start(self, {"role=asker", "mib=" + mib, "threads=" + threads, "patience_ms=" + patience});
+  const Child asker = start(self, {"role=asker", "mib=" + mib, "block_mib=" + block,
+                                   "threads=" + threads, "patience_ms=" + patience});
   if (holder == "leave") close(first.order);
   await_end(asker);
   if (holder == "stop") MUST(kill(first.process, SIGCONT));
@@ -259,6 +260,7 @@ int main(int argc, char** argv) {
   if (role == "holder") return hold(probe::argument(argc, argv, "holder", "idle"), mib);
   if (role == "asker") {
     return ask(probe::number(argc, argv, "threads", 1), mib,
+               probe::number(argc, argv, "block_mib", 16),
                probe::number(argc, argv, "patience_ms", 0));
   }
   if (role == "turns") return take_turns(mib);
