@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds the real-GPU programs into .gpu/ with nvcc (sm_90 code, compute_75 PTX for other GPUs), so
-# that they can be carried to a machine that has a GPU and nothing else. Needs no GPU itself.
+# that they can be carried to a machine that has a GPU and nothing else; library and command go
+# without their debug information. Needs no GPU itself.
 # RMM as a peer of run_pairs.sh: its headers and library come from two packages, unpacked into a folder
 # that git must not see, and named by RMM_ROOT (default .whl/rmm); without them pairs_rmm is left out:
 #   echo /.whl/ >>"$(git rev-parse --git-common-dir)/info/exclude"
@@ -108,16 +109,16 @@ else
 fi
 
 if [ -e build/release/libcupool.so ]; then
-  cp build/release/libcupool.so "$out/libcupool.so"
+  strip --strip-debug -o "$out/libcupool.so" build/release/libcupool.so
 else
   echo "build/release/libcupool.so is not there yet: run cmake --build --preset release, then this again"
 fi
-if [ -e build/release/cupool ]; then cp build/release/cupool "$out/cupool"; fi
+if [ -e build/release/cupool ]; then strip -o "$out/cupool" build/release/cupool; fi
 # The engine that tests make wrong on purpose (run_ordered.sh): never the shipped library.
 for preset in release dev; do
   mutable=build/$preset/tests/libcupool_mutable.so
   if [ -e "$mutable" ]; then
-    cp "$mutable" "$out/libcupool_mutable.so"
+    strip --strip-debug -o "$out/libcupool_mutable.so" "$mutable"
     break
   fi
 done

@@ -12,7 +12,8 @@
 //   between mode=libcudart      one thread, slices of runtime and driver in turn: the difference is
 //   libcudart
 // Arguments: size=BYTES | sizes=mixed (256 B to 64 KiB), threads=N blocks=N limit_ms=N samples=N
-// curve=1, streams=N kept busy with kernels of kernel_us=N, depth=N in flight on each
+// curve=1, lane=1 (work in the legacy stream first), streams=N kept busy with kernels of
+// kernel_us=N, depth=N in flight on each
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -105,8 +106,19 @@ struct None : OnDevice {
   uintptr_t next;
 };
 
+// Enough work in the legacy stream that cupool takes it for the program's main stream.
+void open_lane() {
+  constexpr int kCalls = 200;
+  void* memory = nullptr;
+  MUST(cudaMalloc(&memory, 65536));
+  for (int i = 0; i < kCalls; ++i) MUST(cudaMemset(memory, 0, 65536));
+  MUST(cudaDeviceSynchronize());
+  MUST(cudaFree(memory));
+}
+
 template <class Calls>
 int measure(const Options& options) {
+  if (options.lane) open_lane();
   pairs::BusyStreams busy(options);
   pairs::Work<Calls> work(options);
   work.run();

@@ -84,6 +84,17 @@ def threads(session):
     session.table("Threads (16, unless said otherwise), GPU idle", PAIR_HEADER, rows)
 
 
+def lane(session):
+    rows = []
+    for count, most in ((1, 30), (16, 50)):
+        names = present(["cupool", *(["beside"] if session.options.beside else []), *PEERS])
+        runs = measure(session, {"threads": count, "size": 65536, "streams": 0, "lane": 1}, names)
+        what = f"{counted(count, 'thread')}, 64 KiB, in one lane"
+        rows += pair_rows(what, runs)
+        goal(session, what, runs["cupool"], "ns_per_pair", most)
+    session.table("In one lane", PAIR_HEADER, rows)
+
+
 def busy(session):
     rows, states = [], []
     goals = {(1, 1): 200, (1, 4): 300, (1, 32): 600, (16, 4): None}
@@ -147,7 +158,7 @@ def calls(session):
     session.table("Single calls", PAIR_HEADER, rows)
 
 
-SECTIONS = {f.__name__: f for f in (single, threads, busy, route, calls, idle, programs, startup)}
+SECTIONS = {f.__name__: f for f in (single, threads, lane, busy, route, calls, idle, programs, startup)}
 # Only when asked for by name: it needs a second library.
 ASKED_FOR = {"beside": beside}
 

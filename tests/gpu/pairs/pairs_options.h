@@ -32,6 +32,7 @@ struct Options {
   int depth;      // kernels in flight on each of them
   long limit_ms;  // of the throughput pass; warm-up takes half of it, the latency pass no more than
                   // it
+  bool lane;      // all of the process's work goes to the legacy stream, from the start
   bool curve;     // print the latencies' tail point by point
   long samples;   // of each kind of call, each thread
 };
@@ -53,6 +54,7 @@ inline Options parse(int argc, char** argv) {
   options.kernel_us = std::max(1, integer("kernel_us", 200));
   options.depth = std::max(1, integer("depth", 4));
   options.limit_ms = std::max(1, integer("limit_ms", 500));
+  options.lane = number(argc, argv, "lane", 0) != 0;
   options.curve = number(argc, argv, "curve", 0) != 0;
   options.samples = integer("samples", 200000);
   return options;
