@@ -26,11 +26,23 @@ cupool_dlsym:
         b.eq    6f
         b       1f
 5:      cmp     w9, #'N'
-        b.ne    1f
+        b.ne    7f
         cmp     w10, #'v'
         b.ne    1f
         ldrb    w9, [x1, #2]
         cmp     w9, #'E'
+        b.eq    6f
+        b       1f
+7:      cmp     w9, #'P'
+        cinc    x10, x1, eq
+        ldrb    w9, [x10]
+        cmp     w9, #'M'
+        b.ne    1f
+        ldrb    w9, [x10, #1]
+        cmp     w9, #'P'
+        b.ne    1f
+        ldrb    w9, [x10, #2]
+        cmp     w9, #'I'
         b.ne    1f
 6:      stp     x29, x30, [sp, #-32]!
         .cfi_adjust_cfa_offset 32

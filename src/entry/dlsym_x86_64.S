@@ -22,10 +22,20 @@ cupool_dlsym:
         je      6f
         jmp     1f
 5:      cmpb    $'N', (%rsi)
-        jne     1f
+        jne     7f
         cmpb    $'v', 1(%rsi)
         jne     1f
         cmpb    $'E', 2(%rsi)
+        jne     1f
+        jmp     6f
+7:      leaq    1(%rsi), %rax
+        cmpb    $'P', (%rsi)
+        cmovneq %rsi, %rax
+        cmpb    $'M', (%rax)
+        jne     1f
+        cmpb    $'P', 1(%rax)
+        jne     1f
+        cmpb    $'I', 2(%rax)
         jne     1f
 6:      movq    (%rsp), %rdx
         pushq   %rdi

@@ -11,12 +11,13 @@
 
 #include "cuda/driver.h"
 #include "engine/context/submission.h"
-#include "entry/newer_entries.h"
+#include "entry/guards.h"
+#include "entry/mpi_calls.h"
 #include "entry/substitution.h"
 #include "process/lifecycle.h"
 #include "util/log.h"
 
-// In newer_*.S: an array of entries.
+// In guards_*.S: an array of entries.
 extern "C" const char cupool_newer_entries[] __attribute__((visibility("hidden")));
 
 namespace cupool::entry {
@@ -97,8 +98,9 @@ void* guard_newer(const char* symbol, void* real) {
 
 }  // namespace cupool::entry
 
-/// Called by the guard before each call of the function; returns its address.
-extern "C" __attribute__((visibility("hidden"))) void* cupool_newer_called(std::uint64_t index) {
+namespace {
+
+void* newer_called(std::uint64_t index) {
   using namespace cupool::entry;
   const Guard& guard = guards[index];
   if (const cupool::cuda::Driver* const driver = cupool::cuda::driver()) {
@@ -115,4 +117,12 @@ extern "C" __attribute__((visibility("hidden"))) void* cupool_newer_called(std::
     allocator->step_aside().stop_serving(reason.data());
   }
   return guard.real.load(std::memory_order_acquire);
+}
+
+}  // namespace
+
+/// Called by each guard before its function; returns the function's address.
+extern "C" __attribute__((visibility("hidden"))) void* cupool_guard_called(std::uint64_t index) {
+  return index < CUPOOL_NEWER_ENTRIES ? newer_called(index)
+                                      : cupool::entry::mpi_called(index - CUPOOL_FIRST_MPI_ENTRY);
 }

@@ -12,6 +12,7 @@
 #include "engine/reclaim/lane.h"
 #include "entry/hooks.h"
 #include "entry/memory_hooks.h"
+#include "entry/mpi_calls.h"
 #include "entry/newer.h"
 #include "entry/substitution.h"
 #include "process/lifecycle.h"
@@ -60,8 +61,8 @@ struct CupoolDlsymAnswer {
   std::uint64_t handled;
 };
 
-/// Called by the assembly entry of `dlsym` for names that begin with "cu", "opt" or "NvE". `caller`
-/// is the program's return address.
+/// Called by the assembly entry of `dlsym` for names that begin with "cu", "opt", "NvE", "MPI" or
+/// "PMPI". `caller` is the program's return address.
 __attribute__((visibility("hidden"))) CupoolDlsymAnswer cupool_dlsym_filter(void* handle,
                                                                             const char* name,
                                                                             const void* caller);
@@ -116,6 +117,9 @@ CupoolDlsymAnswer guarded(void* handle, const char* name, const void* caller) {
 CupoolDlsymAnswer cupool_dlsym_filter(void* handle, const char* name, const void* caller) {
   using namespace cupool::entry;
   if (cupool::cuda::is_round_trip(name)) return {nullptr, 1};
+  if (const auto found = look_up_mpi(handle, name, caller)) {
+    return *found == nullptr ? refusal(caller) : CupoolDlsymAnswer{*found, 1};
+  }
   if (leads_to_unseen_work(name)) {
     cupool::engine::Lane::leave(cupool::engine::Lane::End::unknown_work,
                                 "a library of OptiX or of the video engines");

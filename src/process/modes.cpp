@@ -4,6 +4,7 @@
 
 #include "config/settings.h"
 #include "engine/context/rdma_libraries.h"
+#include "engine/reclaim/message_calls.h"
 
 namespace cupool::process {
 namespace {
@@ -22,7 +23,9 @@ std::string is_loaded(const char* library) {
 
 // What an RDMA library makes of the settings, for a run in which cupool serves nothing.
 stats::ModeReason expected_with(const char* library, const config::Settings& settings) {
-  const bool sync = settings.free_mode == config::FreeMode::automatic;
+  const bool seen = engine::MessageCalls::seen() && !engine::MessageCalls::any_unseen_route() &&
+                    engine::only_mpi_uses_rdma();
+  const bool sync = settings.free_mode == config::FreeMode::automatic && !seen;
   const bool plain = settings.backend == config::Backend::automatic;
   return {is_loaded(library), library,
           config::text_of(sync ? config::FreeMode::sync : settings.free_mode),

@@ -240,6 +240,7 @@ void add_events(Page& page, const DeviceSnapshot& device, bool at_exit) {
   }
   event(Counter::fences_total);
   event(Counter::stream_waits_total);
+  event(Counter::message_waits_total, format_duration_ns(device[Counter::message_wait_ns_total]));
   if (device[Counter::context_lost_bytes_total] > 0) {
     page.row(row_label("  ", label_of(Counter::context_lost_bytes_total)),
              {"", "", format_bytes(device[Counter::context_lost_bytes_total])});

@@ -209,7 +209,7 @@ TEST(Doctor, AnAgentLibraryIsNoted) {
   EXPECT_EQ(diagnosis.json.at("cuda").at("agents"), std::vector<std::string>{"libmpi.so.40"});
   const nlohmann::json& modes = diagnosis.json.at("modes");
   EXPECT_EQ(modes.at("requested").at("free_mode"), "auto");
-  EXPECT_EQ(modes.at("free_mode"), "sync");
+  EXPECT_EQ(modes.at("free_mode"), "auto");
   EXPECT_EQ(modes.at("backend"), "malloc");
   EXPECT_EQ(modes.at("reason"), "libmpi.so.40 is linked");
 }

@@ -185,23 +185,34 @@ class MpiLauncher(Launcher):
         if cls is MpiLauncher:
             raise unittest.SkipTest("the tests of each MPI")
 
-    def test_program_of_mpi_has_plain_memory(self):
-        if shutil.which(self.compiler) is None:
-            self.skipTest(f"no {self.compiler}")
-        if self.shell(f"echo '#include <mpi.h>' | {self.compiler} -E - 2>&1 || echo missing").out.endswith("missing\n"):
+    def build(self, compiler, source):
+        """Compiles a program of MPI with the launcher's own compiler, or skips the test."""
+        if shutil.which(compiler) is None:
+            self.skipTest(f"no {compiler}")
+        self.shell("echo '#include <mpi.h>' >header.c")
+        if "missing" in self.shell(f"{self.compiler} -E header.c >/dev/null 2>&1 || echo missing").out:
             self.skipTest(f"no header of {self.compiler} (Debian: {self.headers})")
-        source = os.path.join(HERE, "mpi_program.c")
-        self.shell(f"{self.compiler} -O1 -o program {shlex.quote(source)} -L{shlex.quote(OPTIONS.driver)} "
-                   "-l:libcudart.so.13", LD_LIBRARY_PATH="")
+        self.shell(f"{compiler} -O1 -o program {shlex.quote(os.path.join(HERE, source))} "
+                   f"-L{shlex.quote(OPTIONS.driver)} -l:libcudart.so.13", LD_LIBRARY_PATH="")
+
+    def test_calls_of_fortran_are_seen(self):
+        self.build(self.compiler.replace("mpicc", "mpif90"), "mpi_program.f90")
+        ended = self.shell(f"{self.start} cupool run --stats json --stats-file %r.json ./program")
+        self.assertIn("sum=1\n", ended.out, str(ended))
+        for report in self.reports().values():
+            self.assertEqual((report["free_mode"], report["backend"]), ("auto", "malloc"), report["mode_reason"])
+
+    def test_program_of_mpi_has_plain_memory(self):
+        self.build(self.compiler, "mpi_program.c")
         ended = self.shell(f"{self.start} cupool run --stats text,json --stats-file %r.json ./program")
         self.assertIn(f"rank 1 of {self.ranks}: sum=1 errors=0", ended.out)
         for rank in range(self.ranks):
             report = self.reports()[str(rank)]
             self.assertEqual(report["requested"], {"free_mode": "auto", "backend": "auto"})
-            self.assertEqual((report["free_mode"], report["backend"]), ("sync", "malloc"))
+            self.assertEqual((report["free_mode"], report["backend"]), ("auto", "malloc"))
             self.assertTrue(report["mode_reason"]["library"].startswith(self.library), report["mode_reason"])
             with open(self.place(f"{rank}.txt"), encoding="utf-8") as file:
-                self.assertRegex(file.read(), r"In force: free mode sync, backend malloc \(plain memory\), because "
+                self.assertRegex(file.read(), r"In force: free mode auto, backend malloc \(plain memory\), because "
                                               + re.escape(self.library))
 
 

@@ -258,7 +258,12 @@ std::string secure_execution_reason(const FileRights& rights, uid_t uid, gid_t g
 ExpectedModes expected_modes(const Facts& facts) {
   ExpectedModes modes{facts.free_mode, facts.backend, ""};
   if (facts.use.agents.empty()) return modes;
-  const bool sync = facts.free_mode == config::FreeMode::automatic;
+  // Others of these libraries are then taken for a part of it. Whether the program uses one of them
+  // itself shows when it runs.
+  const bool mpi =
+      std::any_of(facts.use.agents.begin(), facts.use.agents.end(),
+                  [](const std::string& agent) { return agent.compare(0, 6, "libmpi") == 0; });
+  const bool sync = facts.free_mode == config::FreeMode::automatic && !mpi;
   const bool plain = facts.backend == config::Backend::automatic;
   if (sync) modes.free_mode = config::FreeMode::sync;
   if (plain) modes.backend = config::Backend::malloc;

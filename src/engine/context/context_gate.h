@@ -44,6 +44,9 @@ class ContextGate {
 
 class Context;
 
+/// The longest wait for the GPU within one visit: the end of the context waits for the visitor.
+inline constexpr std::uint64_t kOneVisitNs = 1'000'000;
+
 /// A visit: the calling thread is inside the context while this object, if true, lives. A nested
 /// visit of the same context costs nothing. A thread inside one context never waits at the gate of
 /// another, which would delay the end of the first; such a visit is refused while the gate is

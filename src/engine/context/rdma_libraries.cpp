@@ -21,6 +21,16 @@ const char* const rdma_libraries[] = {
 #include "config/rdma_libraries.def"
 };
 
+const char* const libraries_below_mpi[] = {
+#define CUPOOL_BELOW_MPI(name) name,
+#include "config/rdma_libraries.def"
+};
+
+const char* const parts_of_mpi[] = {
+#define CUPOOL_PART_OF_MPI(name) name,
+#include "config/rdma_libraries.def"
+};
+
 const char* const unseen_work_libraries[] = {
 #define CUPOOL_UNSEEN_WORK_LIBRARY(name) name,
 #include "config/unseen_work_libraries.def"
@@ -38,6 +48,35 @@ bool is_among(const char* const (&libraries)[count], const char* path) {
     if (std::strncmp(name, library, std::strlen(library)) == 0) return true;
   }
   return false;
+}
+
+// Whether what the object needs, or is itself, shows a use of RDMA that is none of MPI's.
+int looks_past_mpi(dl_phdr_info* object, std::size_t, void* data) {
+  auto* const found = static_cast<bool*>(data);
+  const char* const path = object->dlpi_name == nullptr ? "" : object->dlpi_name;
+  if (is_part_of_mpi(path)) return 0;
+  if (is_among(libraries_below_mpi, path)) return *found = true;
+  const char* strings = nullptr;
+  for (int pass = 0; pass < 2; ++pass) {
+    for (int i = 0; i < object->dlpi_phnum; ++i) {
+      const ElfW(Phdr)& header = object->dlpi_phdr[i];
+      if (header.p_type != PT_DYNAMIC) continue;
+      const auto* entry = reinterpret_cast<const ElfW(Dyn)*>(object->dlpi_addr + header.p_vaddr);
+      for (; entry->d_tag != DT_NULL; ++entry) {
+        if (pass == 0 && entry->d_tag == DT_STRTAB) {
+          // glibc has made an address of it, but not in objects that the kernel has mapped.
+          const bool is_offset = entry->d_un.d_ptr < object->dlpi_addr;
+          strings = reinterpret_cast<const char*>(entry->d_un.d_ptr +
+                                                  (is_offset ? object->dlpi_addr : 0));
+        }
+        if (pass == 1 && strings != nullptr && entry->d_tag == DT_NEEDED &&
+            is_among(libraries_below_mpi, strings + entry->d_un.d_val)) {
+          return *found = true;
+        }
+      }
+    }
+  }
+  return 0;
 }
 
 struct Look {
@@ -133,6 +172,28 @@ const char* noted_rdma_library() {
 const char* loaded_unseen_work_library() {
   watch_forks();
   Look wanted{[](const char* path) { return is_among(unseen_work_libraries, path); }};
+  const std::lock_guard lock(looking);
+  dl_iterate_phdr(look, &wanted);
+  return wanted.found;
+}
+
+bool is_part_of_mpi(const char* path) {
+  return is_among(parts_of_mpi, path);
+}
+
+bool only_mpi_uses_rdma() {
+  watch_forks();
+  bool others = false;
+  const std::lock_guard lock(looking);
+  dl_iterate_phdr(looks_past_mpi, &others);
+  return !others;
+}
+
+const char* loaded_mpi_library() {
+  watch_forks();
+  Look wanted{[](const char* path) {
+    return is_rdma_library(path) && !is_among(libraries_below_mpi, path);
+  }};
   const std::lock_guard lock(looking);
   dl_iterate_phdr(look, &wanted);
   return wanted.found;

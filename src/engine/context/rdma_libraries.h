@@ -35,4 +35,15 @@ bool libraries_were_removed();
 /// Whether `path` names an RDMA library; for tests.
 bool is_rdma_library(const char* path);
 
+/// Whether of the RDMA libraries in the process only MPI is used, all others by MPI alone: what the
+/// program's own code asks for names none of them, nor a library that is like them but none of
+/// MPI's. Reads the lists of needed libraries of all objects. Thread-safe.
+bool only_mpi_uses_rdma();
+
+/// The path of the loaded library of MPI, or null; as long as it stays loaded.
+const char* loaded_mpi_library();
+
+/// Whether the file name of `path` is that of a part of MPI, or of a library below it.
+bool is_part_of_mpi(const char* path);
+
 }  // namespace cupool::engine

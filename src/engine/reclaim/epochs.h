@@ -48,6 +48,16 @@ class Epochs {
   /// Whether the ordering itself has blocks, retired or reclaimed. One relaxed load.
   bool holds_blocks() const { return held_blocks_.load(std::memory_order_relaxed) != 0; }
 
+  /// The newest epoch with frees that left their wait to the program's next message
+  /// (engine/serve/messages).
+  EpochNumber unwaited() const { return unwaited_.load(std::memory_order_acquire); }
+  void set_unwaited(EpochNumber epoch) {
+    EpochNumber before = unwaited();
+    while (before < epoch &&
+           !unwaited_.compare_exchange_weak(before, epoch, std::memory_order_release)) {
+    }
+  }
+
  private:
   // Under the ordering's lock:
   friend class ClosedEpochs;
@@ -74,6 +84,7 @@ class Epochs {
   alignas(128) std::atomic<EpochNumber> complete_up_to_{kNoEpoch};
   std::atomic<std::uint64_t> closed_bytes_{0};  ///< pending bytes of closed epochs
   std::atomic<std::size_t> held_blocks_{0};
+  std::atomic<EpochNumber> unwaited_{kNoEpoch};
 };
 
 }  // namespace cupool::engine

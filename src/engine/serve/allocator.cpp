@@ -20,7 +20,7 @@ Allocator::Allocator(const cuda::Driver& driver, const config::Settings& setting
       allocations_(registry_, blocks_, idle_, out_of_memory_, preparation_, peak_),
       frees_(driver, blocks_, policy_, idle_),
       pass_through_(driver, registry_, blocks_, imports_, policy_, idle_, out_of_memory_),
-      synchronization_(registry_, idle_),
+      synchronization_(registry_, idle_, policy_),
       queries_(driver, registry_, blocks_, imports_),
       sharing_(driver, registry_, blocks_, exports_, imports_, out_of_memory_),
       endings_(driver, registry_, blocks_, exports_, imports_, policy_,

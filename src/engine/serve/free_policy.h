@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 
 #include "config/settings.h"
 #include "engine/context/context.h"
@@ -15,14 +16,48 @@ namespace cupool::engine {
 /// Thread-safe. Read by every call and rarely written, so it has cache lines of its own.
 class alignas(128) FreePolicy {
  public:
-  explicit FreePolicy(config::FreeMode mode) : mode_(mode) {}
+  explicit FreePolicy(config::FreeMode mode)
+      : mode_(mode == config::FreeMode::automatic ? Mode::automatic
+              : mode == config::FreeMode::ordered ? Mode::ordered
+                                                  : Mode::sync) {}
 
   /// The mode in force, with `auto` resolved for this process.
-  config::FreeMode mode() const { return mode_.load(std::memory_order_relaxed); }
-  void set_mode(config::FreeMode mode) { mode_.store(mode, std::memory_order_relaxed); }
+  config::FreeMode mode() const {
+    const Mode now = now_in_force();
+    if (now == Mode::ordered) return config::FreeMode::ordered;
+    const bool waits = now == Mode::sync || now == Mode::until_messages;
+    return waits ? config::FreeMode::sync : config::FreeMode::automatic;
+  }
 
-  /// Whether a free waits for work that touches host memory, so that such work has to be noted.
-  bool waits_for_host_work() const { return mode() == config::FreeMode::automatic; }
+  /// Who may see memory outside CUDA's order, in a process whose mode is `auto`.
+  enum class Others {
+    by_messages,         ///< by calls of MPI that cupool sees
+    by_messages_unseen,  ///< by calls of MPI, none of which cupool has seen so far
+    at_any_time,         ///< by means that cupool does not see, from now on
+  };
+  /// Frees wait for the context, unless others see memory by messages alone. What was at_any_time
+  /// stays so.
+  void let_see(Others others) {
+    const Mode next = others == Others::by_messages          ? Mode::messages
+                      : others == Others::by_messages_unseen ? Mode::until_messages
+                                                             : Mode::sync;
+    Mode before = now_in_force();
+    while (before != Mode::sync &&
+           !mode_.compare_exchange_weak(before, next, std::memory_order_release)) {
+    }
+  }
+  /// Whether the first call of MPI that cupool sees changes the mode.
+  bool awaits_messages() const {
+    const Mode now = now_in_force();
+    return now == Mode::until_messages || now == Mode::automatic;
+  }
+
+  /// Whether a free waits for work that touches host memory, or may later, so that such work has to
+  /// be noted.
+  bool waits_for_host_work() const {
+    const Mode now = now_in_force();
+    return now != Mode::ordered && now != Mode::sync;
+  }
 
   /// The program's host memory that kernels can reach.
   HostReachable& host_reachable() { return host_reachable_; }
@@ -32,6 +67,7 @@ class alignas(128) FreePolicy {
   struct Wait {
     enum class For {
       nothing,
+      messages,   ///< nothing, but the program's next call of MPI waits (engine/serve/messages)
       host_work,  ///< copies, callbacks and similar work with events of its own
       context,    ///< all work of the context
     };
@@ -44,9 +80,11 @@ class alignas(128) FreePolicy {
     using For = Wait::For;
     using Kind = HostReachable::Kind;
     using stats::Counter;
-    const config::FreeMode now = mode();
-    if (now == config::FreeMode::ordered) return {For::nothing, Counter::free_waits_total};
-    if (now == config::FreeMode::sync) return {For::context, Counter::free_waits_sync_total};
+    const Mode now = now_in_force();
+    if (now == Mode::ordered) return {For::nothing, Counter::free_waits_total};
+    if (now == Mode::sync || now == Mode::until_messages) {
+      return {For::context, Counter::free_waits_sync_total};
+    }
     // Any kernel may touch such memory, so only a wait for the whole context is enough.
     if (host_reachable_.any(Kind::managed)) {
       return {For::context, Counter::free_waits_managed_total};
@@ -57,11 +95,14 @@ class alignas(128) FreePolicy {
     HostWork& host_work = context.host_work();
     if (host_work.needs_context()) return {For::context, Counter::free_waits_host_copy_total};
     if (host_work.maybe_pending()) return {For::host_work, Counter::free_waits_host_copy_total};
-    return {For::nothing, Counter::free_waits_total};
+    return {now == Mode::automatic ? For::nothing : For::messages, Counter::free_waits_total};
   }
 
  private:
-  std::atomic<config::FreeMode> mode_;
+  enum class Mode : std::uint8_t { automatic, messages, until_messages, ordered, sync };
+  Mode now_in_force() const { return mode_.load(std::memory_order_relaxed); }
+
+  std::atomic<Mode> mode_;
   alignas(128) HostReachable host_reachable_;
 };
 

@@ -9,6 +9,7 @@
 #include "engine/block/accounting.h"
 #include "engine/context/thread_order.h"
 #include "engine/reclaim/lane.h"
+#include "engine/reclaim/message_calls.h"
 #include "engine/serve/retire.h"
 #include "engine/serve/thread_limits.h"
 #include "util/clock.h"
@@ -94,14 +95,18 @@ CUresult Frees::refusal_here() const {
 // the mode or the program's host memory requires a wait, or the batch is full.
 [[gnu::always_inline]] inline CUresult Frees::free_claimed(Block& block) {
   Context& context = *block.context;
-  const FreePolicy::Wait::For what = policy_.wait_of(context).what;
-  ThreadCache* cache = what == FreePolicy::Wait::For::nothing ? thread_cache(context) : nullptr;
+  using For = FreePolicy::Wait::For;
+  const For what = policy_.wait_of(context).what;
+  const bool waits = what != For::nothing && what != For::messages;
+  ThreadCache* cache = waits ? nullptr : thread_cache(context);
   if (cache == nullptr) return free_waiting(block, what);
   const bool timed = is_timed();
   const std::uint64_t start = timed ? util::now_ns() : 0;
   if (!Lane::is_open() || !free_in_lane(context, *cache, block)) {
     if (!keeps_order(context)) return free_singly(block, util::now_ns(), Order::by_wait);
-    if (add_to_batch(context, *cache, block)) return end_batch(context, *cache, start);
+    if (add_to_batch(context, *cache, block) || leaves_wait(what)) {
+      return end_batch(context, *cache, start);
+    }
   }
   if (timed) context.stats().call_times().free.record(util::now_ns() - start, kTimedShare);
   return CUDA_SUCCESS;
@@ -150,7 +155,9 @@ bool Frees::try_free_live(CUdeviceptr address) {
   }
   if (!Lane::is_open() || !free_in_lane(context, *cache, block)) {
     if (!keeps_order(context)) return free_singly(block, start, Order::by_wait);
-    if (add_to_batch(context, *cache, block)) return end_batch(context, *cache, start);
+    if (add_to_batch(context, *cache, block) || leaves_wait(what)) {
+      return end_batch(context, *cache, start);
+    }
   }
   context.stats().call_times().free.record(util::now_ns() - start);
   return CUDA_SUCCESS;
@@ -183,6 +190,8 @@ CUresult Frees::end_batch(Context& context, ThreadCache& cache) {
   idle_.look_for_libraries();
   Ordering& ordering = context.ordering();
   Ordering::Batch full{kBatchBlocks, bytes_of_epoch(context.device())};
+  const bool messages = leaves_wait(FreePolicy::Wait::For::nothing);
+  EpochNumber epoch = ordering.epochs().open();
   std::uint64_t bytes_freed = 0;
   {
     const ThreadCache::Guard guard(cache);
@@ -192,8 +201,13 @@ CUresult Frees::end_batch(Context& context, ThreadCache& cache) {
     bytes_freed = cache.batch.bytes();
     full.blocks = std::min(full.blocks, cache.batch.target(cache.limits.blocks));
     cache.flush(ordering.epochs());
+    if (messages && !cache.in_flight.empty()) epoch = cache.in_flight.newest().epoch;
   }
-  CUresult error = ordering.close_if_full(full, Ordering::IfBusy::skip);
+  // The program's next message waits for this fence, and so must find it behind no later work.
+  if (messages) full.blocks = 1;
+  CUresult error =
+      ordering.close_if_full(full, messages ? Ordering::IfBusy::wait : Ordering::IfBusy::skip);
+  if (messages) leave_wait_to_messages(context, epoch);
   if (error == CUDA_SUCCESS) error = wait_.bound_pending(context, bytes_freed);
   idle_.reclaim(context, cache);
   return wait_.answer_of_free(context, error);
@@ -279,7 +293,19 @@ CUresult Frees::finish_free(Context& context, const HostWork::Mark& before, Epoc
     error = context.ordering().close_if_full({1, bytes_of_epoch(context.device())});
     if (error == CUDA_SUCCESS) error = wait_.bound_pending(context, bytes_freed);
   }
+  if (leaves_wait(wait.what)) leave_wait_to_messages(context, epoch);
   return wait_.answer_of_free(context, error);
+}
+
+// Also while the engine has yet to learn of MPI.
+bool Frees::leaves_wait(FreePolicy::Wait::For waits_for) const {
+  return waits_for != FreePolicy::Wait::For::context && MessageCalls::seen() &&
+         policy_.mode() != config::FreeMode::ordered;
+}
+
+void Frees::leave_wait_to_messages(Context& context, EpochNumber epoch) {
+  context.ordering().epochs().set_unwaited(epoch);
+  MessageCalls::count_free();
 }
 
 }  // namespace cupool::engine

@@ -63,6 +63,10 @@ class Frees {
   CUresult finish_free(Context& context, const HostWork::Mark& before, EpochNumber epoch,
                        std::uint64_t bytes_freed, Order order);
   bool keeps_order(Context& context) const;
+  /// Whether a free that waits for no more than this leaves a wait to the program's next message
+  /// (engine/serve/messages).
+  bool leaves_wait(FreePolicy::Wait::For waits_for) const;
+  static void leave_wait_to_messages(Context& context, EpochNumber epoch);
 
   const cuda::Driver& driver_;
   PointerMap& blocks_;

@@ -10,6 +10,7 @@
 #include "engine/context/rdma_libraries.h"
 #include "engine/context/thread_order.h"
 #include "engine/reclaim/lane.h"
+#include "engine/reclaim/message_calls.h"
 #include "engine/serve/failure.h"
 #include "engine/serve/retire.h"
 #include "stats/timeline.h"
@@ -31,23 +32,26 @@ constexpr std::uint64_t kGatheredBytes = 64ull << 20;
 
 }  // namespace
 
-void IdleMemory::look_for_libraries() {
-  const bool rdma_matters = (settings_.backend == config::Backend::automatic ||
-                             settings_.free_mode == config::FreeMode::automatic) &&
-                            !rdma_library_found_.load(std::memory_order_relaxed);
-  if ((!rdma_matters && Lane::is_over()) || !libraries_were_added()) return;
+void IdleMemory::look_for_libraries(Look look) {
+  const bool rdma_matters = (settings_.backend == config::Backend::automatic &&
+                             !rdma_library_found_.load(std::memory_order_relaxed)) ||
+                            settings_.free_mode == config::FreeMode::automatic;
+  if ((!rdma_matters && Lane::is_over()) || (!libraries_were_added() && look == Look::if_added)) {
+    return;
+  }
   if (!Lane::is_over() && loaded_unseen_work_library() != nullptr) {
     Lane::leave(Lane::End::unknown_work, "a library of OptiX or of the video engines");
   }
   if (!rdma_matters) return;
+  if (rdma_library_found_.load(std::memory_order_relaxed)) return settle_free_mode();
   const char* library = loaded_rdma_library();
+  if (library == nullptr && MessageCalls::seen()) library = "a library of MPI";
   if (library == nullptr || rdma_library_found_.exchange(true, std::memory_order_relaxed)) return;
   Lane::leave(Lane::End::off);
-  CUPOOL_LOG(info, "%s is loaded: from now on blocks are plain memory, and frees wait", library);
-  if (settings_.free_mode == config::FreeMode::automatic) {
-    policy_.set_mode(config::FreeMode::sync);
-    ThreadOrder::stop();
-  }
+  settle_free_mode();
+  CUPOOL_LOG(
+      info, "%s is loaded: from now on blocks are plain memory, and frees %s", library,
+      policy_.mode() == config::FreeMode::automatic ? "leave waits to calls of MPI" : "wait");
   if (settings_.backend != config::Backend::automatic) return;
   registry_.devices().use_plain_memory();
   for (Device* device : registry_.devices().all()) {
@@ -58,6 +62,23 @@ void IdleMemory::look_for_libraries() {
       BlockList idle = context->cache().evict_to(0);
       release(*context, idle);
     }
+  }
+}
+
+// A wait for the events of a context is needed: one for the whole context would cover what was
+// submitted after the free, too.
+void IdleMemory::settle_free_mode() {
+  using Others = FreePolicy::Others;
+  if (settings_.free_mode != config::FreeMode::automatic ||
+      !rdma_library_found_.load(std::memory_order_relaxed)) {
+    return;
+  }
+  if (cuda::driver()->cuCtxRecordEvent == nullptr || MessageCalls::any_unseen_route() ||
+      !only_mpi_uses_rdma()) {
+    policy_.let_see(Others::at_any_time);
+    ThreadOrder::stop();
+  } else {
+    policy_.let_see(MessageCalls::seen() ? Others::by_messages : Others::by_messages_unseen);
   }
 }
 

@@ -27,10 +27,17 @@ class IdleMemory {
         policy_(policy) {}
 
   /// Looks for newly loaded libraries that matter. With an RDMA library in the process, `auto`
-  /// means plain memory and frees that wait. These libraries expect both, because their hardware
+  /// means plain memory, and frees as settle_free_mode() decides, because such hardware
   /// reaches device memory without a driver call. Idle blocks are released first. With a library
-  /// that submits work unseen there is no lane. Called at each fresh block, fence and mark.
-  void look_for_libraries();
+  /// that submits work unseen there is no lane. Called at each fresh block, fence and mark, and at
+  /// the first call of MPI.
+  enum class Look { if_added, anyway };
+  void look_for_libraries(Look look = Look::if_added);
+
+  /// With an RDMA library in the process, and CUPOOL_FREE_MODE=auto: decides whether frees wait.
+  /// They do not, if only MPI uses such libraries, and its calls are seen
+  /// (engine/reclaim/message_calls).
+  void settle_free_mode();
 
   /// Caches blocks that were reclaimed by other calls than Ordering::poll().
   void cache_reclaimed(Context& context);

@@ -30,9 +30,6 @@ namespace {
 constexpr std::chrono::microseconds kMomentsForOthers[] = {std::chrono::microseconds(500),
                                                            std::chrono::microseconds(4000)};
 
-// The longest wait for the GPU in one visit, which the end of the context waits for.
-constexpr std::uint64_t kOneVisitNs = 1'000'000;
-
 // The longest wait for the GPU when another process asks. The exit of the program waits for it.
 constexpr std::uint64_t kPatienceForNeighboursNs = 50'000'000;
 

@@ -8,6 +8,7 @@
 #include "engine/reclaim/legacy_stream.h"
 #include "engine/serve/failure.h"
 #include "engine/serve/idle_memory.h"
+#include "engine/serve/messages.h"
 #include "stats/device_stats.h"
 #include "util/clock.h"
 
@@ -16,7 +17,11 @@ namespace cupool::engine {
 /// Thread-safe.
 class Synchronization {
  public:
-  Synchronization(ContextRegistry& registry, IdleMemory& idle) : registry_(registry), idle_(idle) {}
+  Synchronization(ContextRegistry& registry, IdleMemory& idle, FreePolicy& policy)
+      : registry_(registry), idle_(idle), messages_(registry, idle, policy) {}
+
+  /// The wait of a call of MPI.
+  Messages& messages() { return messages_; }
 
   /// Whether a call that failed is counted: not if the caller repeats it.
   enum class Failure { counted, repeated };
@@ -97,6 +102,7 @@ class Synchronization {
 
   ContextRegistry& registry_;
   IdleMemory& idle_;
+  Messages messages_;
 };
 
 }  // namespace cupool::engine

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two ranks of CUDA-aware MPI that allocate in the loop, without cupool, with it and with
 CUPOOL_FREE_MODE=ordered, in alternating rounds, by size; beside the program whose buffers stay, and the
-same work without MPI. Fails if a word is wrong, if a size is slower with cupool than without, or if its
-allocations cost the ranks more than they cost the program without MPI."""
+same work without MPI; and ranks that leave their waits to frees. Fails if a word is wrong, if a size is
+slower with cupool than without, or if its allocations cost the ranks more than they cost the program
+without MPI."""
 import json
 import os
 import re
@@ -120,14 +121,34 @@ def exchange(session, kernels):
                             json.dumps({kind: round(us, 1) for kind, us in cost.items()}), "the same")
 
 
+def order(session):
+    """Programs that leave the wait before an exchange to a free of something else."""
+    command, setup = ranks(session.options)
+    setup["CUPOOL_TEST_MODULE"] = built("kernels.fatbin")
+    wrong = {}
+    for label, variant in (("without cupool", "legacy"), ("auto", "auto"), ("sync", "sync"), ("ordered", "ordered")):
+        for kind in ("sendrecv", "isend", "bcast"):
+            process = Process(session, [*command, f"bytes={','.join(str(size) for size in SIZES[:7])}", "steps=30",
+                                        "kernels=3", "wait=free", f"kind={kind}"], variant, setup)
+            run = process.finish(session.left(60))
+            session.record(f"wait=free, {label}, {kind}", variant, 0, run, may_fail=label == "ordered")
+            found = wrong_words(run)
+            wrong.setdefault(label, []).append(sum(found) if len(found) == 2 else None)
+            if label != "ordered":
+                session.require(f"every word is right without a wait but a free's, {kind}, {label}", found == [0, 0],
+                                found, "[0, 0]")
+    session.table("Foreign words where the wait before an exchange is left to a free",
+                  ["variant", "sendrecv", "isend", "bcast"], [[label, *found] for label, found in wrong.items()])
+
+
 def main():
     parser = argument_parser(__doc__, budget=300)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--gpus", type=int, default=1, choices=(1, 2))
     parser.add_argument("--kind", default="sendrecv", choices=("sendrecv", "isend", "bcast"))
-    parser.add_argument("sections", nargs="*", help="plain and kernels; default both")
-    sections = {"plain": lambda session: exchange(session, 0), "kernels": lambda session: exchange(session, 2)}
+    parser.add_argument("sections", nargs="*", help="of plain, kernels and order; default all")
+    sections = {"plain": lambda session: exchange(session, 0), "kernels": lambda session: exchange(session, 2), "order": order}
     options = parse_arguments(parser, sections)
     write_environment(options)
     return 0 if Session(options).run_sections(sections) else 1

@@ -6,6 +6,8 @@
 //   mpi_exchange bytes=N[,N...] steps=N kernels=N kind=sendrecv|isend|bcast [device=rank]
 //                [memory=once]   buffers stay, as in a program that was changed by hand
 //                [held=N]        blocks of that size that live meanwhile, each freed in turn
+//                [wait=free]     before an exchange nothing is waited for, but something is freed:
+//                                legacy frees wait for the context
 // Built with ALONE it has no MPI, and copies on the device where ranks exchange. Prints wrong
 // words, and for each size the median of a step.
 #include <cuda.h>
@@ -133,6 +135,7 @@ struct Job {
   long kernels = 0;
   std::size_t held = 0;
   bool once = false;
+  bool waits_by_free = false;
 };
 
 // A value that no other rank and no other step has.
@@ -199,7 +202,13 @@ void step(const Job& job, const Device& device, Buffers& buffers, std::deque<CUd
   const std::uint32_t value = value_of(job.rank, number);
   for (long i = 0; i < job.kernels; ++i) device.fill(sent, words, i + 1 == job.kernels ? value : 0);
   if (job.kernels == 0) MUST(cuMemsetD32(sent, value, words));
-  MUST(cuCtxSynchronize());
+  if (job.waits_by_free) {
+    CUdeviceptr temporary = 0;
+    MUST(cuMemAlloc(&temporary, job.bytes));
+    MUST(cuMemFree(temporary));
+  } else {
+    MUST(cuCtxSynchronize());
+  }
   const std::uint32_t expected = value_of(exchange(job, sent, received), number);
   device.expect(received, words, expected);
   // What comes behind the frees writes to all of the memory that they gave back.
@@ -256,6 +265,7 @@ int main(int argc, char** argv) {
   job.kernels = number(argc, argv, "kernels", "2");
   job.held = static_cast<std::size_t>(number(argc, argv, "held", "0"));
   job.once = std::strcmp(argument(argc, argv, "memory", "loop"), "once") == 0;
+  job.waits_by_free = std::strcmp(argument(argc, argv, "wait", "context"), "free") == 0;
   const bool device_of_rank = std::strcmp(argument(argc, argv, "device", "0"), "rank") == 0;
   begin(&job, &argc, &argv);
   const Device device = start(device_of_rank ? job.rank : 0);

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Contract 8, programs of MPI: a free does not wait for the GPU once the program's calls of MPI are
+// seen, and these come after all work before the free (docs/design.md, Messages).
+#include "harness.h"
+
+namespace preload {
+namespace {
+
+const Environment kLateMessages = {{"CUPOOL_POOL_START", "first"}, {"CUPOOL_SIM_MODE", "late"}};
+
+struct Way {
+  const char* name;
+  bool seen;         // whether frees stop waiting
+  const char* mode;  // in force at the end
+};
+
+class Messages : public testing::TestWithParam<Way> {};
+
+// Contract 8.
+TEST_P(Messages, ComeAfterTheWorkBeforeAFree) {
+  const Way& way = GetParam();
+  for (const char* mode : {"late", "early"}) {
+    SCOPED_TRACE(mode);
+    const PreloadedRun run = expect_same(std::string("probe_mpi ") + way.name, 0, 1,
+                                         with(kLateMessages, {{"CUPOOL_SIM_MODE", mode}}));
+    expect_counts(run);
+    ASSERT_EQ(run.reports.size(), 1u);
+    const nlohmann::json& report = run.reports[0];
+    EXPECT_EQ(report.at("free_mode"), way.mode) << run.describe();
+    EXPECT_EQ(report.at("backend"), "malloc") << run.describe();
+    const bool hangs = std::string(way.name) == "hang";
+    EXPECT_TRUE(contains(run.process.out, hangs ? "sent 5\n" : "wrong 0\n")) << run.describe();
+    if (std::string(mode) == "late" && std::string(way.mode) == "auto") {
+      EXPECT_GT(run.counter("message_waits_total"), 0u) << run.describe();
+    }
+    if (!way.seen) {
+      EXPECT_EQ(run.counter("message_waits_total"), 0u) << run.describe();
+    }
+    expect_identity(report);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, Messages,
+                         testing::Values(Way{"send", true, "auto"}, Way{"profiled", true, "auto"},
+                                         Way{"thread", true, "auto"},
+                                         Way{"no_context", true, "auto"},
+                                         Way{"several", true, "auto"}, Way{"copies", true, "auto"},
+                                         Way{"found", true, "auto"},
+                                         Way{"found_in_library", true, "auto"},
+                                         Way{"hang", true, "auto"}, Way{"unseen", false, "sync"},
+                                         Way{"user_of_ucx", true, "sync"}),
+                         [](const auto& row) { return std::string(row.param.name); });
+
+// So that the tests above can fail.
+TEST(MessagesInOtherModes, AreTheProgramsOwn) {
+  const PreloadedRun ordered =
+      run_preloaded("probe_mpi send", with(kLateMessages, {{"CUPOOL_FREE_MODE", "ordered"}}));
+  EXPECT_TRUE(contains(ordered.process.out, "wrong 6\n")) << ordered.describe();
+  const PreloadedRun sync =
+      expect_same("probe_mpi send", 0, 1, with(kLateMessages, {{"CUPOOL_FREE_MODE", "sync"}}));
+  EXPECT_EQ(sync.counter("message_waits_total"), 0u) << sync.describe();
+}
+
+// Without events of contexts a message could only wait for everything, also for what is submitted
+// after the free.
+TEST(MessagesWithOlderDrivers, LeaveTheWaitsToFrees) {
+  for (const char* way : {"send", "hang"}) {
+    const PreloadedRun run = expect_same(std::string("probe_mpi ") + way, 0, 1,
+                                         old_driver("lib-no-ctx-event", kLateMessages));
+    EXPECT_EQ(run.counter("message_waits_total"), 0u) << run.describe();
+    EXPECT_EQ(run.reports.at(0).at("free_mode"), "sync") << run.describe();
+  }
+}
+
+// The wrong engine that these tests have to find.
+TEST(MessagesMutation, IsFound) {
+  if (!tested_build().sanitizer.empty()) GTEST_SKIP() << "no such engine with a sanitizer";
+  for (const char* way : {"send", "thread", "several", "no_context"}) {
+    Environment environment = with(
+        kLateMessages, {{"CUPOOL_STATS", "off"}, {"CUPOOL_TEST_MUTATION", "forgets-messages"}});
+    environment["LD_PRELOAD"] = tested_build().folder + "/tests/libcupool_mutable.so";
+    const ProcessResult run = run_plain(std::string("probe_mpi ") + way, environment);
+    EXPECT_FALSE(contains(run.out, "wrong 0")) << run.describe();
+  }
+}
+
+}  // namespace
+}  // namespace preload
