@@ -171,7 +171,7 @@ case $mode in
     # The thread sanitizer runs what has threads, or other processes to answer. Of the ways of leaving a
     # lane and of ordering, those begin with c, j, m or t. It slows processes that wait for each other beyond
     # the times that the neighbours' tests allow.
-    threads='Thread|threads_|Ipc|Lane|Neighbours|StreamOrder|Background|DeviceLimit|Trace|Decay|PoolStart'
+    threads='Thread|threads_|Ipc|Lane|Neighbours|StreamOrder|Messages|Background|DeviceLimit|Trace|Decay|PoolStart'
     threads+='|Prealloc|LeavingBusy|Fork|HostSide|Series|Crossing|ReportOnSignal|Multiplying|Unloading|Ending|Closing'
     alone='IpcFault|Trace\.Comes|Trace\.IsBounded|Trace\.OnAFull|Trace\.ForChrome|Decay\.W|Decay\.Plain|Decay\.TheD'
     alone+='|Ways/.*/[abd-iklnp-su-z]|Neighbours\.Are'

@@ -39,7 +39,8 @@ cupool_guard:
         stp     q2, q3, [sp, #128]
         stp     q4, q5, [sp, #160]
         stp     q6, q7, [sp, #192]
-        mov     x0, x16
+        mov     x0, x16                 /* the guard's number */
+        mov     x1, x30                 /* the caller */
         bl      cupool_guard_called
         mov     x16, x0
         ldp     x0, x1, [sp, #16]
@@ -64,6 +65,7 @@ cupool_guard:
 symbol: .cfi_startproc; hint 34; mov x16, index; b cupool_guard; \
         .cfi_endproc; .size symbol, .-symbol; .set index, index + 1
 #define CUPOOL_MPI_CALL(name) CUPOOL_MPI_ENTRY(MPI_##name); CUPOOL_MPI_ENTRY(PMPI_##name);
+#define CUPOOL_MPI_COMPLETION(name) CUPOOL_MPI_CALL(name)
         .globl  cupool_mpi_entries
         .hidden cupool_mpi_entries
         .p2align CUPOOL_NEWER_ENTRY_SHIFT

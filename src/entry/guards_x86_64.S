@@ -52,7 +52,8 @@ cupool_guard:
         movups  %xmm5, 80(%rsp)
         movups  %xmm6, 96(%rsp)
         movups  %xmm7, 112(%rsp)
-        movq    192(%rsp), %rdi
+        movq    192(%rsp), %rdi         /* the guard's number */
+        movq    200(%rsp), %rsi         /* the caller */
         call    cupool_guard_called
         movq    %rax, %r11
         movups  (%rsp), %xmm0
@@ -90,6 +91,7 @@ cupool_guard:
 symbol: .cfi_startproc; endbr64; pushq $index; .cfi_adjust_cfa_offset 8; jmp cupool_guard; \
         .cfi_endproc; .size symbol, .-symbol; .set index, index + 1
 #define CUPOOL_MPI_CALL(name) CUPOOL_MPI_ENTRY(MPI_##name); CUPOOL_MPI_ENTRY(PMPI_##name);
+#define CUPOOL_MPI_COMPLETION(name) CUPOOL_MPI_CALL(name)
         .globl  cupool_mpi_entries
         .hidden cupool_mpi_entries
         .p2align CUPOOL_NEWER_ENTRY_SHIFT

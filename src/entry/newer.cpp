@@ -122,7 +122,9 @@ void* newer_called(std::uint64_t index) {
 }  // namespace
 
 /// Called by each guard before its function; returns the function's address.
-extern "C" __attribute__((visibility("hidden"))) void* cupool_guard_called(std::uint64_t index) {
+extern "C" __attribute__((visibility("hidden"))) void* cupool_guard_called(std::uint64_t index,
+                                                                           const void* caller) {
+  using cupool::entry::mpi_called;
   return index < CUPOOL_NEWER_ENTRIES ? newer_called(index)
-                                      : cupool::entry::mpi_called(index - CUPOOL_FIRST_MPI_ENTRY);
+                                      : mpi_called(index - CUPOOL_FIRST_MPI_ENTRY, caller);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Routes 2 and 3: `dlsym` and `cuGetProcAddress`. Both call the real resolver first; neither
 // returns a function that the real one refused.
+#include "entry/symbol_query.h"
+
 #include <dlfcn.h>
 #include <link.h>
 
@@ -18,11 +20,7 @@
 #include "process/lifecycle.h"
 
 namespace cupool::entry {
-namespace {
 
-// A handle of the object that contains the code at `address`, to search it and its dependencies;
-// null for the program itself, whose scope begins with cupool. Closed at once: the caller keeps its
-// own object loaded.
 void* handle_of(const void* address) {
   Dl_info info = {};
   void* map = nullptr;
@@ -34,7 +32,6 @@ void* handle_of(const void* address) {
   return library;
 }
 
-// The next definition behind this library, in the global scope or else in the caller's own.
 void* look_up_behind_us(const void* caller, const char* name) {
   void* found = cuda::real_dlsym()(RTLD_NEXT, name);
   if (found != nullptr) return found;
@@ -43,6 +40,8 @@ void* look_up_behind_us(const void* caller, const char* name) {
   if (found != nullptr) dlerror();  // the program must not see the first look-up's error
   return found;
 }
+
+namespace {
 
 // What a look-up of a driver function finds.
 void* answer_for(const char* name, void* real, const void* caller) {

@@ -4,8 +4,10 @@
 // depend on its caller.
 #include "cuda/dynamic_linker.h"
 #include "engine/context/rdma_libraries.h"
+#include "engine/reclaim/message_calls.h"
 #include "entry/call_sites.h"
 #include "entry/hooks.h"
+#include "entry/mpi_calls.h"
 
 extern "C" {
 
@@ -22,6 +24,7 @@ int cupool_hook_dlclose(void* handle) {
   if (cupool::entry::any_call_site() && cupool::engine::libraries_were_removed()) {
     cupool::entry::review_call_sites();
   }
+  if (cupool::engine::MessageCalls::seen()) cupool::entry::forget_mpi_functions();
   return result;
 }
 

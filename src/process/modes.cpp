@@ -24,7 +24,7 @@ std::string is_loaded(const char* library) {
 // What an RDMA library makes of the settings, for a run in which cupool serves nothing.
 stats::ModeReason expected_with(const char* library, const config::Settings& settings) {
   const bool seen = engine::MessageCalls::seen() && !engine::MessageCalls::any_unseen_route() &&
-                    engine::only_mpi_uses_rdma();
+                    engine::rdma_user_beside_mpi() == nullptr;
   const bool sync = settings.free_mode == config::FreeMode::automatic && !seen;
   const bool plain = settings.backend == config::Backend::automatic;
   return {is_loaded(library), library,

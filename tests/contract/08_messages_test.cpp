@@ -40,16 +40,33 @@ TEST_P(Messages, ComeAfterTheWorkBeforeAFree) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, Messages,
-                         testing::Values(Way{"send", true, "auto"}, Way{"profiled", true, "auto"},
-                                         Way{"thread", true, "auto"},
-                                         Way{"no_context", true, "auto"},
-                                         Way{"several", true, "auto"}, Way{"copies", true, "auto"},
-                                         Way{"found", true, "auto"},
-                                         Way{"found_in_library", true, "auto"},
-                                         Way{"hang", true, "auto"}, Way{"unseen", false, "sync"},
-                                         Way{"user_of_ucx", true, "sync"}),
-                         [](const auto& row) { return std::string(row.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Ways, Messages,
+    testing::Values(Way{"send", true, "auto"}, Way{"profiled", true, "auto"},
+                    Way{"thread", true, "auto"}, Way{"no_context", true, "auto"},
+                    Way{"several", true, "auto"}, Way{"copies", true, "auto"},
+                    Way{"found", true, "auto"}, Way{"found_in_library", true, "auto"},
+                    Way{"hang", true, "auto"}, Way{"unseen", false, "sync"},
+                    Way{"callback", true, "auto"}, Way{"found_elsewhere", true, "sync"},
+                    Way{"found_next", true, "sync"}, Way{"user_of_ucx", true, "sync"}),
+    [](const auto& row) { return std::string(row.param.name); });
+
+// MPI comes after the frees, in a scope of its own, goes, and comes again.
+TEST(MessagesOfALateMpi, ComeAfterTheWorkBeforeAFree) {
+  for (const char* lane : {"1", "0"}) {
+    const PreloadedRun run =
+        expect_same("probe_mpi_late opened", 0, 1, with(kLateMessages, {{"CUPOOL_LANE", lane}}));
+    EXPECT_TRUE(contains(run.process.out, "wrong 0\n")) << run.describe();
+    expect_counts(run);
+    EXPECT_EQ(run.reports.at(0).at("free_mode"), "auto") << run.describe();
+  }
+}
+
+// Contract 13: functions that happen to have such a name stay the program's.
+TEST(MessagesOfNoMpi, AreThePrograms) {
+  const PreloadedRun run = expect_same("probe_mpi_late stand_in", 0, 0);
+  EXPECT_EQ(run.process.out, "answer 42\n") << run.describe();
+}
 
 // So that the tests above can fail.
 TEST(MessagesInOtherModes, AreTheProgramsOwn) {
@@ -80,6 +97,7 @@ TEST(MessagesMutation, IsFound) {
         kLateMessages, {{"CUPOOL_STATS", "off"}, {"CUPOOL_TEST_MUTATION", "forgets-messages"}});
     environment["LD_PRELOAD"] = tested_build().folder + "/tests/libcupool_mutable.so";
     const ProcessResult run = run_plain(std::string("probe_mpi ") + way, environment);
+    EXPECT_TRUE(contains(run.out, "wrong ")) << run.describe();
     EXPECT_FALSE(contains(run.out, "wrong 0")) << run.describe();
   }
 }

@@ -22,7 +22,21 @@ TEST(Agents, OthersAreNotTakenForThem) {
   EXPECT_FALSE(is_rdma_library("libc.so.6"));
 }
 
+TEST(Agents, PartsOfMpiAreNoUsersOfIt) {
+  for (const char* part :
+       {"/usr/lib/libmpi_mpifh.so.40", "/opt/lib/openmpi/mca_pml_ucx.so", "libopen-pal.so.80",
+        "libuct_cuda.so.0", "libfabric.so.1", "/lib/openmpi/libfabric/libverbs-fi.so",
+        "/usr/lib/libibverbs/libmlx5-rdmav34.so", "librdmacm.so.1"}) {
+    EXPECT_TRUE(is_part_of_mpi(part)) << part;
+  }
+  for (const char* other : {"", "/opt/libmpi/program", "libnixl.so", "libtorch_ucc.so",
+                            "libnvshmem_host.so.3", "liboshmem.so.40", "libc.so.6"}) {
+    EXPECT_FALSE(is_part_of_mpi(other)) << other;
+  }
+}
+
 TEST(Agents, NoneIsLoadedHere) {
+  EXPECT_EQ(rdma_user_beside_mpi(), nullptr);
   EXPECT_EQ(loaded_rdma_library(), nullptr);
 }
 

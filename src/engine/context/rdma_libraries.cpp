@@ -52,10 +52,14 @@ bool is_among(const char* const (&libraries)[count], const char* path) {
 
 // Whether what the object needs, or is itself, shows a use of RDMA that is none of MPI's.
 int looks_past_mpi(dl_phdr_info* object, std::size_t, void* data) {
-  auto* const found = static_cast<bool*>(data);
+  auto* const found = static_cast<const char**>(data);
   const char* const path = object->dlpi_name == nullptr ? "" : object->dlpi_name;
   if (is_part_of_mpi(path)) return 0;
-  if (is_among(libraries_below_mpi, path)) return *found = true;
+  const auto shows_use = [&] {
+    *found = *path == '\0' ? "the program" : base_name(path);
+    return 1;
+  };
+  if (is_among(libraries_below_mpi, path)) return shows_use();
   const char* strings = nullptr;
   for (int pass = 0; pass < 2; ++pass) {
     for (int i = 0; i < object->dlpi_phnum; ++i) {
@@ -71,7 +75,7 @@ int looks_past_mpi(dl_phdr_info* object, std::size_t, void* data) {
         }
         if (pass == 1 && strings != nullptr && entry->d_tag == DT_NEEDED &&
             is_among(libraries_below_mpi, strings + entry->d_un.d_val)) {
-          return *found = true;
+          return shows_use();
         }
       }
     }
@@ -177,16 +181,19 @@ const char* loaded_unseen_work_library() {
   return wanted.found;
 }
 
+// Providers of libfabric and of libibverbs have names of any beginning.
 bool is_part_of_mpi(const char* path) {
-  return is_among(parts_of_mpi, path);
+  const char* const name = base_name(path);
+  return is_among(parts_of_mpi, path) || std::strstr(name, "-fi.so") != nullptr ||
+         std::strstr(name, "-rdmav") != nullptr;
 }
 
-bool only_mpi_uses_rdma() {
+const char* rdma_user_beside_mpi() {
   watch_forks();
-  bool others = false;
+  const char* user = nullptr;
   const std::lock_guard lock(looking);
-  dl_iterate_phdr(looks_past_mpi, &others);
-  return !others;
+  dl_iterate_phdr(looks_past_mpi, &user);
+  return user;
 }
 
 const char* loaded_mpi_library() {

@@ -51,6 +51,11 @@ CUresult ClosedEpochs::close_if_full(const Batch& batch) {
   return state;
 }
 
+bool ClosedEpochs::fence(EpochNumber epoch) {
+  if (first_fenced_from(epoch) == nullptr) record(kEvenNothing);
+  return first_fenced_from(epoch) != nullptr;
+}
+
 // Fences complete in the order of their records, so the first pending one ends the loop.
 CUresult ClosedEpochs::look_at_fences() {
   const cuda::RelaxedCaptureScope relaxed(driver_);

@@ -38,6 +38,9 @@ class ClosedEpochs {
   /// As record(). If it closed an epoch, also queries the older fences.
   CUresult close_if_full(const Batch& batch);
 
+  /// Whether a fence covers `epoch`; records one if none does and one is possible now.
+  bool fence(EpochNumber epoch);
+
   /// Closes the open epoch without a fence. Returns the newest closed epoch, which a wait for the
   /// whole context that begins now completes.
   EpochNumber close_unfenced();

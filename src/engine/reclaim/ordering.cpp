@@ -28,6 +28,11 @@ CUresult Ordering::close_if_full(const Batch& batch, IfBusy if_busy) {
   return closed_.close_if_full(batch);
 }
 
+bool Ordering::fence(EpochNumber epoch) {
+  const OrderingGuard lock(mutex_);
+  return epoch <= epochs_.complete_up_to() || closed_.fence(epoch);
+}
+
 WaitResult Ordering::wait(EpochNumber epoch, std::uint64_t limit_ns) {
   OrderingLock lock(mutex_);
   if (epoch <= epochs_.complete_up_to()) return {};

@@ -59,6 +59,10 @@ class Ordering {
   /// IfBusy::skip does nothing while another thread holds the lock; a later call records the fence.
   CUresult close_if_full(const Batch& batch, IfBusy if_busy = IfBusy::wait);
 
+  /// Whether a fence covers `epoch`, or it is complete. Records one, if none does and one can be
+  /// recorded now.
+  bool fence(EpochNumber epoch);
+
   /// Waits until the GPU has completed all work that may use blocks retired up to `epoch`, and
   /// closes that epoch if it is open. Unless the result is complete, the blocks stay retired.
   /// `limit_ns`: time limit; 0: none. To wait for all work submitted so far, pass epochs().open().

@@ -303,8 +303,12 @@ bool Frees::leaves_wait(FreePolicy::Wait::For waits_for) const {
          policy_.mode() != config::FreeMode::ordered;
 }
 
+// Where no fence can be recorded, a later wait would cover later work, and so the free waits.
 void Frees::leave_wait_to_messages(Context& context, EpochNumber epoch) {
-  context.ordering().epochs().set_unwaited(epoch);
+  Ordering& ordering = context.ordering();
+  if (!ordering.fence(epoch) && ordering.wait(epoch).complete()) return;
+  ordering.epochs().set_unwaited(epoch);
+  MessageCalls::note_own(&context, epoch);
   MessageCalls::count_free();
 }
 

@@ -12,6 +12,7 @@
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/message_calls.h"
 #include "engine/serve/failure.h"
+#include "engine/serve/messages.h"
 #include "engine/serve/retire.h"
 #include "stats/timeline.h"
 #include "util/log.h"
@@ -73,13 +74,16 @@ void IdleMemory::settle_free_mode() {
       !rdma_library_found_.load(std::memory_order_relaxed)) {
     return;
   }
-  if (cuda::driver()->cuCtxRecordEvent == nullptr || MessageCalls::any_unseen_route() ||
-      !only_mpi_uses_rdma()) {
-    policy_.let_see(Others::at_any_time);
-    ThreadOrder::stop();
-  } else {
+  if (!policy_.knows_of_others() && !registry_.all().empty()) MessageCalls::begin_late();
+  const char* const user = rdma_user_beside_mpi();
+  if (cuda::driver()->cuCtxRecordEvent != nullptr && !MessageCalls::any_unseen_route() &&
+      user == nullptr) {
     policy_.let_see(MessageCalls::seen() ? Others::by_messages : Others::by_messages_unseen);
+    return;
   }
+  // What frees have left to messages may be seen at once.
+  if (policy_.let_see(Others::at_any_time)) Messages::wait(registry_, kLongestWaitForOthersNs);
+  if (user != nullptr) CUPOOL_LOG(info, "frees wait: %s uses RDMA beside MPI", user);
 }
 
 void IdleMemory::cache_reclaimed(Context& context) {

@@ -2,8 +2,10 @@
 // Waits by the epochs of the frees, as a free that waits would have done.
 #include "engine/serve/messages.h"
 
+#include "engine/serve/idle_memory.h"
 #include "stats/timeline.h"
 #include "util/clock.h"
+#include "util/log.h"
 #include "util/mutation.h"
 #include "util/uncancelled.h"
 
@@ -11,35 +13,95 @@ namespace cupool::engine {
 
 using stats::Counter;
 
-// The driver's refusals (a sticky error, a host function) leave nothing to wait for.
-void Messages::wait_for(std::uint64_t frees) {
-  if (CUPOOL_MUTATED("forgets-messages")) return;
-  const util::Uncancelled throughout;
-  Context* const current = registry_.current();
-  for (Context* const context : registry_.all()) {
-    const Epochs& epochs = context->ordering().epochs();
-    const EpochNumber epoch = epochs.unwaited();
-    if (!context->usable() || epoch <= epochs.complete_up_to()) continue;
-    const std::uint64_t start = util::now_ns();
-    const WaitResult result = wait_in(*context, epoch, context == current);
-    if (!result.waited) continue;
-    context->stats().add(Counter::message_waits_total);
-    context->stats().add(Counter::message_wait_ns_total, util::now_ns() - start);
-  }
-  MessageCalls::settle(frees);
-}
+namespace {
+
+// The longest wait of a call of MPI for work before other threads' frees.
+constexpr std::uint64_t kLongestWaitForFreesNs = 10'000'000'000;
+
+constexpr std::uint64_t kNoLimit = 0;
 
 // Another thread may end a context that is not the caller's, and waits for a visit.
-WaitResult Messages::wait_in(Context& context, EpochNumber epoch, bool is_current) {
-  if (is_current) return context.ordering().wait(epoch);
+WaitResult wait_in_visits(Context& context, EpochNumber epoch, std::uint64_t limit_ns) {
+  const std::uint64_t start = util::now_ns();
   WaitResult all;
   for (;;) {
     const ContextVisit visit(context);
     if (!visit) return all;
     const WaitResult result = context.ordering().wait(epoch, kOneVisitNs);
-    all.waited = all.waited || result.waited;
+    all = {result.outcome, all.waited || result.waited, result.error};
     if (!result.worth_repeating()) return all;
+    if (limit_ns != kNoLimit && util::now_ns() - start >= limit_ns) return all;
   }
+}
+
+// Whether the work before the frees of `epoch` and of earlier ones is complete, or there is nothing
+// left to wait for: the driver reports a sticky error itself.
+bool wait_in(Context& context, EpochNumber epoch, bool is_current, std::uint64_t limit_ns) {
+  if (!context.usable() || epoch <= context.ordering().epochs().complete_up_to()) return true;
+  const std::uint64_t start = util::now_ns();
+  const WaitResult result = is_current && limit_ns == kNoLimit
+                                ? context.ordering().wait(epoch)
+                                : wait_in_visits(context, epoch, limit_ns);
+  if (result.waited) {
+    context.stats().add(Counter::message_waits_total);
+    context.stats().add(Counter::message_wait_ns_total, util::now_ns() - start);
+  }
+  return result.complete() || !context.usable();
+}
+
+}  // namespace
+
+void Messages::learn() {
+  idle_.look_for_libraries(IdleMemory::Look::anyway);
+}
+
+// The frees of before are not known one by one, so this covers what was submitted since, too.
+void Messages::cover_all() {
+  for (Context* const context : registry_.all()) {
+    context->ordering().epochs().set_unwaited(context->ordering().epochs().open());
+  }
+  MessageCalls::count_free();
+}
+
+void Messages::wait_for_own() {
+  if (CUPOOL_MUTATED("forgets-messages")) return;
+  const util::Uncancelled throughout;
+  MessageCalls::Own& own = MessageCalls::own();
+  Context* const current = registry_.current();
+  bool complete = true;
+  for (Context* const context : registry_.all()) {
+    EpochNumber epoch = own.more ? context->ordering().epochs().unwaited() : kNoEpoch;
+    for (const MessageCalls::Own::Newest& newest : own.newest) {
+      if (newest.context == context && newest.epoch > epoch) epoch = newest.epoch;
+    }
+    if (!wait_in(*context, epoch, context == current, kNoLimit)) complete = false;
+  }
+  if (complete) own = MessageCalls::Own{};
+}
+
+bool Messages::wait(ContextRegistry& registry, std::uint64_t limit_ns) {
+  const util::Uncancelled throughout;
+  const std::uint64_t frees = MessageCalls::frees();
+  bool complete = true;
+  for (Context* const context : registry.all()) {
+    const EpochNumber epoch = context->ordering().epochs().unwaited();
+    if (!wait_in(*context, epoch, false, limit_ns)) complete = false;
+  }
+  if (complete) MessageCalls::settle(frees);
+  return complete;
+}
+
+void Messages::wait_for_all(std::uint64_t frees) {
+  if (CUPOOL_MUTATED("forgets-messages")) return;
+  const std::uint64_t start = util::now_ns();
+  if (wait(registry_, kLongestWaitForFreesNs)) return;
+  if (util::now_ns() - start < kLongestWaitForFreesNs) return;  // the driver refused to wait
+  MessageCalls::settle(frees);
+  policy_.let_see(FreePolicy::Others::at_any_time);
+  CUPOOL_WARN_ONCE(
+      "a call of MPI has waited ten seconds for work that another thread submitted before a free, "
+      "and goes on: from now on frees wait for the GPU. CUPOOL_FREE_MODE=sync has it so from the "
+      "start");
 }
 
 }  // namespace cupool::engine

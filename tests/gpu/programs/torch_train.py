@@ -125,4 +125,5 @@ def main():
     print(f"counts mallocs={calls.get('cudaMalloc', 0)} frees={calls.get('cudaFree', 0)}")
 
 
-main()
+if __name__ == "__main__":
+    main()

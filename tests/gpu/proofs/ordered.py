@@ -347,21 +347,47 @@ def one_lane(session):
                   rows)
 
 
+def two_gpus(session):
+    """PyTorch on two GPUs with a prefetch stream and NCCL: a program whose work goes to many streams."""
+    def torch(*kind):
+        return python("programs/torch_ddp.py", "60", *kind)
+
+    peaks = {}
+    times, results = alternating(session, "torch on two GPUs", {
+        "without cupool": ("legacy", torch(), None), "own cache": ("legacy", torch("own"), None),
+        "auto": ("auto", torch(), STEADY), "ordered": ("ordered", torch(), STEADY)}, "ms_per_step", 60, peaks)
+    one = set().union(*results.values())
+    session.require("torch on two GPUs: the same results", len(one) == 1, f"{len(one)} kinds", "1 kind")
+    middle = {label: statistics.median(found) for label, found in times.items() if found}
+    peak = {label: statistics.median(found) for label, found in peaks.items() if found}
+    for what, figures, base, most in (("time", middle, "own cache", 1.05), ("peak", peak, "without cupool", 1.5)):
+        ratio = figures["auto"] / figures[base] if {"auto", base} <= set(figures) else 0
+        session.require(f"torch on two GPUs: {what} to that of {base}", 0 < ratio <= most, f"{ratio:.3f}",
+                        f"<= {most:.2f}")
+    session.table("PyTorch on two GPUs: time of a step, and peak device memory of the first GPU",
+                  ["variant", "runs", "time: median (min–max)", "peak: median (min–max)"],
+                  [[label, len(found), spread(found, " ms"), spread([p / MIB for p in peaks.get(label, [])], " MiB")]
+                   for label, found in times.items()])
+
+
 SECTIONS = {f.__name__: f for f in (stress, lane, order, micro, reliance, overlap, footprint, programs,
                                     one_lane)}
+# Only when asked for by name: it needs two GPUs.
+ASKED_FOR = {"two_gpus": two_gpus}
 
 
 def main():
     parser = argument_parser(__doc__, budget=440)
-    parser.add_argument("sections", nargs="*", help=f"of {' '.join(SECTIONS)} (default: all)")
+    parser.add_argument("sections", nargs="*", help=f"of {' '.join([*SECTIONS, *ASKED_FOR])} (default: all but the last)")
     parser.add_argument("--seed", type=int, default=1, help="of the random programs")
     parser.add_argument("--rounds", type=int, default=7, help="of whole programs (default 7)")
-    options = parse_arguments(parser, SECTIONS)
+    options = parse_arguments(parser, {**SECTIONS, **ASKED_FOR})
     write_environment(options)
     session = Session(options)
     if not os.path.exists(built("libcupool_mutable.so")):
         session.require("the wrong engine is there", False, "no .gpu/libcupool_mutable.so", "built")
-    return 0 if session.run_sections(SECTIONS) else 1
+    chosen = {**SECTIONS, **ASKED_FOR} if options.sections else SECTIONS
+    return 0 if session.run_sections(chosen) else 1
 
 
 if __name__ == "__main__":

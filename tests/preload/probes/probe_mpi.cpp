@@ -25,6 +25,7 @@ int PMPI_Send(const void*, int, long, int, int, long, long);
 int MPI_Barrier(long);
 int send_unseen(const void*, int);
 uint32_t last_word_seen();
+int plugin_send(const void*, int);
 }
 
 namespace {
@@ -82,6 +83,12 @@ Send looked_up(void* handle) {
   return found;
 }
 
+void* open_library(const char* name) {
+  void* const library = dlopen((folder + name).c_str(), RTLD_NOW | RTLD_LOCAL);
+  CHECK(library != nullptr);
+  return library;
+}
+
 // One round; true if what was sent is right.
 bool round_of(const std::string& way, uint32_t value) {
   static CUstream const first = stream();
@@ -125,13 +132,42 @@ bool round_of(const std::string& way, uint32_t value) {
     static void* const library = dlopen("libmpi.so.40", RTLD_LAZY | RTLD_NOLOAD);
     CHECK(library != nullptr);
     send(looked_up(library));
+  } else if (way == "found_elsewhere" || way == "found_next") {  // without a guard
+    send();
+    produce(value + 1, first);
+    if (way == "found_next") {
+      MUST(plugin_send(buffer(), static_cast<int>(kWords)));
+      return last_word_seen() == value + 1;
+    }
+    static void* const library = open_library("libplugin_defines.so");
+    CHECK(looked_up(library)(nullptr, 0, 0, 0, 0, 0, 0) == 42);
+    MUST(send_unseen(buffer(), static_cast<int>(kWords)));
+    return last_word_seen() == value + 1;
+  } else if (way == "callback") {  // a message in a callback settles nothing for others
+    CUstream const third = stream();
+    std::atomic<bool> called{false};
+    MUST(cuLaunchHostFunc(
+        third,
+        [](void* flag) {
+          MPI_Barrier(0);
+          *static_cast<std::atomic<bool>*>(flag) = true;
+        },
+        &called));
+    produce(value, first);
+    std::thread thread([&] {
+      MUST(cuCtxSetCurrent(context));
+      MUST(cuStreamSynchronize(third));
+    });
+    thread.join();
+    CHECK(called);
+    send();
+    MUST(cuStreamDestroy(third));
   } else if (way == "unseen") {
     MUST(send_unseen(buffer(), static_cast<int>(kWords)));
   } else if (way == "user_of_ucx") {  // loaded after messages were seen
     send();
     if (last_word_seen() != value) return false;
-    static void* const library =
-        dlopen((folder + "librdma_user.so").c_str(), RTLD_NOW | RTLD_LOCAL);
+    static void* const library = open_library("librdma_user.so");
     CHECK(library != nullptr);
     std::vector<CUdeviceptr> blocks;  // fresh blocks, where it is noticed
     for (int i = 0; i < 40; ++i) blocks.push_back(allocate());

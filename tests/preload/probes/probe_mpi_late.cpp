@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// A program that is not linked to MPI, and opens a library that calls it.
+//
+//   probe_mpi_late opened [rounds]   after memory has come from caches; opened and closed in rounds
+//   probe_mpi_late stand_in          a library with functions of its own of those names; no GPU
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "probe.h"
+
+using CUdeviceptr = unsigned long long;  // the driver is opened, too
+using Handle = void*;
+
+namespace {
+
+constexpr size_t kBytes = 256 << 10;
+constexpr int kWords = kBytes / 4;
+
+std::string folder;
+
+template <typename Function>
+Function find(void* library, const char* symbol) {
+  auto* const found = reinterpret_cast<Function>(dlsym(library, symbol));
+  CHECK(found != nullptr);
+  return found;
+}
+
+void* open(const std::string& name) {
+  void* const library = dlopen((folder + "lib" + name + ".so").c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) std::fprintf(stderr, "%s\n", dlerror());
+  CHECK(library != nullptr);
+  return library;
+}
+
+using Send = int (*)(const void*, int);
+
+int stand_in() {
+  void* const library = open("plugin_defines");
+  probe::say("answer", find<Send>(library, "plugin_send")(nullptr, 0));
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string way = argc > 1 ? argv[1] : "opened";
+  const std::string self = argv[0];
+  folder = self.substr(0, self.rfind('/') + 1) + "mpi/";
+  if (way == "stand_in") return stand_in();
+
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  CHECK(driver != nullptr);
+  auto* const alloc = find<int (*)(CUdeviceptr*, size_t)>(driver, "cuMemAlloc_v2");
+  auto* const free = find<int (*)(CUdeviceptr)>(driver, "cuMemFree_v2");
+  auto* const fill =
+      find<int (*)(CUdeviceptr, unsigned, size_t, Handle)>(driver, "cuMemsetD32Async");
+  auto* const create = find<int (*)(Handle*, unsigned)>(driver, "cuStreamCreate");
+  Handle context = nullptr;
+  Handle stream = nullptr;
+  MUST(find<int (*)(unsigned)>(driver, "cuInit")(0));
+  MUST(find<int (*)(Handle*, int)>(driver, "cuDevicePrimaryCtxRetain")(&context, 0));
+  MUST(find<int (*)(Handle)>(driver, "cuCtxSetCurrent")(context));
+  MUST(create(&stream, 1));
+  CUdeviceptr results = 0;
+  MUST(alloc(&results, kBytes));
+  long mallocs = 1;
+  const auto produce = [&](unsigned value) {
+    CUdeviceptr temporary = 0;
+    MUST(alloc(&temporary, kBytes));
+    ++mallocs;
+    MUST(fill(results, value, kWords, stream));
+    MUST(free(temporary));
+  };
+  for (unsigned i = 0; i < 100; ++i) produce(i);
+  int wrong = 0;
+  for (unsigned round = 1; round <= 3; ++round) {
+    void* const library = open("plugin_calls");
+    produce(1000 * round);
+    MUST(find<Send>(library, "plugin_send")(reinterpret_cast<const void*>(results), kWords));
+    void* const mpi = dlopen((folder + "libmpi.so.40").c_str(), RTLD_NOW | RTLD_NOLOAD);
+    CHECK(mpi != nullptr);
+    wrong += find<uint32_t (*)()>(mpi, "last_word_seen")() == 1000 * round ? 0 : 1;
+    dlclose(mpi);
+    dlclose(library);
+  }
+  probe::say("wrong", wrong);
+  MUST(find<int (*)()>(driver, "cuCtxSynchronize")());
+  MUST(free(results));
+  probe::print_counts(static_cast<uint64_t>(mallocs), static_cast<uint64_t>(mallocs));
+  return 0;
+}
