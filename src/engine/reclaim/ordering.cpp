@@ -53,11 +53,6 @@ EpochNumber Ordering::newest() const {
   return closed != kNoEpoch && Serving::stepped_aside() ? epochs_.open() : closed;
 }
 
-bool Ordering::can_fence() const {
-  const OrderingGuard lock(mutex_);
-  return closed_.can_record() && !Serving::any_capture() && !Serving::stepped_aside();
-}
-
 WaitResult Ordering::wait_for_oldest(bool* ran_dry) {
   EpochNumber oldest = kNoEpoch;
   {

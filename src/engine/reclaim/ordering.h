@@ -59,8 +59,8 @@ class Ordering {
   /// IfBusy::skip does nothing while another thread holds the lock; a later call records the fence.
   CUresult close_if_full(const Batch& batch, IfBusy if_busy = IfBusy::wait);
 
-  /// Whether a fence covers `epoch`, or it is complete. Records one, if none does and one can be
-  /// recorded now.
+  /// Whether a fence covers `epoch`, or it is complete, so that a wait is one for a fence. Records
+  /// one, if none does and one can be recorded now.
   bool fence(EpochNumber epoch);
 
   /// Waits until the GPU has completed all work that may use blocks retired up to `epoch`, and
@@ -70,9 +70,6 @@ class Ordering {
 
   /// The epoch whose completion covers all blocks retired so far; kNoEpoch: none is pending.
   EpochNumber newest() const;
-
-  /// Whether a fence can be recorded now, so that a wait is one for a fence.
-  bool can_fence() const;
 
   /// As wait(), for the oldest epoch. `ran_dry`, if not null, is set by a successful wait for a
   /// busy GPU: whether it then has nothing left of this context's work. Not asked for otherwise.

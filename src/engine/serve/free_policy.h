@@ -38,6 +38,7 @@ class alignas(128) FreePolicy {
   /// Frees wait for the context, unless others see memory by messages alone. What was at_any_time
   /// stays so. Whether the mode has changed.
   bool let_see(Others others) {
+    if (now_in_force() == Mode::ordered) return false;
     const Mode next = others == Others::by_messages          ? Mode::messages
                       : others == Others::by_messages_unseen ? Mode::until_messages
                                                              : Mode::sync;
@@ -47,8 +48,11 @@ class alignas(128) FreePolicy {
     }
     return false;
   }
-  /// Whether let_see() was called, or leaves nothing to decide.
-  bool knows_of_others() const { return now_in_force() != Mode::automatic; }
+  /// Whether let_see() was called, or frees wait anyway.
+  bool knows_of_others() const {
+    const Mode now = now_in_force();
+    return now != Mode::automatic && now != Mode::ordered;
+  }
   /// Whether the first call of MPI that cupool sees changes the mode.
   bool awaits_messages() const {
     const Mode now = now_in_force();

@@ -297,10 +297,9 @@ CUresult Frees::finish_free(Context& context, const HostWork::Mark& before, Epoc
   return wait_.answer_of_free(context, error);
 }
 
-// Also while the engine has yet to learn of MPI.
+// Also if the mode has changed since the free looked at it.
 bool Frees::leaves_wait(FreePolicy::Wait::For waits_for) const {
-  return waits_for != FreePolicy::Wait::For::context && MessageCalls::seen() &&
-         policy_.mode() != config::FreeMode::ordered;
+  return waits_for != FreePolicy::Wait::For::context && policy_.knows_of_others();
 }
 
 // Where no fence can be recorded, a later wait would cover later work, and so the free waits.

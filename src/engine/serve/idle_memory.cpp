@@ -46,7 +46,6 @@ void IdleMemory::look_for_libraries(Look look) {
   if (!rdma_matters) return;
   if (rdma_library_found_.load(std::memory_order_relaxed)) return settle_free_mode();
   const char* library = loaded_rdma_library();
-  if (library == nullptr && MessageCalls::seen()) library = "a library of MPI";
   if (library == nullptr || rdma_library_found_.exchange(true, std::memory_order_relaxed)) return;
   Lane::leave(Lane::End::off);
   settle_free_mode();

@@ -106,8 +106,9 @@ bool OutOfMemory::close_small_chunk(Context& context, Patience& patience) {
     if (!visit || !context.usable()) return false;
     const bool live = context.stats().value(Gauge::application_bytes).current > 0 ||
                       context.stats().value(Gauge::passthrough_bytes).current > 0;
-    if (live || !context.small_chunk().is_open() || !ordering.can_fence()) return false;
+    if (live || !context.small_chunk().is_open()) return false;
     if (everything == kNoEpoch) everything = ordering.epochs().open();
+    if (!ordering.fence(everything)) return false;
     const WaitResult result = ordering.wait(everything, std::min(left_ns, kOneVisitNs));
     const bool goes_on = result.worth_repeating() && !patience.over();
     if (goes_on && context.small_chunk().may_decide(patience.wanted_bytes())) continue;
