@@ -355,7 +355,7 @@ def two_gpus(session):
     peaks = {}
     times, results = alternating(session, "torch on two GPUs", {
         "without cupool": ("legacy", torch(), None), "own cache": ("legacy", torch("own"), None),
-        "auto": ("auto", torch(), STEADY), "ordered": ("ordered", torch(), STEADY)}, "ms_per_step", 60, peaks)
+        "auto": ("auto", torch(), STEADY)}, "ms_per_step", 60, peaks)
     one = set().union(*results.values())
     session.require("torch on two GPUs: the same results", len(one) == 1, f"{len(one)} kinds", "1 kind")
     middle = {label: statistics.median(found) for label, found in times.items() if found}
