@@ -40,7 +40,7 @@ constexpr Function kFunctions[] = {
 };
 // MPI_NAME has an even number, PMPI_NAME the odd one behind it.
 constexpr std::size_t kEntries = 2 * sizeof kFunctions / sizeof *kFunctions;
-constexpr std::size_t kEntryBytes = std::size_t{1} << CUPOOL_NEWER_ENTRY_SHIFT;
+constexpr std::size_t kMpiEntryBytes = std::size_t{1} << CUPOOL_NEWER_ENTRY_SHIFT;
 
 Address address_of(const void* pointer) {
   return reinterpret_cast<Address>(pointer);
@@ -147,11 +147,11 @@ void* real_of(std::size_t index, const void* caller) {
 }
 
 void* guard_of(std::size_t index) {
-  return const_cast<char*>(cupool_mpi_entries) + index * kEntryBytes;
+  return const_cast<char*>(cupool_mpi_entries) + index * kMpiEntryBytes;
 }
 
 bool is_guard(const void* function) {
-  return address_of(function) - address_of(&cupool_mpi_entries) < kEntries * kEntryBytes;
+  return address_of(function) - address_of(&cupool_mpi_entries) < kEntries * kMpiEntryBytes;
 }
 
 // Whether the object of the code at `caller` defines `symbol` itself: a tool around MPI.

@@ -35,10 +35,10 @@ bool libraries_were_removed();
 /// Whether `path` names an RDMA library; for tests.
 bool is_rdma_library(const char* path);
 
-/// The file name of an object that uses RDMA beside MPI: it needs a library below MPI and is no part
-/// of it, or is a library like MPI. Null: of the RDMA libraries in the process only MPI is used, all
-/// others by MPI alone. Reads the lists of needed libraries of all objects. Valid until the object
-/// is unloaded. Thread-safe.
+/// The file name of an object that uses RDMA beside MPI: it needs a library below MPI and is no
+/// part of it, or is a library like MPI. Null: of the RDMA libraries in the process only MPI is
+/// used, all others by MPI alone. Reads the lists of needed libraries of all objects. Valid until
+/// the object is unloaded. Thread-safe.
 const char* rdma_user_beside_mpi();
 
 /// The path of the loaded library of MPI, or null; as long as it stays loaded.
