@@ -9,6 +9,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstring>
+#include <new>
+#include <string>
+#include <vector>
 
 #include "cuda/dynamic_linker.h"
 #include "engine/context/rdma_libraries.h"
@@ -64,21 +67,25 @@ struct Real {
   std::atomic<void*> function{nullptr};  ///< null: not known, or about to change
   std::atomic<Address> begin{0};
   std::atomic<Address> end{0};
+  std::atomic<unsigned> generation{0};
 
-  void* get(const void* caller) const {
+  void* get(const void* caller, unsigned now) const {
     void* const found = function.load(std::memory_order_acquire);
     const bool is_for = begin.load(std::memory_order_acquire) <= address_of(caller) &&
-                        address_of(caller) < end.load(std::memory_order_acquire);
+                        address_of(caller) < end.load(std::memory_order_acquire) &&
+                        generation.load(std::memory_order_acquire) == now;
     return is_for && function.load(std::memory_order_relaxed) == found ? found : nullptr;
   }
-  void set(void* found, Address from, Address to) {
+  void set(void* found, Address from, Address to, unsigned now) {
     function.store(nullptr, std::memory_order_seq_cst);
     begin.store(from, std::memory_order_release);
     end.store(to, std::memory_order_release);
+    generation.store(now, std::memory_order_release);
     function.store(found, std::memory_order_release);
   }
 };
 std::array<Real, kEntries> reals;
+std::atomic<unsigned> generation{1};           // what was found in an earlier one is forgotten
 std::atomic_flag changing = ATOMIC_FLAG_INIT;  // guards writes; whoever finds it set writes nothing
 
 struct Range {
@@ -103,10 +110,18 @@ int find_range(dl_phdr_info* object, std::size_t, void* data) {
   return 1;
 }
 
-void keep(std::size_t index, void* found, Address begin, Address end) {
+void keep(std::size_t index, void* found, Address begin, Address end, unsigned now) {
   if (changing.test_and_set(std::memory_order_acquire)) return;
-  reals[index].set(found, begin, end);
+  reals[index].set(found, begin, end, now);
   changing.clear(std::memory_order_release);
+}
+
+// For the callers of the object at `caller`; where there is none, as of code made at run time, for
+// this caller.
+void keep_for(std::size_t index, void* found, const void* caller, unsigned now) {
+  Range range{address_of(caller)};
+  if (dl_iterate_phdr(find_range, &range) == 0) range.end = (range.begin = range.of) + 1;
+  keep(index, found, range.begin, range.end, now);
 }
 
 int without_mpi() {
@@ -117,41 +132,73 @@ int without_mpi() {
   return kOtherError;
 }
 
-// The next definition behind cupool; or that of the caller's own libraries; or, where MPI is in a
-// scope of its own, that of MPI's library. Null: there is none.
-void* find(std::size_t index, const void* caller) {
-  const char* const name = name_of(index);
-  void* found = cuda::real_dlsym()(RTLD_NEXT, name);
-  if (found != nullptr) {
-    keep(index, found, 0, UINTPTR_MAX);
-    return found;
-  }
-  dlerror();
-  found = look_up_behind_us(caller, name);
-  if (found == nullptr) {
-    const char* const path = engine::loaded_mpi_library();
-    void* const library = path == nullptr ? nullptr : dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
-    if (library == nullptr) return nullptr;
-    found = cuda::real_dlsym()(library, name);
-    cuda::real_dlclose()(library);  // whoever calls it keeps it loaded
-  }
-  if (found == nullptr) return nullptr;
-  Range range{address_of(caller)};
-  if (dl_iterate_phdr(find_range, &range) != 0) keep(index, found, range.begin, range.end);
-  return found;
-}
-
-void* real_of(std::size_t index, const void* caller) {
-  void* const known = reals[index].get(caller);
-  return known != nullptr ? known : find(index, caller);
-}
-
 void* guard_of(std::size_t index) {
   return const_cast<char*>(cupool_mpi_entries) + index * kMpiEntryBytes;
 }
 
 bool is_guard(const void* function) {
   return address_of(function) - address_of(&cupool_mpi_entries) < kEntries * kMpiEntryBytes;
+}
+
+void* look_up_in(const char* path, const char* name) {
+  void* const library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+  if (library == nullptr) return nullptr;
+  void* const found = cuda::real_dlsym()(library, name);
+  cuda::real_dlclose()(library);  // whoever calls it keeps it loaded
+  return found == nullptr || is_guard(found) ? nullptr : found;
+}
+
+int note_path(dl_phdr_info* object, std::size_t, void* data) {
+  auto* const paths = static_cast<std::vector<std::string>*>(data);
+  if (object->dlpi_name != nullptr && *object->dlpi_name != '\0') {
+    paths->emplace_back(object->dlpi_name);
+  }
+  return 0;
+}
+
+// In any object of the process: for a caller whose return address says nothing of the object that
+// the call is from, or which leaves its libraries to others.
+void* look_up_anywhere(const char* name) {
+  try {
+    std::vector<std::string> paths;
+    dl_iterate_phdr(note_path, &paths);
+    for (const std::string& path : paths) {
+      if (void* const found = look_up_in(path.c_str(), name)) return found;
+    }
+  } catch (const std::bad_alloc&) {  // as if there were none
+  }
+  return nullptr;
+}
+
+// The next definition behind cupool; or that of the caller's own libraries; or, where MPI is in a
+// scope of its own, that of MPI's library; or any. Null: there is none.
+void* find(std::size_t index, const void* caller) {
+  const char* const name = name_of(index);
+  const unsigned now = generation.load(std::memory_order_acquire);
+  void* found = cuda::real_dlsym()(RTLD_NEXT, name);
+  if (found != nullptr && !is_guard(found)) {
+    keep(index, found, 0, UINTPTR_MAX, now);
+    return found;
+  }
+  dlerror();
+  found = look_up_behind_us(caller, name);
+  if (found == nullptr || is_guard(found)) {
+    const char* const path = engine::loaded_mpi_library();
+    found = path == nullptr ? nullptr : look_up_in(path, name);
+  }
+  if (found != nullptr) {
+    keep_for(index, found, caller, now);
+    return found;
+  }
+  found = look_up_anywhere(name);
+  dlerror();
+  if (found != nullptr) keep(index, found, address_of(caller), address_of(caller) + 1, now);
+  return found;
+}
+
+void* real_of(std::size_t index, const void* caller) {
+  void* const known = reals[index].get(caller, generation.load(std::memory_order_acquire));
+  return known != nullptr ? known : find(index, caller);
 }
 
 // Whether the object of the code at `caller` defines `symbol` itself: a tool around MPI.
@@ -199,10 +246,7 @@ std::optional<void*> look_up_mpi(void* handle, const char* symbol, const void* c
 }
 
 void forget_mpi_functions() {
-  while (changing.test_and_set(std::memory_order_acquire)) {
-  }
-  for (Real& real : reals) real.set(nullptr, 0, 0);
-  changing.clear(std::memory_order_release);
+  generation.fetch_add(1, std::memory_order_release);
 }
 
 }  // namespace cupool::entry

@@ -34,7 +34,7 @@ class MessageCalls {
 
   /// The calling thread's own of these frees, of which its completions take care too.
   struct Own {
-    static constexpr std::size_t kContexts = 4;
+    static constexpr std::size_t kContexts = 8;
     struct Newest {
       const void* context;
       EpochNumber epoch;
@@ -54,13 +54,6 @@ class MessageCalls {
     own_.more = true;
   }
 
-  /// MPI was loaded when memory had been freed already: each thread's first call has to cover the
-  /// frees of before.
-  static void begin_late() { late_.store(true, std::memory_order_release); }
-  static bool covers_all_now() {
-    if (!late_.load(std::memory_order_acquire) || has_covered_) return false;
-    return has_covered_ = true;
-  }
   /// The number of such frees.
   static std::uint64_t frees() { return frees_.load(std::memory_order_acquire); }
   /// Whether the work before the first `frees` of them is complete.
@@ -76,17 +69,14 @@ class MessageCalls {
 
   /// For tests: as at the start of the process.
   static void reset() {
-    seen_ = unseen_route_ = late_ = false;
+    seen_ = unseen_route_ = false;
     frees_ = settled_ = 0;
     own_ = Own{};
-    has_covered_ = false;
   }
 
  private:
   static inline std::atomic<bool> seen_{false};
   static inline std::atomic<bool> unseen_route_{false};
-  static inline std::atomic<bool> late_{false};
-  static inline thread_local bool has_covered_ = false;
   static inline thread_local Own own_{};
   static inline std::atomic<std::uint64_t> settled_{0};
   alignas(128) static inline std::atomic<std::uint64_t> frees_{0};

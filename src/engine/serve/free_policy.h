@@ -36,17 +36,16 @@ class alignas(128) FreePolicy {
     at_any_time,         ///< by means that cupool does not see, from now on
   };
   /// Frees wait for the context, unless others see memory by messages alone. What was at_any_time
-  /// stays so. Whether the mode has changed.
-  bool let_see(Others others) {
-    if (now_in_force() == Mode::ordered) return false;
+  /// stays so.
+  void let_see(Others others) {
+    if (now_in_force() == Mode::ordered) return;
     const Mode next = others == Others::by_messages          ? Mode::messages
                       : others == Others::by_messages_unseen ? Mode::until_messages
                                                              : Mode::sync;
     Mode before = now_in_force();
-    while (before != Mode::sync && before != next) {
-      if (mode_.compare_exchange_weak(before, next, std::memory_order_release)) return true;
+    while (before != Mode::sync &&
+           !mode_.compare_exchange_weak(before, next, std::memory_order_release)) {
     }
-    return false;
   }
   /// Whether let_see() was called, or frees wait anyway.
   bool knows_of_others() const {

@@ -73,15 +73,20 @@ void IdleMemory::settle_free_mode() {
       !rdma_library_found_.load(std::memory_order_relaxed)) {
     return;
   }
-  if (!policy_.knows_of_others() && !registry_.all().empty()) MessageCalls::begin_late();
+  const bool is_late = !policy_.knows_of_others() && !registry_.all().empty();
   const char* const user = rdma_user_beside_mpi();
   if (cuda::driver()->cuCtxRecordEvent != nullptr && !MessageCalls::any_unseen_route() &&
       user == nullptr) {
     policy_.let_see(MessageCalls::seen() ? Others::by_messages : Others::by_messages_unseen);
+    if (is_late) Messages::cover(registry_);
     return;
   }
   // What frees have left to messages may be seen at once.
-  if (policy_.let_see(Others::at_any_time)) Messages::wait(registry_, kLongestWaitForOthersNs);
+  policy_.let_see(Others::at_any_time);
+  if (is_late) Messages::cover(registry_);
+  if (!MessageCalls::are_settled(MessageCalls::frees())) {
+    Messages::wait(registry_, kLongestWaitForOthersNs);
+  }
   if (user != nullptr) CUPOOL_LOG(info, "frees wait: %s uses RDMA beside MPI", user);
 }
 

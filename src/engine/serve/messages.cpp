@@ -29,7 +29,8 @@ WaitResult wait_in_visits(Context& context, EpochNumber epoch, std::uint64_t lim
     if (!visit) return all;
     const WaitResult result = context.ordering().wait(epoch, kOneVisitNs);
     all = {result.outcome, all.waited || result.waited, result.error};
-    if (!result.worth_repeating()) return all;
+    if (!result.worth_repeating() || result.outcome == WaitResult::Outcome::not_possible)
+      return all;
     if (limit_ns != kNoLimit && util::now_ns() - start >= limit_ns) return all;
   }
 }
@@ -60,10 +61,16 @@ void Messages::learn() {
   idle_.look_for_libraries(again ? Look::if_added : Look::anyway);
 }
 
-// The frees of before are not known one by one, so this covers what was submitted since, too.
-void Messages::cover_all() {
-  for (Context* const context : registry_.all()) {
-    context->ordering().epochs().set_unwaited(context->ordering().epochs().open());
+// The frees of before are not known one by one. A free that goes on meanwhile, and has not seen the
+// change of the mode, has submitted its work before the fence.
+void Messages::cover(ContextRegistry& registry) {
+  for (Context* const context : registry.all()) {
+    const ContextVisit visit(*context);
+    if (!visit || !context->usable()) continue;
+    Ordering& ordering = context->ordering();
+    const EpochNumber all = ordering.epochs().open();
+    ordering.fence(all);
+    ordering.epochs().set_unwaited(all);
   }
   MessageCalls::count_free();
 }
@@ -87,10 +94,12 @@ void Messages::wait_for_own() {
 bool Messages::wait(ContextRegistry& registry, std::uint64_t limit_ns) {
   const util::Uncancelled throughout;
   const std::uint64_t frees = MessageCalls::frees();
+  const std::uint64_t deadline = util::now_ns() + limit_ns;
   bool complete = true;
   for (Context* const context : registry.all()) {
     const EpochNumber epoch = context->ordering().epochs().unwaited();
-    if (!wait_in(*context, epoch, false, limit_ns)) complete = false;
+    const std::uint64_t now = util::now_ns();
+    if (!wait_in(*context, epoch, false, deadline > now ? deadline - now : 1)) complete = false;
   }
   if (complete) MessageCalls::settle(frees);
   return complete;

@@ -39,14 +39,15 @@ class Messages {
 
   /// Waits for what all frees have left, for `limit_ns` at most. Whether it is complete.
   static bool wait(ContextRegistry& registry, std::uint64_t limit_ns);
+  /// MPI was loaded when memory had been freed already: has the next calls wait for all work so
+  /// far.
+  static void cover(ContextRegistry& registry);
 
  private:
   void begin() {
     if (policy_.awaits_messages()) learn();
-    if (MessageCalls::covers_all_now()) cover_all();
   }
   void learn();
-  void cover_all();
   void wait_for_own();
   void wait_for_all(std::uint64_t frees);
 

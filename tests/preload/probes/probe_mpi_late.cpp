@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program that is not linked to MPI, and opens a library that calls it.
 //
-//   probe_mpi_late opened [rounds]   after memory has come from caches; opened and closed in rounds
-//   probe_mpi_late stand_in          a library with functions of its own of those names; no GPU
+//   probe_mpi_late opened     after memory has come from caches; opened and closed in rounds
+//   probe_mpi_late later      then another thread sends, beside work that was submitted later
+//   probe_mpi_late stand_in   libraries with functions of their own of those names; no GPU
 #include <dlfcn.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <string>
-#include <vector>
+#include <thread>
 
 #include "probe.h"
 
@@ -40,7 +44,14 @@ using Send = int (*)(const void*, int);
 int stand_in() {
   void* const library = open("plugin_defines");
   probe::say("answer", find<Send>(library, "plugin_send")(nullptr, 0));
+  void* const group = open("plugin_group");
+  probe::say("answer", find<Send>(group, "plugin_send")(nullptr, 0));
   return 0;
+}
+
+std::atomic<bool> sent{false};
+void wait_until_sent(void*) {
+  while (!sent) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 }  // namespace
@@ -87,6 +98,16 @@ int main(int argc, char** argv) {
     dlclose(library);
   }
   probe::say("wrong", wrong);
+  if (way == "later") {
+    alarm(8);
+    void* const library = open("plugin_calls");
+    MUST(find<int (*)(Handle, void (*)(void*), void*)>(driver, "cuLaunchHostFunc")(
+        stream, wait_until_sent, nullptr));
+    std::thread([&] {
+      MUST(find<Send>(library, "plugin_send")(reinterpret_cast<const void*>(results), kWords));
+    }).join();
+    sent = true;
+  }
   MUST(find<int (*)()>(driver, "cuCtxSynchronize")());
   MUST(free(results));
   probe::print_counts(static_cast<uint64_t>(mallocs), static_cast<uint64_t>(mallocs));
