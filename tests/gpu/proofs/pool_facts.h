@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the driver's pools grow and align their blocks (src/engine/backend rests on it), and what one
+// with a largest size reserves.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <vector>
+
+#include "driver_facts.h"
+
+inline std::uint64_t reserved(CUmemoryPool pool) {
+  cuuint64_t bytes = 0;
+  MUST(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes));
+  return bytes;
+}
+
+inline void pools() {
+  CUstream stream = nullptr;
+  MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  for (const std::uint64_t size : {std::uint64_t{512}, std::uint64_t{65536}, std::uint64_t{2} << 20,
+                                   std::uint64_t{34} << 20, std::uint64_t{256} << 20}) {
+    CUmemPoolProps properties = {};
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    CUmemoryPool pool = nullptr;
+    MUST(cuMemPoolCreate(&pool, &properties));
+    cuuint64_t keep = UINT64_MAX;
+    MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
+    CUdeviceptr first = 0;
+    MUST(cuMemAllocFromPoolAsync(&first, size, pool, stream));
+    const std::uint64_t after_one = reserved(pool);
+    std::vector<CUdeviceptr> more;
+    for (int i = 0; i < 40; ++i) {
+      CUdeviceptr address = 0;
+      MUST(cuMemAllocFromPoolAsync(&address, size * (1 + i % 3), pool, stream));
+      more.push_back(address);
+    }
+    const std::uint64_t peak = reserved(pool);
+    bool aligned = first % (2 << 20) == 0;
+    for (std::size_t i = 0; i < more.size(); i += 2) MUST(cuMemFreeAsync(more[i], stream));
+    for (std::size_t i = 0; i < more.size(); i += 2) {
+      MUST(cuMemAllocFromPoolAsync(&more[i], size * (1 + i % 2), pool, stream));
+    }
+    for (const CUdeviceptr address : more) aligned = aligned && address % (2 << 20) == 0;
+    std::printf(
+        "pool of %llu byte blocks: one reserves %llu, 41 reserve %llu, all 2 MiB aligned %d\n",
+        static_cast<unsigned long long>(size), static_cast<unsigned long long>(after_one),
+        static_cast<unsigned long long>(peak), aligned);
+    for (const CUdeviceptr address : more) MUST(cuMemFreeAsync(address, stream));
+    MUST(cuMemFreeAsync(first, stream));
+    MUST(cuStreamSynchronize(stream));
+    MUST(cuMemPoolDestroy(pool));
+  }
+  MUST(cuStreamDestroy(stream));
+}
+
+// What a pool with a largest size reserves for its first byte, and how much it then serves.
+inline void limited_pools() {
+  CUstream stream = nullptr;
+  MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  for (const CUmemAllocationHandleType handle :
+       {CU_MEM_HANDLE_TYPE_NONE, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR}) {
+    for (const std::uint64_t mebibytes : {0, 1, 2, 4, 8, 16, 24, 32, 40, 48, 64, 96}) {
+      CUmemPoolProps properties = {};
+      properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+      properties.handleTypes = handle;
+      properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+      properties.maxSize = mebibytes << 20;
+      std::size_t free_before = 0;
+      std::size_t free_after = 0;
+      std::size_t total = 0;
+      MUST(cuMemGetInfo(&free_before, &total));
+      CUmemoryPool pool = nullptr;
+      MUST(cuMemPoolCreate(&pool, &properties));
+      cuuint64_t keep = UINT64_MAX;
+      MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
+      std::vector<CUdeviceptr> blocks(1);
+      const double begin = now_us();
+      const CUresult first = cuMemAllocFromPoolAsync(&blocks[0], 512, pool, stream);
+      MUST(cuStreamSynchronize(stream));
+      const double us = now_us() - begin;
+      const std::uint64_t after_one = reserved(pool);
+      MUST(cuMemGetInfo(&free_after, &total));
+      if (first != CUDA_SUCCESS) blocks.clear();
+      std::uint64_t served = 0;
+      std::uint64_t steps = 0;
+      std::uint64_t last = after_one;
+      while (served < 160ull << 20) {
+        CUdeviceptr address = 0;
+        if (cuMemAllocFromPoolAsync(&address, 64 << 10, pool, stream) != CUDA_SUCCESS) break;
+        blocks.push_back(address);
+        served += 64 << 10;
+        if (reserved(pool) != last) ++steps;
+        last = reserved(pool);
+      }
+      std::printf(
+          "pool with handle %d of at most %llu MiB: 512 bytes answer %d, reserve %.1f MiB, take "
+          "%.1f "
+          "MiB of the device and %.0f us; blocks of 64 KiB up to %.2f MiB in %llu more steps, "
+          "%.1f MiB reserved\n",
+          static_cast<int>(handle), static_cast<unsigned long long>(mebibytes),
+          static_cast<int>(first), static_cast<double>(after_one) / (1 << 20),
+          static_cast<double>(static_cast<long long>(free_before - free_after)) / (1 << 20), us,
+          static_cast<double>(served) / (1 << 20), static_cast<unsigned long long>(steps),
+          static_cast<double>(last) / (1 << 20));
+      for (const CUdeviceptr address : blocks) MUST(cuMemFreeAsync(address, stream));
+      MUST(cuStreamSynchronize(stream));
+      MUST(cuMemPoolDestroy(pool));
+    }
+  }
+  MUST(cuStreamDestroy(stream));
+}
