@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "cuda/dynamic_linker.h"
+#include "util/unwind.h"
 
 namespace cupool::process {
 namespace {
@@ -30,9 +31,9 @@ struct Walk {
 
 _Unwind_Reason_Code look_at_frame(_Unwind_Context* context, void* state) {
   auto* const walk = static_cast<Walk*>(state);
-  int is_interrupted = 0;
-  if (_Unwind_GetIPInfo(context, &is_interrupted) == 0) return _URC_NORMAL_STOP;
-  if (is_interrupted != 0) walk->in_handler = true;
+  bool is_interrupted = false;
+  if (util::address_in_frame(context, &is_interrupted) == 0) return _URC_NORMAL_STOP;
+  if (is_interrupted) walk->in_handler = true;
   if (walk->in_handler && begins_in_heap(_Unwind_GetRegionStart(context))) walk->in_heap = true;
   return _URC_NO_REASON;
 }

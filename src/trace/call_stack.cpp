@@ -12,6 +12,8 @@
 #include <cstring>
 #include <string>
 
+#include "util/unwind.h"
+
 namespace cupool::trace {
 
 namespace {
@@ -25,7 +27,8 @@ struct Walk {
 
 _Unwind_Reason_Code keep_frame(_Unwind_Context* context, void* state) {
   auto* walk = static_cast<Walk*>(state);
-  const std::uintptr_t address = _Unwind_GetIP(context);
+  bool is_interrupted = false;
+  const std::uintptr_t address = util::address_in_frame(context, &is_interrupted);
   if (address == 0 || walk->depth == CallStack::kMostFrames) return _URC_NORMAL_STOP;
   walk->stack->addresses[walk->depth++] = address;
   return _URC_NO_REASON;

@@ -177,6 +177,16 @@ TEST_P(LeavingAtRest, ReportsAsEver) {
 INSTANTIATE_TEST_SUITE_P(All, LeavingAtRest, testing::Values("handler_pause", "handler_wait"),
                          [](const auto& row) { return std::string(row.param); });
 
+// The walk up the stack must take the interrupted function as it stands there.
+TEST(LeavingAtRest, BehindTheMoveOfTheStackPointer) {
+#if !defined(__x86_64__)
+  GTEST_SKIP() << "the function is written for x86-64";
+#endif
+  const PreloadedRun result =
+      expect_same("probe_life_exit mode=handler_prologue", kExitCode, 1, allowed_in_handlers());
+  EXPECT_EQ(result.counter("malloc_calls_total"), 1u);
+}
+
 // A report that cannot be written delays `_exit` by two seconds and no more.
 TEST(LeavingStuck, EndsAllTheSame) {
   const std::string probe = "probe_life_exit mode=full_pipe";

@@ -8,7 +8,8 @@
 // quick_exit), handler_lock (the handler comes while the lock=th lock of cupool's is held, and
 // an exit handler frees and allocates; with work=1 both submit work to two streams and pin memory),
 // handler_pause and handler_wait (one that interrupts
-// pause(), or the driver's wait for a stream, calls exit), full_pipe (_exit where the report cannot
+// pause(), or the driver's wait for a stream, calls exit), handler_prologue (one that interrupts a
+// function right behind the move of its stack pointer), full_pipe (_exit where the report cannot
 // be written). Exit code 7, so that a lost code shows.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -259,6 +260,47 @@ void submit_and_pin() {
   for (;;) pause();
 }
 
+#if defined(__x86_64__)
+// Whoever takes the stack for what it was one instruction before the fault finds, where the address
+// of the caller should be, one in a function with a frame pointer, and none at the frame pointer's.
+asm(R"(
+  .text
+  .type fault_in_prologue, @function
+fault_in_prologue:
+  .cfi_startproc
+  push %rbp
+  .cfi_def_cfa_offset 16
+  .cfi_offset %rbp, -16
+  lea within_framed(%rip), %rax
+  mov %rax, -24(%rsp)
+  movq $0, -32(%rsp)
+  sub $32, %rsp
+  .cfi_def_cfa_offset 48
+  ud2
+  .cfi_endproc
+  .type framed, @function
+framed:
+  .cfi_startproc
+  .cfi_def_cfa %rbp, 16
+  .cfi_offset %rbp, -16
+  nop
+within_framed:
+  nop
+  ud2
+  .cfi_endproc
+)");
+extern "C" void fault_in_prologue();
+
+[[noreturn]] void leave_in_prologue() {
+  void* p = nullptr;
+  MUST(cudaMalloc(&p, 4096));
+  leave_on_usr1("exit");
+  signal(SIGILL, [](int) { leave(kExitCode); });
+  fault_in_prologue();
+  std::abort();
+}
+#endif
+
 // Nobody reads standard error any more, and alarms are blocked: the report can never be written.
 [[noreturn]] void leave_with_a_full_pipe() {
   void* p = nullptr;
@@ -324,6 +366,9 @@ int main(int argc, char** argv) {
     leave_with_a_lock(std::atoi(probe::argument(argc, argv, "lock", "1")),
                       probe::number(argc, argv, "work", 0) != 0);
   }
+#if defined(__x86_64__)
+  if (mode == "handler_prologue") leave_in_prologue();
+#endif
   if (mode == "handler_pause" || mode == "handler_wait") leave_at_rest(mode == "handler_wait");
   if (mode == "statics") {
     run_with_statics();
