@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The README's table of options, from src/config/options.def: printed, checked or written.
+// The table of docs/options.md, from src/config/options.def: printed, checked or written.
 // A program, not a text tool, because only the parser knows what a type accepts.
 #include <cstdio>
 #include <fstream>

@@ -75,7 +75,7 @@ void add_options(CLI::App& app, Session& session) {
                    "The option to explain: CUPOOL_FREE_MODE or free-mode")
       ->type_name("OPTION");
   CLI::Option* markdown =
-      command->add_flag("--markdown", arguments->markdown, "Print the tables of the README");
+      command->add_flag("--markdown", arguments->markdown, "Print the tables of docs/options.md");
   command->add_flag("--json", arguments->json, "Print JSON")->excludes(markdown);
 }
 

@@ -24,11 +24,11 @@ TEST(Options, TextNamesEveryOptionUnderItsSection) {
   }
 }
 
-TEST(Options, MarkdownIsTheTableOfTheReadme) {
+TEST(Options, MarkdownIsTheTableOfTheDocuments) {
   const ProcessResult result = cupool({"options", "--markdown"});
-  const std::string readme =
-      preload::read_file(std::string(CUPOOL_TEST_SOURCE_FOLDER) + "/README.md");
-  EXPECT_NE(readme.find("<!-- options:begin -->\n\n" + result.out + "\n<!-- options:end -->"),
+  const std::string document =
+      preload::read_file(std::string(CUPOOL_TEST_SOURCE_FOLDER) + "/docs/options.md");
+  EXPECT_NE(document.find("<!-- options:begin -->\n\n" + result.out + "\n<!-- options:end -->"),
             std::string::npos)
       << result.describe();
 }

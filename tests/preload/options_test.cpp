@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings as a user meets them (README.md, Options): one warning with the cure, the
+// Settings as a user meets them (docs/options.md): one warning with the cure, the
 // default kept, never an abort, never a lost allocation.
 #include <unistd.h>
 
@@ -63,7 +63,7 @@ TEST(Options, UnwritableReportFileWarnsAndReportsOnStandardError) {
   EXPECT_GT(lines(result.process.err), 5u) << "no report:\n" << result.describe();
 }
 
-// README.md, Options: %p pid, %h host, %r rank, %t time.
+// docs/options.md: %p pid, %h host, %r rank, %t time.
 TEST(Options, ReportFileNameIsExpanded) {
   const ScratchFolder folder;
   const ProcessResult result = run_with_library(

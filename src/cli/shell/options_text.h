@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of options as text and as Markdown (the README's table). Both walk config::rows(), so
+// The table of options as text and as Markdown (docs/options.md). Both walk config::rows(), so
 // they match the library.
 #pragma once
 
@@ -19,7 +19,7 @@ const config::Row* find_row(const std::string& name);
 std::string options_as_text();
 /// One option in full.
 std::string option_as_text(const config::Row& row);
-/// One table per section, as in the README.
+/// One table per section, as in docs/options.md.
 std::string options_as_markdown();
 
 }  // namespace cupool::cli
