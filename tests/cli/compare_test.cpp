@@ -75,13 +75,58 @@ TEST(Compare, TellsAProgramThatIsUnsteadyByItself) {
   const ScratchFolder folder;
   const std::string script = shell_script(folder, "echo time=$$; echo steady");
   const ProcessResult result = cupool({"compare", "-n", "2", "--", script});
-  EXPECT_EQ(result.exit_code, 1) << result.describe();
-  EXPECT_TRUE(contains(result.out, "cannot be compared")) << result.out;
-  EXPECT_TRUE(contains(result.out, "--ignore")) << result.out;
+  EXPECT_EQ(result.exit_code, 3) << result.describe();
+  EXPECT_TRUE(contains(result.out, "Inconclusive (2 runs each): standard output")) << result.out;
+  EXPECT_TRUE(contains(result.out, "Time: ")) << "the speed is known all the same" << result.out;
   EXPECT_FALSE(contains(result.out, "DIFFER")) << result.out;
-  const ProcessResult ignored =
-      cupool({"compare", "-n", "2", "--ignore", "time=[0-9]+", "--", script});
-  EXPECT_EQ(ignored.exit_code, 0) << ignored.describe();
+  EXPECT_TRUE(contains(result.out, "the same without and with cupool")) << result.out;
+  // The proposed command, as it stands.
+  const std::size_t begin = result.out.find("cupool compare -n 2 --ignore 'time=[0-9]+' -- ");
+  ASSERT_NE(begin, std::string::npos) << result.out;
+  const std::string proposed = result.out.substr(begin, result.out.find('\n', begin) - begin);
+  preload::Command command;
+  command.argv = {"/bin/sh", "-c", tested_command() + proposed.substr(6)};
+  command.environment = environment();
+  EXPECT_EQ(preload::run(command).exit_code, 0) << proposed;
+}
+
+TEST(Compare, RepeatsItsOptionsInTheCommandThatItProposes) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
+  const ScratchFolder folder;
+  const std::string script = shell_script(folder, "echo $$");
+  const ProcessResult result = cupool({"compare", "-n", "2", "--file", "a b", "--ignore", "z",
+                                       "--free-mode", "sync", "--", script, "it's"});
+  const std::string proposed =
+      "cupool compare -n 2 --file 'a b' --ignore z --ignore '^[0-9]+$' "
+      "--set CUPOOL_FREE_MODE=sync -- " +
+      script + " 'it'\\''s'";
+  EXPECT_TRUE(contains(result.out, proposed)) << result.out;
+}
+
+TEST(Compare, SaysWhereProgramsDifferByMoreThanNumbers) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
+  const ScratchFolder folder;
+  const std::string file = folder.path() + "/count";
+  const std::string script =
+      shell_script(folder, "echo x >> " + file + "; if [ $(($(wc -l < " + file +
+                               ") % 3)) -lt 2 ]; then echo a b; else echo b a; fi");
+  const ProcessResult result = cupool({"compare", "-n", "4", "--", script});
+  EXPECT_EQ(result.exit_code, 3) << result.describe();
+  EXPECT_TRUE(contains(result.out, "one run: ")) << result.out;
+  EXPECT_TRUE(contains(result.out, "no expression is proposed")) << result.out;
+}
+
+TEST(Compare, DoesNotJudgeByOneRun) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
+  const ScratchFolder folder;
+  for (const char* way : {"echo $with", "exit $with", "echo $$"}) {
+    const std::string script = shell_script(folder, std::string(kWithCupool) + way);
+    const ProcessResult result = cupool({"compare", "-n", "1", "--", script});
+    EXPECT_EQ(result.exit_code, 3) << result.describe();
+    EXPECT_TRUE(contains(result.out, "one run cannot tell")) << result.out;
+    EXPECT_TRUE(contains(result.out, "To tell: cupool compare -- ")) << result.out;
+    EXPECT_FALSE(contains(result.out, "DIFFER")) << result.out;
+  }
 }
 
 TEST(Compare, GivesTheProgramNoInputAndItsOwnArguments) {
@@ -99,7 +144,7 @@ TEST(Compare, TakesAnotherCupoolOutOfTheRunWithout) {
   const std::string script = shell_script(folder, std::string(kWithCupool) + "exit $with");
   preload::Environment preloaded;
   preload::add_preload(&preloaded);
-  const ProcessResult result = cupool({"compare", "-n", "1", "--", script}, preloaded);
+  const ProcessResult result = cupool({"compare", "-n", "2", "--", script}, preloaded);
   EXPECT_EQ(result.exit_code, 1) << result.describe();
 }
 
