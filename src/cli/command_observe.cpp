@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/page/observed.h"
 #include "cli/page/story.h"
 #include "cli/page/text.h"
 #include "cli/shell/output.h"
@@ -84,7 +85,9 @@ void tell_what_was_seen(const ScratchFolder& scratch, const ObserveArguments& ar
     const std::string missing = missing_ranks_in_words(reports);
     if (!missing.empty()) std::fprintf(stderr, "%s\n", missing.c_str());
   }
-  hint("to measure the effect: cupool compare -- " + shell_words(program));
+  if (is_worth_a_try(reports)) {
+    hint("to measure the effect: cupool compare -- " + shell_words(program));
+  }
 }
 
 int act(const ObserveArguments& arguments, const Session& session) {
