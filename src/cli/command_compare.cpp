@@ -26,7 +26,7 @@ struct CompareArguments {
   int rounds = kUsualRuns;
   std::vector<std::string> files;
   std::vector<std::string> ignored;
-  SettingsArguments settings;
+  SettingsArguments settings{report_settings()};
 };
 
 Outcome outcome_of(const Trial& trial, const std::vector<std::regex>& ignored) {

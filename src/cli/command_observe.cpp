@@ -20,9 +20,19 @@ namespace cupool::cli {
 
 namespace {
 
+// Observed runs have no series, no trace and no watchers of single blocks.
+std::vector<std::string> decided_settings() {
+  std::vector<std::string> decided = report_settings();
+  for (const char* variable : {"CUPOOL_STATS_INTERVAL", "CUPOOL_TRACE", "CUPOOL_TRACE_LIMIT",
+                               "CUPOOL_LEAKS", "CUPOOL_NVTX"}) {
+    decided.emplace_back(variable);
+  }
+  return decided;
+}
+
 struct ObserveArguments {
   std::string json;
-  SettingsArguments settings;
+  SettingsArguments settings{decided_settings()};
 };
 
 std::vector<std::string> report_files(const ScratchFolder& scratch) {
@@ -94,6 +104,7 @@ int act(const ObserveArguments& arguments, const Session& session) {
   if (session.program.empty()) {
     throw UsageError("observe needs a program: cupool observe -- ./program");
   }
+  require_writable(arguments.json);
   const ScratchFolder scratch;
   ChildStart start;
   start.argv = session.program;

@@ -30,7 +30,7 @@ struct ReplayArguments {
   int rounds = 3;
   bool touch = false;
   std::string play_as;  // set in a child: play, and print the figures as JSON
-  SettingsArguments settings;
+  SettingsArguments settings{report_settings()};
 };
 
 int play_here(const ReplayArguments& arguments) {
@@ -119,11 +119,12 @@ std::vector<std::vector<Trial>> play_in_turn(const ReplayArguments& arguments,
 
 int act(const ReplayArguments& arguments) {
   if (!arguments.play_as.empty()) return play_here(arguments);
+  const auto variables = arguments.settings.variables();
   const ReplayTrace trace = read_trace(arguments.trace);
   if (trace.allocations == 0) throw UsageError(arguments.trace + ": has no allocations");
   const std::vector<Way> ways = {{kLegacy, environment_without()},
                                  {kAsync, environment_without()},
-                                 {kCupool, environment_with(arguments.settings.variables())}};
+                                 {kCupool, environment_with(variables)}};
   const std::vector<std::vector<Trial>> trials = play_in_turn(arguments, ways);
   for (const std::vector<Trial>& of_way : trials) {
     for (const Trial& trial : of_way) {

@@ -8,6 +8,7 @@
 #include "cli/page/text.h"
 #include "cli/shell/output.h"
 #include "cli/shell/terminal.h"
+#include "util/text.h"
 
 namespace cupool::cli {
 
@@ -19,10 +20,15 @@ struct ReportArguments {
   bool text = false;
 };
 
+std::string processes_in_words(std::size_t number) {
+  return util::format_count(number) + (number == 1 ? " process" : " processes");
+}
+
 int act(const ReportArguments& arguments) {
   const std::vector<Report> reports = read_reports(arguments.files);
   if (!arguments.html.empty()) {
-    if (!write_text(arguments.html, html_page(reports))) return exit_negative;
+    tell_written(write_text(arguments.html, html_page(reports)),
+                 processes_in_words(reports.size()));
   }
   if (arguments.html.empty() || arguments.text) {
     std::fputs(story_text(reports).c_str(), stdout);
@@ -53,7 +59,8 @@ void add_report(CLI::App& app, Session& session) {
   command->add_flag("--text", arguments->text, "Print the text too, with --html");
   command->footer(
       "Several files (ranks of a job, hosts) become one page that compares the processes and\n"
-      "names outliers. Exit code 2: a file is not a report, or has a newer schema.");
+      "names outliers. Exit code 2: a file is not a report, or has a newer schema, or the page\n"
+      "cannot be written.");
 }
 
 }  // namespace cupool::cli

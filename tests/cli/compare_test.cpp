@@ -337,6 +337,41 @@ TEST(Tune, RunsAndDecides) {
   EXPECT_EQ(std::filesystem::exists(profile), kept);
 }
 
+// A file that can be executed is a program, a report is not, even where every file may be executed.
+TEST(Tune, TakesAProgramWithoutDashes) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
+  const ScratchFolder folder;
+  const std::string script = shell_script(folder, "exit ${1#--code=}");
+  EXPECT_EQ(cupool({"tune", "-n", "1", script, "--code=4"}).exit_code, 4);
+  EXPECT_EQ(cupool({"tune", "sh", "-c", "exit 6"}).exit_code, 6) << "by PATH";
+  for (const char* name : {"r.json", "report"}) {
+    const std::string report = write_report(folder.path(), name, example_report());
+    std::filesystem::permissions(report, std::filesystem::perms::owner_all);
+    const ProcessResult result = cupool({"tune", report});
+    EXPECT_EQ(result.exit_code, 0) << result.describe();
+    EXPECT_TRUE(contains(result.out, "CUPOOL_PREALLOC=")) << result.out;
+  }
+  std::filesystem::create_directory(folder.path() + "/d");
+  write_report(folder.path() + "/d", "r.json", example_report());
+  EXPECT_EQ(cupool({"tune", folder.path() + "/d"}).exit_code, 0);
+  EXPECT_EQ(cupool({"tune", folder.path() + "/r.json", script}).exit_code, 2) << "both";
+}
+
+TEST(Tune, SaysBeforeTheRunsThatItsFileCannotBeWritten) {
+  const ScratchFolder folder;
+  const std::string mark = folder.path() + "/ran";
+  const ProcessResult result =
+      cupool({"tune", "-o", folder.path() + "/none/t.env", "--", "touch", mark});
+  EXPECT_EQ(result.exit_code, 2) << result.describe();
+  EXPECT_TRUE(contains(result.err, "No such file or directory. Create the folder first"))
+      << result.err;
+  EXPECT_FALSE(std::filesystem::exists(mark));
+  const ProcessResult observed = cupool({"observe", "--json", folder.path(), "--", "touch", mark});
+  EXPECT_EQ(observed.exit_code, 2) << observed.describe();
+  EXPECT_TRUE(contains(observed.err, "Is a directory. Name another file")) << observed.err;
+  EXPECT_FALSE(std::filesystem::exists(mark));
+}
+
 TEST(Tune, RefusesWhatItCannotUse) {
   const ScratchFolder folder;
   json observed = example_report();

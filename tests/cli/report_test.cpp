@@ -426,8 +426,26 @@ TEST(ReportCommand, SaysWhenThePageCannotBeWritten) {
   const ScratchFolder folder;
   const std::string file = write_report(folder.path(), "a.json", example_report());
   const ProcessResult result = cupool({"report", "--html", folder.path() + "/no/p.html", file});
-  EXPECT_EQ(result.exit_code, 1);
-  EXPECT_TRUE(contains(result.err, "/no/p.html: No such file or directory")) << result.err;
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_TRUE(contains(result.err, "/no/p.html: No such file or directory. Create the folder"))
+      << result.err;
+  const ProcessResult full = cupool({"report", "--html", "/dev/full", file});
+  EXPECT_EQ(full.exit_code, 2);
+  EXPECT_TRUE(contains(full.err, "No space left on device. Make room")) << full.err;
+}
+
+TEST(ReportCommand, SaysWhatItWrote) {
+  const ScratchFolder folder;
+  const std::string file = write_report(folder.path(), "a.json", example_report());
+  const std::string page = folder.path() + "/p.html";
+  EXPECT_EQ(cupool({"report", "--html", page, file}).err,
+            "cupool: wrote " + page + ", 1 process\n");
+  const ProcessResult many = cupool({"report", "--html", page, file, file});
+  EXPECT_TRUE(contains(many.err, "2 processes")) << many.err;
+  EXPECT_EQ(many.out, "");
+  EXPECT_EQ(cupool({"report", "--html", "-", file}).err, "");
+  const ProcessResult tuned = cupool({"tune", "-o", folder.path() + "/t.env", file});
+  EXPECT_EQ(tuned.err, "cupool: wrote " + folder.path() + "/t.env, 2 settings\n");
 }
 
 // What the library of today writes is read, with every part.

@@ -98,8 +98,8 @@ std::string synopsis_of(const CommandEntry& command) {
   }
   if (command.program == ProgramWords::after_options) {
     text += " [\\-\\-] \\fIprogram\\fR [\\fIarguments\\fR...]";
-  } else if (command.program == ProgramWords::after_dashes) {
-    text += " [\\-\\- \\fIprogram\\fR [\\fIarguments\\fR...]]";
+  } else if (command.program == ProgramWords::after_files) {
+    text += " [[\\-\\-] \\fIprogram\\fR [\\fIarguments\\fR...]]";
   }
   return text;
 }
