@@ -105,14 +105,15 @@ std::vector<std::vector<Trial>> play_in_turn(const ReplayArguments& arguments,
                                              const std::vector<Way>& ways) {
   std::vector<std::vector<Trial>> trials(ways.size());
   const ScratchFolder scratch;
-  Progress progress;
-  for (int round = 0; round < arguments.rounds; ++round) {
-    for (std::size_t i = 0; i < ways.size(); ++i) {
-      progress.show("round " + std::to_string(round + 1) + " of " +
-                    std::to_string(arguments.rounds) + ": " + ways[i].name);
-      trials[i].push_back(run_trial(player_words(arguments, ways[i].name), ways[i], {}, scratch));
-      if (trials[i].back().end.shell_code() != 0) return trials;
-    }
+  std::vector<std::size_t> order;
+  for (std::size_t run = 0; run < ways.size() * static_cast<std::size_t>(arguments.rounds); ++run) {
+    order.push_back(run % ways.size());
+  }
+  RunProgress progress(names_of(ways), order);
+  for (const std::size_t way : order) {
+    trials[way].push_back(
+        run_trial(player_words(arguments, ways[way].name), ways[way], {}, scratch, &progress));
+    if (trials[way].back().end.shell_code() != 0) return trials;
   }
   return trials;
 }

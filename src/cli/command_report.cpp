@@ -5,6 +5,7 @@
 
 #include "cli/command.h"
 #include "cli/page/html.h"
+#include "cli/page/story.h"
 #include "cli/page/text.h"
 #include "cli/shell/output.h"
 #include "cli/shell/terminal.h"
@@ -24,11 +25,20 @@ std::string processes_in_words(std::size_t number) {
   return util::format_count(number) + (number == 1 ? " process" : " processes");
 }
 
+// A page of a thousand ranks takes seconds.
+std::string page_of(const std::vector<Report>& reports) {
+  Progress progress;
+  if (reports.size() > kMostRowsOfProcesses) {
+    progress.show("drawing the page of " + processes_in_words(reports.size()));
+  }
+  return html_page(reports);
+}
+
 int act(const ReportArguments& arguments) {
   const std::vector<Report> reports = read_reports(arguments.files);
   if (!arguments.html.empty()) {
-    tell_written(write_text(arguments.html, html_page(reports)),
-                 processes_in_words(reports.size()));
+    const std::string page = page_of(reports);
+    tell_written(write_text(arguments.html, page), processes_in_words(reports.size()));
   }
   if (arguments.html.empty() || arguments.text) {
     std::fputs(story_text(reports).c_str(), stdout);

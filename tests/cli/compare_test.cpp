@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "cli/trial/run_progress.h"
 #include "cli/trial/trials.h"
 #include "cli/trial/tuning.h"
 #include "command.h"
@@ -44,9 +45,15 @@ TEST(Compare, SaysThatAProgramIsTheSame) {
 }
 
 TEST(Compare, ShowsProgressOnATerminal) {
-  const std::string shown =
-      run_at_terminal({tested_command(), "compare", "-n", "1", "--", "true"}, environment()).output;
-  EXPECT_TRUE(contains(shown, "run 2 of 2")) << shown;
+  const std::vector<std::string> words = {tested_command(), "compare", "-n", "1", "--",
+                                          "sleep",          "1.2"};
+  const std::string shown = run_at_terminal(words, environment()).output;
+  EXPECT_TRUE(contains(shown, "run 1 of 2, without cupool\x1b[K")) << shown;
+  EXPECT_TRUE(contains(shown, "run 2 of 2, with cupool, 2 s left")) << shown;
+  EXPECT_TRUE(contains(shown, "run 2 of 2, with cupool, 1 s left")) << "while it lasts" << shown;
+  EXPECT_FALSE(contains(shown, "\nrun ")) << "one line" << shown;
+  const std::string dumb = run_at_terminal(words, environment({{"TERM", "dumb"}})).output;
+  EXPECT_FALSE(contains(dumb, "run 1 of 2")) << dumb;
 }
 
 TEST(Compare, FindsEachKindOfDifference) {
@@ -164,6 +171,21 @@ TEST(Compare, LeavesNothingBehind) {
   cupool({"compare", "-n", "1", "--", preload::probe_path("probe_runtime_shared")},
          {{"TMPDIR", folder.path()}});
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(RunPlan, TellsTheRunAndTheTimeThatIsLeft) {
+  constexpr std::uint64_t kSecond = 1'000'000'000;
+  cupool::cli::RunPlan plan{{"without cupool", "with cupool"}, {0, 1, 1, 0}, {}};
+  EXPECT_EQ(plan.text(0), "run 1 of 4, without cupool");
+  EXPECT_EQ(plan.text(30 * kSecond), "run 1 of 4, without cupool, 30 s so far");
+  plan.took_ns = {40 * kSecond};
+  EXPECT_EQ(plan.text(0), "run 2 of 4, with cupool, 2 min left");
+  plan.took_ns = {40 * kSecond, 10 * kSecond};
+  EXPECT_EQ(plan.text(0), "run 3 of 4, with cupool, 50 s left");
+  EXPECT_EQ(plan.text(4 * kSecond), "run 3 of 4, with cupool, 46 s left");
+  EXPECT_EQ(plan.text(60 * kSecond), "run 3 of 4, with cupool, 40 s left") << "longer than before";
+  plan.took_ns = {40 * kSecond, 10 * kSecond, 10 * kSecond};
+  EXPECT_EQ(plan.text(90 * kSecond), "run 4 of 4, without cupool, 1 s left");
 }
 
 TEST(Spread, IsMedianLowestAndHighest) {

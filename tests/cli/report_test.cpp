@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `cupool report`: what it reads, what it refuses, and what it says. The page is the matter of
 // report_page_test.cpp and page_test.py.
+#include <sys/stat.h>
+
 #include <filesystem>
 
 #include "cli/page/html.h"
@@ -8,6 +10,7 @@
 #include "cli/page/text.h"
 #include "command.h"
 #include "example_report.h"
+#include "pseudo_terminal.h"
 
 namespace cli {
 namespace {
@@ -432,6 +435,22 @@ TEST(ReportCommand, SaysWhenThePageCannotBeWritten) {
   const ProcessResult full = cupool({"report", "--html", "/dev/full", file});
   EXPECT_EQ(full.exit_code, 2);
   EXPECT_TRUE(contains(full.err, "No space left on device. Make room")) << full.err;
+}
+
+// A pipe that is slow to come makes the reading long.
+TEST(ReportCommand, ShowsAtATerminalHowManyAreRead) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
+  const ScratchFolder folder;
+  const std::string file = write_report(folder.path(), "a.json", example_report());
+  const std::string pipe = folder.path() + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const std::string line = "(sleep 0.5; cat " + file + " > " + pipe + ") & " + tested_command() +
+                           " report " + file + " " + pipe + " " + file;
+  const std::string shown = run_at_terminal({"/bin/sh", "-c", line}, environment()).output;
+  EXPECT_TRUE(contains(shown, "reading report 3 of 3\x1b[K")) << shown;
+  const std::string quick =
+      run_at_terminal({tested_command(), "report", file, file}, environment()).output;
+  EXPECT_FALSE(contains(quick, "reading")) << quick;
 }
 
 TEST(ReportCommand, SaysWhatItWrote) {

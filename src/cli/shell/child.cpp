@@ -30,6 +30,8 @@ namespace {
 
 constexpr int kSignalBase = 128;  // POSIX shells report a death by signal n as 128 + n
 
+constexpr std::uint64_t kSecondNs = 1'000'000'000;
+
 std::vector<char*> pointers_of(const std::vector<std::string>& texts) {
   std::vector<char*> pointers;
   pointers.reserve(texts.size() + 1);
@@ -116,7 +118,8 @@ class SignalWatch {
   }
 
   // Waits for the child's end and forwards every signal that the child has not got itself.
-  int wait(pid_t child, rusage* usage) {
+  int wait(pid_t child, rusage* usage, const std::function<void()>& each_second) {
+    std::uint64_t next = util::now_ns() + kSecondNs;
     for (;;) {
       int status = 0;
       const pid_t ended = wait4(child, &status, WNOHANG, usage);
@@ -125,10 +128,14 @@ class SignalWatch {
         throw std::system_error(errno, std::generic_category(), "wait4");
       }
       pollfd polled[] = {{arrivals_, POLLIN, 0}, {witness_->descriptor(), POLLIN, 0}};
-      poll(polled, 2, held_.wait_ms(util::now_ns()));
+      const int wait_ms = held_.wait_ms(util::now_ns());
+      poll(polled, 2, each_second && (wait_ms < 0 || wait_ms > 1000) ? 1000 : wait_ms);
       take_arrivals(child);
       take_sightings(child);
       for (const int signal : held_.due(util::now_ns())) kill(child, signal);
+      if (!each_second || util::now_ns() < next) continue;
+      each_second();
+      next = util::now_ns() + kSecondNs;
     }
   }
 
@@ -327,7 +334,7 @@ ChildEnd run_child(const ChildStart& start) {
     throw std::system_error(errno, std::generic_category(), "fork");
   }
   const int error = read_start_error(ends[0]);
-  finish(&end, watch.wait(child, &end.usage));
+  finish(&end, watch.wait(child, &end.usage, start.each_second));
   end.wall_ns = util::now_ns() - began;
   if (error != 0) {
     end.start_code = code_of(error);
