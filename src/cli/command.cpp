@@ -144,10 +144,26 @@ void print_error(const std::string& text) {
   std::fprintf(stderr, "cupool: %s\n", util::printable(text, true).c_str());
 }
 
+// The sub-command's operand that is missing, with its meaning; "" if none is.
+std::string missing_operand(const CLI::App& app, const std::vector<std::string>& arguments) {
+  for (const CLI::App* command : app.get_subcommands({})) {
+    if (command->get_name() != arguments.front()) continue;
+    for (const CLI::Option* option : command->get_options()) {
+      if (!option->get_required() || option->count() > 0) continue;
+      return "cupool " + command->get_name() + " needs " + option->get_type_name() + ": " +
+             option->get_description();
+    }
+  }
+  return "";
+}
+
 int usage_error(const CLI::App& app, const std::vector<std::string>& arguments,
                 const CLI::ParseError& error) {
   const std::string unknown = unknown_argument(app, arguments);
-  print_error(unknown.empty() ? error.what() : unknown);
+  const bool lacks = unknown.empty() && !arguments.empty() &&
+                     error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError);
+  const std::string missing = lacks ? missing_operand(app, arguments) : "";
+  print_error(!unknown.empty() ? unknown : !missing.empty() ? missing : error.what());
   const bool known = !arguments.empty() && program_words().count(arguments[0]) != 0;
   std::fprintf(stderr, "See: cupool %s--help\n", known ? (arguments[0] + " ").c_str() : "");
   return exit_usage;

@@ -79,7 +79,8 @@ const char* word_of(Likeness likeness) {
 }
 
 void print_table(const std::vector<ComparedPart>& parts,
-                 const std::vector<std::vector<Trial>>& trials) {
+                 const std::vector<std::vector<Trial>>& trials,
+                 const std::vector<std::string>& program) {
   const Spread without = wall_time(trials[0]);
   const Spread with = wall_time(trials[1]);
   std::vector<std::vector<std::string>> rows = {{"", "without cupool", "with cupool", ""}};
@@ -98,8 +99,10 @@ void print_table(const std::vector<ComparedPart>& parts,
   }
   std::fputs(text_table(rows).c_str(), stdout);
   if (held == 0) {
-    std::puts(
-        "No report of cupool: it saw no allocation of GPU memory. To find out why: cupool doctor.");
+    std::printf(
+        "No report of cupool: it saw no allocation of GPU memory. To find out why: cupool doctor "
+        "%s\n",
+        printable_text(shell_words(program)).c_str());
   } else {
     std::puts(
         "GPU memory without cupool is the program's own peak, as counted with cupool; the\n"
@@ -289,7 +292,7 @@ int act(const CompareArguments& arguments, const Session& session) {
   for (const Trial& trial : found.trials[0]) found.without.push_back(outcome_of(trial, ignored));
   for (const Trial& trial : found.trials[1]) found.with.push_back(outcome_of(trial, ignored));
   found.parts = compare_outcomes(found.without, found.with, arguments.files);
-  print_table(found.parts, found.trials);
+  print_table(found.parts, found.trials, session.program);
   return conclude(found);
 }
 

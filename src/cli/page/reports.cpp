@@ -104,8 +104,12 @@ std::vector<Report> read_reports(const std::vector<std::string>& files) {
       std::vector<Report> found = reports_in(file, &progress);
       std::move(found.begin(), found.end(), std::back_inserter(reports));
     }
-  } catch (const ReportError& error) {
+  } catch (const SchemaError& error) {
     throw UsageError(error.what());
+  } catch (const ReportError& error) {
+    throw UsageError(error.what() +
+                     std::string("\nTo write a report: cupool run --stats json --stats-file "
+                                 "report.json ./program"));
   }
   std::stable_sort(reports.begin(), reports.end(),
                    [](const Report& a, const Report& b) { return place_of(a) < place_of(b); });

@@ -53,6 +53,14 @@ int executable_error(const std::string& path) {
   return access(path.c_str(), X_OK) == 0 ? 0 : errno;
 }
 
+// Why execve failed for a file that is there.
+std::string start_error(const std::string& name, int error) {
+  if (error != ENOENT) return name + ": " + std::strerror(error);
+  return name +
+         ": the interpreter (first line) or the loader that it names is not there. cupool doctor "
+         "names it";
+}
+
 int code_of(int error) {
   return error == ENOENT || error == ENOTDIR ? exit_not_found : exit_not_executable;
 }
@@ -60,6 +68,12 @@ int code_of(int error) {
 ProgramSearch failed_search(const std::string& name, int error, bool in_path) {
   std::string why = error == ENOENT && in_path ? "not found in PATH" : std::strerror(error);
   if (error == kNotRegular) why = "not a regular file";
+  // What to do about it.
+  if (error == ENOENT && in_path && executable_error("./" + name) == 0) {
+    why += ". To start the one here: ./" + name;
+  }
+  if (error == EACCES) why += ". To make it a program: chmod +x " + name;
+  if (error == EISDIR) why += ". Name a program in it";
   return ProgramSearch{"", code_of(error), name + ": " + why};
 }
 
@@ -306,8 +320,7 @@ int become(ChildStart start) {
   std::fflush(nullptr);
   execute(program.path, start.argv, start.environment.pointers().data());
   const int error = errno;
-  std::fprintf(stderr, "cupool: %s: %s\n", util::printable(start.argv[0]).c_str(),
-               std::strerror(error));
+  std::fprintf(stderr, "cupool: %s\n", util::printable(start_error(start.argv[0], error)).c_str());
   return code_of(error);
 }
 
@@ -338,7 +351,7 @@ ChildEnd run_child(const ChildStart& start) {
   end.wall_ns = util::now_ns() - began;
   if (error != 0) {
     end.start_code = code_of(error);
-    end.reason = start.argv[0] + ": " + std::strerror(error);
+    end.reason = start_error(start.argv[0], error);
   }
   return end;
 }

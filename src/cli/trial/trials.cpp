@@ -98,7 +98,8 @@ ScratchFolder::ScratchFolder() {
   std::string pattern =
       std::string(base != nullptr && *base != '\0' ? base : "/tmp") + "/cupool-XXXXXX";
   if (::mkdtemp(pattern.data()) == nullptr) {
-    throw UsageError("cannot create a folder " + pattern + ": " + std::strerror(errno));
+    throw UsageError("cannot create a folder " + pattern + ": " + std::strerror(errno) +
+                     ". Set TMPDIR to a folder that can be written");
   }
   path_ = pattern;
 }
