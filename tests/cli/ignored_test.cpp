@@ -32,6 +32,7 @@ TEST(ProposedIgnores, OpenTheNumbersThatVaryAndNothingElse) {
       {{"step 1: 3 us\nstep 2: 4 us\n", "step 1: 5 us\nstep 2: 6 us\n"}, {": [0-9]+ us"}},
       {{"a\n7\n8\n", "a\n9\n8\n"}, {"^[0-9]+$"}},
       {{"pid=12 at 04:30:59\n", "pid=345 at 04:31:02\n"}, {"pid=[0-9]+", "at [0-9:]+"}},
+      {{"p99_us=7.5\np50_us=3\n", "p99_us=7.6\np50_us=3\n"}, {"p99_us=[0-9.]+"}},
       {{"on 2026-11-25\n", "on 2026-11-26\n"}, {"on [0-9-]+"}},
       {{"block 0x7f3a (x86)\n", "block 0x81cc0 (x86)\n"}, {"block 0x[0-9a-fA-F]+"}},
       {{"f(x) [12] *\n", "f(x) [7] *\n"}, {"f\\(x\\) \\[[0-9]+\\]"}},

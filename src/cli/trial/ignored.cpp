@@ -177,13 +177,26 @@ std::string line_pattern(const Varying& line) {
   return pattern + "$";
 }
 
+// The text before a number, with the digits of a name that they are part of: "p99_us=".
+std::string named_before(const Varying& line, std::size_t index) {
+  const Line& first = line.runs.front();
+  std::string before = text_before(first, index);
+  if (index == 0 || line.number_varies(index - 1)) return before;
+  const Number& digits = first.numbers[index - 1];
+  const std::string name = text_before(first, index - 1);
+  const bool joined = digits.before.empty() && digits.after.empty() &&
+                      before.find(' ') == std::string::npos && !before.empty();
+  if (!joined || name.empty() || !is_letter(name.back())) return before;
+  return name.substr(name.rfind(' ') + 1) + digits.digits + before;  // npos + 1 is 0
+}
+
 // A number with the words beside it: "took [0-9.]+ ms". The whole line if there are none.
 std::string short_pattern(const Varying& line, std::size_t index) {
   const Line& first = line.runs.front();
   const auto has_letter = [](const std::string& text) {
     return std::any_of(text.begin(), text.end(), is_letter);
   };
-  const std::string before = text_before(first, index);
+  const std::string before = named_before(line, index);
   const std::string& all = first.numbers[index].text;
   std::string after = all.substr(0, all.find(' '));
   // Words that the next number's expression begins with are left to it.
