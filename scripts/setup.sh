@@ -3,6 +3,7 @@
 # the other scripts; quick if everything is installed. Defines `root` and `job_count`, and changes to
 # `root`.
 # shellcheck shell=bash
+set -o pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
@@ -14,13 +15,18 @@ job_count=$(nproc)
 step() { printf '\n== %s\n' "$*"; }
 
 # package=witness: a file or command that exists if the package is installed
-setup_packages() {
-  local missing=() pair package witness
-  for pair in g++=g++ cmake=cmake ninja-build=ninja python3=python3 git=git binutils=readelf \
-    libspdlog-dev=/usr/include/spdlog/spdlog.h libfmt-dev=/usr/include/fmt/core.h \
-    nlohmann-json3-dev=/usr/include/nlohmann/json.hpp \
-    libgtest-dev=/usr/include/gtest/gtest.h libgmock-dev=/usr/include/gmock/gmock.h \
-    python3-jsonschema=/usr/lib/python3/dist-packages/jsonschema/__init__.py "$@"; do
+# shellcheck disable=SC2191
+base_packages=(g++=g++ cmake=cmake ninja-build=ninja python3=python3 git=git binutils=readelf
+  libspdlog-dev=/usr/include/spdlog/spdlog.h libfmt-dev=/usr/include/fmt/core.h
+  nlohmann-json3-dev=/usr/include/nlohmann/json.hpp
+  libgtest-dev=/usr/include/gtest/gtest.h libgmock-dev=/usr/include/gmock/gmock.h
+  python3-jsonschema=/usr/lib/python3/dist-packages/jsonschema/__init__.py)
+
+# find_missing PACKAGE=WITNESS...: sets the array `missing`.
+find_missing() {
+  local pair package witness
+  missing=()
+  for pair in "${base_packages[@]}" "$@"; do
     package=${pair%%=*}
     witness=${pair#*=}
     # A name without a slash is a command: this repository has a folder `cmake`.
@@ -30,6 +36,32 @@ setup_packages() {
     esac
     missing+=("$package")
   done
+}
+
+# announce PACKAGE=WITNESS... [-- FETCHED...]: says what will be installed and what is fetched into the build
+# folder, before any of it is. `setup_packages` and the others do it.
+announce() {
+  local missing=() pairs=() fetched=() by="as root"
+  while [ $# -gt 0 ] && [ "$1" != -- ]; do pairs+=("$1") && shift; done
+  [ $# -eq 0 ] || shift
+  fetched=("$@")
+  find_missing ${pairs[@]+"${pairs[@]}"}
+  find_toolkit || fetched+=("headers and static runtime of CUDA 13.0, from PyPI (3 MB), into build/cuda")
+  [ -e /usr/include/CLI/CLI.hpp ] || [ -e "$root/build/cli11/usr/include/CLI/CLI.hpp" ] ||
+    fetched+=("headers of CLI11: the system's package, or Debian's into build/cli11")
+  [ "$(id -u)" -eq 0 ] || by="with sudo"
+  if [ ${#missing[@]} -eq 0 ] && [ ${#fetched[@]} -eq 0 ]; then
+    step "nothing to install: all that is needed is here. The build goes to build/"
+    return 0
+  fi
+  step "what is missing here is installed first; nothing else outside build/ is changed"
+  [ ${#missing[@]} -eq 0 ] || echo "  by apt-get, $by: ${missing[*]}"
+  [ ${#fetched[@]} -eq 0 ] || printf '  %s\n' "${fetched[@]}"
+}
+
+setup_packages() {
+  local missing=()
+  find_missing "$@"
   [ ${#missing[@]} -eq 0 ] && return 0
   step "installing ${missing[*]}"
   if ! command -v apt-get >/dev/null; then
@@ -80,28 +112,35 @@ fetch_pypi() {
     --target "$folder.part" "$@" && mv "$folder.part" "$folder"
 }
 
+# Sets `toolkit`: a CUDA Toolkit that is here, "" for a distribution's package. Fails if there is none.
+find_toolkit() {
+  for toolkit in "${CUDAToolkit_ROOT:-}" "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda; do
+    [ -n "$toolkit" ] && [ -e "$toolkit/include/cuda.h" ] && return 0
+  done
+  toolkit=""
+  [ ! -e /usr/include/cuda.h ] || return 0
+  toolkit=$root/build/cuda/13.0.96/nvidia/cu13
+  [ -e "$toolkit/include/cuda.h" ]
+}
+
 # Only the CUDA Toolkit's headers and static runtime are needed; no GPU, no driver, no nvcc. Where there is
 # no toolkit, both come from PyPI (3 MB).
 setup_toolkit() {
   local toolkit folder=$root/build/cuda/13.0.96
   local packages=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 nvidia-cuda-profiler-api==13.0.85
     nvidia-nvtx==13.0.85)
-  for toolkit in "${CUDAToolkit_ROOT:-}" "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda; do
-    [ -n "$toolkit" ] && [ -e "$toolkit/include/cuda.h" ] && break
-    toolkit=""
-  done
-  if [ -z "$toolkit" ] && [ -e /usr/include/cuda.h ]; then return 0; fi  # a distribution's package
-  if [ -z "$toolkit" ]; then
-    toolkit=$folder/nvidia/cu13
-    if [ ! -e "$toolkit/include/cuda.h" ]; then
-      step "no CUDA Toolkit here: fetching its headers and static runtime from PyPI into build/cuda"
-      if ! fetch_pypi "$folder" "${packages[@]}"; then
-        echo "the CUDA headers are missing: install a CUDA Toolkit to /usr/local/cuda, set" \
-          "CUDAToolkit_ROOT, or, where there is a network, run" \
-          "'pip install --no-deps --target DIR ${packages[*]}' and copy DIR to build/cuda/13.0.96" >&2
-        return 1
-      fi
-    fi
+  if find_toolkit; then
+    # A distribution's package needs no name.
+    [ -z "$toolkit" ] || export CUDAToolkit_ROOT=$toolkit
+    return 0
+  fi
+  toolkit=$folder/nvidia/cu13
+  step "no CUDA Toolkit here: fetching its headers and static runtime from PyPI into build/cuda"
+  if ! fetch_pypi "$folder" "${packages[@]}"; then
+    echo "the CUDA headers are missing: install a CUDA Toolkit to /usr/local/cuda, set" \
+      "CUDAToolkit_ROOT, or, where there is a network, run" \
+      "'pip install --no-deps --target DIR ${packages[*]}' and copy DIR to build/cuda/13.0.96" >&2
+    return 1
   fi
   export CUDAToolkit_ROOT=$toolkit
 }
@@ -125,18 +164,35 @@ END
   cmake -S . -B "build/$preset" -G Ninja "${variables[@]}" "$@"
 }
 
-# build_preset NAME [TARGET...]: quiet unless it fails. The release preset compiles file by file; the
-# others use unity builds, which are quicker.
+# show_count WHAT: of the output of ninja or ctest, shows at a terminal how far it is, in one line that is gone
+# at the end. Elsewhere nothing: a log needs no line for each file.
+show_count() {
+  local line count shown="" began=$SECONDS pattern='^(\[| *)([0-9]+/[0-9]+)(\]| Test)'
+  if ! [ -t 1 ] || [ "${TERM:-dumb}" = dumb ]; then
+    cat >/dev/null
+    return
+  fi
+  while IFS= read -r line; do
+    [[ $line =~ $pattern ]] || continue
+    count=${BASH_REMATCH[2]}
+    [ "$count" != "$shown" ] || continue
+    shown=$count
+    printf '\r\033[K   %s [%s] %s s' "$1" "$count" $((SECONDS - began))
+  done
+  printf '\r\033[K'
+}
+
+# build_preset NAME [TARGET...]: prints the output only of a failure. The release preset compiles file by file;
+# the others use unity builds, which are quicker.
 build_preset() {
-  local preset=$1 unity=(-D CMAKE_UNITY_BUILD=ON) log
+  local preset=$1 unity=(-D CMAKE_UNITY_BUILD=ON) log status=0
   shift
   [ "$preset" != release ] || unity=(-U CMAKE_UNITY_BUILD)
   log=$(mktemp)
-  if ! { configure_preset "$preset" -D CUPOOL_BUILD_TESTS=ON "${unity[@]}" &&
-    cmake --build "build/$preset" -j "$job_count" ${1+--target "$@"}; } >"$log" 2>&1; then
-    cat "$log"
-    rm -f "$log"
-    return 1
-  fi
+  { configure_preset "$preset" -D CUPOOL_BUILD_TESTS=ON "${unity[@]}" &&
+    NINJA_STATUS='[%f/%t] ' cmake --build "build/$preset" -j "$job_count" ${1+--target "$@"}; } 2>&1 |
+    tee "$log" | show_count "compiling the $preset preset" || status=${PIPESTATUS[0]}
+  [ "$status" -eq 0 ] || cat "$log"
   rm -f "$log"
+  return "$status"
 }

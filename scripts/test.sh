@@ -56,17 +56,17 @@ run_tests() {
   local preset=$1 log=$2 status
   shift 2
   # CMake before 3.20 has neither presets nor --test-dir.
-  (cd "build/$preset" && ctest --output-on-failure -j $((2 * job_count)) --timeout 300 --no-tests=error "$@") \
-    >"$log" 2>&1
-  status=$?
+  (cd "build/$preset" && ctest --output-on-failure -j $((2 * job_count)) --timeout 300 --no-tests=error "$@") 2>&1 |
+    tee "$log" | show_count "testing the $preset preset"
+  status=${PIPESTATUS[0]}
   # A pattern that CMake cannot compile selects everything.
   if grep '^RegularExpression' "$log"; then status=1; fi
-  if [ $status -ne 0 ]; then
+  if [ "$status" -ne 0 ]; then
     grep -vE '^ +Start +[0-9]+:| Passed +[0-9.]+ sec$' "$log" | head -n 300
     echo "the whole log: $log"
   fi
   grep -E 'tests passed|^Total Test time' "$log"
-  return $status
+  return "$status"
 }
 
 # build_and_test PRESET [--targets TARGET... --] [CTEST ARGUMENT...]
@@ -127,15 +127,28 @@ tidy() {
   sources 'src/*.cpp' | xargs -r -n 1 -P "$job_count" clang-tidy -p build/tidy --quiet 2>/dev/null
 }
 
+# What the stages of this mode need beyond the common packages.
+extra=()
+fetched=()
+find_format || extra+=(clang-format-14=clang-format-14)
+launchers=(clang-tidy=clang-tidy slurm-wlm=/usr/sbin/slurmctld munge=/usr/sbin/munged
+  openmpi-bin=mpirun.openmpi libopenmpi-dev="/usr/lib/$(uname -m)-linux-gnu/openmpi/include/mpi.h"
+  mpich=mpiexec.hydra libmpich-dev="/usr/include/$(uname -m)-linux-gnu/mpich/mpi.h")
+[ "$mode" != full ] || extra+=("${launchers[@]}")
+if [ "$mode" != quick ]; then
+  python3 -c 'import ensurepip' 2>/dev/null || extra+=(python3-venv=no-file)
+  extra+=(rpm=rpmbuild)
+  [ -n "${CUPOOL_ZIG:-}" ] || [ -e build/zig ] ||
+    fetched+=("the compiler of the released files, ziglang from PyPI, into build/zig")
+fi
+announce ${extra[@]+"${extra[@]}"} -- ${fetched[@]+"${fetched[@]}"}
 setup_packages || exit 1
 find_format || setup_packages clang-format-14=clang-format-14 2>/dev/null
 setup_cli11 || exit 1
 setup_toolkit || exit 1
 if [ "$mode" = full ]; then
   # Launchers that the dev tests start where they are installed.
-  setup_packages clang-tidy=clang-tidy slurm-wlm=/usr/sbin/slurmctld munge=/usr/sbin/munged \
-    openmpi-bin=mpirun.openmpi libopenmpi-dev="/usr/lib/$(uname -m)-linux-gnu/openmpi/include/mpi.h" \
-    mpich=mpiexec.hydra libmpich-dev="/usr/include/$(uname -m)-linux-gnu/mpich/mpi.h" || exit 1
+  setup_packages "${launchers[@]}" || exit 1
 fi
 echo "mode $mode, $job_count jobs"
 

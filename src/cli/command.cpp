@@ -9,6 +9,9 @@
 #include <memory>
 #include <utility>
 
+#include "cli/shell/options_text.h"
+#include "cli/shell/program_word.h"
+#include "cli/shell/settings_arguments.h"
 #include "cli/shell/suggestion.h"
 #include "cli/version.h"
 #include "util/text.h"
@@ -40,6 +43,7 @@ std::size_t program_begin(const CLI::App& command, ProgramWords words,
   std::size_t i = first;
   while (i < arguments.size() && arguments[i] != "--") {
     if (words == ProgramWords::after_options && !is_option(arguments[i])) break;
+    if (words == ProgramWords::after_files && is_program_word(arguments[i])) break;
     i += is_option(arguments[i]) && takes_next_word(command, arguments[i]) ? 2 : 1;
   }
   return std::min(i, arguments.size());
@@ -56,6 +60,13 @@ void cut_program(const CLI::App& app, std::vector<std::string>* arguments, Sessi
   const auto at = arguments->begin() + static_cast<std::ptrdiff_t>(begin);
   session->program.assign(at + (dashes ? 1 : 0), arguments->end());
   arguments->erase(at, arguments->end());
+}
+
+// Of a setting that the sub-command does not take; else "".
+std::string decided_setting(const CLI::App& command, const std::string& option) {
+  const config::Row* const row = util::starts_with(option, "--") ? find_row(option) : nullptr;
+  const bool takes_settings = command.get_option_no_throw("--set") != nullptr;
+  return row == nullptr || !takes_settings ? "" : decided_text(command.get_name(), row->name);
 }
 
 // A message about the first unknown argument, with the nearest known one; "" if all are known.
@@ -81,6 +92,8 @@ std::string unknown_argument(const CLI::App& app, const std::vector<std::string>
       if (takes_next_word(*command, arguments[i])) ++i;
       continue;
     }
+    const std::string decided = decided_setting(*command, word);
+    if (!decided.empty()) return decided;
     return "cupool has no " + std::string(is_option(word) ? "option " : "command ") + word +
            did_you_mean(word, names);
   }
@@ -98,15 +111,32 @@ class Formatter : public CLI::Formatter {
     const std::string footer = app->get_footer();
     const bool own = !footer.empty() && footer != app->get_parent()->get_footer();
     return make_description(app) + make_usage(app, std::move(name)) +
-           (own ? "\n" + footer + "\n" : "") + make_positionals(app) + make_groups(app, mode);
+           (own ? "\n" + footer + "\n" : "") + make_positionals(app) + groups_of(app, mode);
+  }
+
+  // Thirty settings would hide the options of the command itself.
+  std::string groups_of(const CLI::App* app, CLI::AppFormatMode mode) const {
+    if (mode == CLI::AppFormatMode::All || app->get_help_all_ptr() == nullptr) {
+      return make_groups(app, mode);
+    }
+    std::string text;
+    for (const std::string& group : app->get_groups()) {
+      const bool setting = group.rfind("Settings: ", 0) == 0;
+      const auto shown = app->get_options([&group](const CLI::Option* option) {
+        return option->get_group() == group && option->nonpositional();
+      });
+      if (!setting && !group.empty() && !shown.empty()) text += make_group(group, false, shown);
+    }
+    return text + "\nSettings of the library are options, too (--free-mode VALUE, ...): cupool " +
+           app->get_name() + " --help-all\n";
   }
 
   std::string make_usage(const CLI::App* app, std::string name) const override {
     const ProgramWords words = program_words_of(app->get_name());
     if (words == ProgramWords::none) return CLI::Formatter::make_usage(app, name);
-    const bool dashes = words == ProgramWords::after_dashes;
-    return "Usage: " + name + (dashes ? " [OPTIONS] [FILES...] [-- " : " [OPTIONS] [--] ") +
-           "PROGRAM [ARGUMENTS...]" + (dashes ? "]" : "") + "\n";
+    const std::string program = " [OPTIONS] [--] PROGRAM [ARGUMENTS...]\n";
+    const bool files = words == ProgramWords::after_files;
+    return "Usage: " + name + (files ? " [OPTIONS] FILE...\n   or: " + name : "") + program;
   }
 };
 
@@ -114,10 +144,26 @@ void print_error(const std::string& text) {
   std::fprintf(stderr, "cupool: %s\n", util::printable(text, true).c_str());
 }
 
+// The sub-command's operand that is missing, with its meaning; "" if none is.
+std::string missing_operand(const CLI::App& app, const std::vector<std::string>& arguments) {
+  for (const CLI::App* command : app.get_subcommands({})) {
+    if (command->get_name() != arguments.front()) continue;
+    for (const CLI::Option* option : command->get_options()) {
+      if (!option->get_required() || option->count() > 0) continue;
+      return "cupool " + command->get_name() + " needs " + option->get_type_name() + ": " +
+             option->get_description();
+    }
+  }
+  return "";
+}
+
 int usage_error(const CLI::App& app, const std::vector<std::string>& arguments,
                 const CLI::ParseError& error) {
   const std::string unknown = unknown_argument(app, arguments);
-  print_error(unknown.empty() ? error.what() : unknown);
+  const bool lacks = unknown.empty() && !arguments.empty() &&
+                     error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError);
+  const std::string missing = lacks ? missing_operand(app, arguments) : "";
+  print_error(!unknown.empty() ? unknown : !missing.empty() ? missing : error.what());
   const bool known = !arguments.empty() && program_words().count(arguments[0]) != 0;
   std::fprintf(stderr, "See: cupool %s--help\n", known ? (arguments[0] + " ").c_str() : "");
   return exit_usage;

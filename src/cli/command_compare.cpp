@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
-#include <regex>
 
 #include "cli/command.h"
 #include "cli/page/story.h"
 #include "cli/page/text.h"
 #include "cli/shell/settings_arguments.h"
+#include "cli/shell/shell_words.h"
+#include "cli/trial/comparison.h"
+#include "cli/trial/ignored.h"
 #include "cli/trial/trials.h"
 #include "util/launcher.h"
 #include "util/text.h"
@@ -18,47 +20,13 @@ namespace cupool::cli {
 
 namespace {
 
+constexpr int kUsualRuns = 3;
+
 struct CompareArguments {
-  int rounds = 3;
+  int rounds = kUsualRuns;
   std::vector<std::string> files;
   std::vector<std::string> ignored;
-  SettingsArguments settings;
-};
-
-// Output without the matches of --ignore. Works by lines, so that a greedy pattern cannot match all
-// the rest.
-std::string comparable(const std::string& output, const std::vector<std::regex>& ignored) {
-  if (ignored.empty()) return output;
-  std::string kept;
-  std::size_t at = 0;
-  while (at < output.size()) {
-    const std::size_t end = std::min(output.find('\n', at), output.size());
-    std::string line = output.substr(at, end - at);
-    for (const std::regex& pattern : ignored) line = std::regex_replace(line, pattern, "");
-    kept += line;
-    if (end < output.size()) kept += '\n';
-    at = end + 1;
-  }
-  return kept;
-}
-
-std::vector<std::regex> patterns_of(const std::vector<std::string>& texts) {
-  std::vector<std::regex> patterns;
-  for (const std::string& text : texts) {
-    try {
-      patterns.emplace_back(text);
-    } catch (const std::regex_error&) {
-      throw UsageError("--ignore: not a regular expression (ECMAScript): " + text);
-    }
-  }
-  return patterns;
-}
-
-// The compared parts of a run.
-struct Outcome {
-  std::string ending;
-  std::string output;
-  std::vector<FileState> files;
+  SettingsArguments settings{report_settings()};
 };
 
 Outcome outcome_of(const Trial& trial, const std::vector<std::regex>& ignored) {
@@ -68,96 +36,6 @@ Outcome outcome_of(const Trial& trial, const std::vector<std::regex>& ignored) {
   outcome.output = comparable(trial.output, ignored);
   outcome.files = trial.files;
   return outcome;
-}
-
-// One compared part: is it equal in all runs, and in both ways?
-struct Verdict {
-  std::string name;
-  std::string without;
-  std::string with;
-  bool same = true;
-  bool steady = true;  // equal in all runs without cupool
-};
-
-using TextOf = std::string (*)(const Outcome&, std::size_t);
-
-Verdict judge(const std::string& name, const std::vector<Outcome>& without,
-              const std::vector<Outcome>& with, TextOf part, TextOf shown, std::size_t index) {
-  Verdict verdict;
-  verdict.name = name;
-  const std::string expected = part(without.front(), index);
-  verdict.without = shown(without.front(), index);
-  verdict.with = shown(with.front(), index);
-  for (const Outcome& outcome : without) {
-    if (part(outcome, index) == expected) continue;
-    verdict.steady = false;
-    verdict.without = "differs from run to run";
-  }
-  for (const Outcome& outcome : with) {
-    if (part(outcome, index) == expected) continue;
-    verdict.same = false;
-    verdict.with = shown(outcome, index);
-  }
-  return verdict;
-}
-
-std::string size_text(const std::string& content) {
-  return util::format_count(content.size()) + " bytes";
-}
-
-std::string first_difference(const std::string& a, const std::string& b) {
-  const auto [at, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
-  const auto place = static_cast<std::size_t>(at - a.begin());
-  const auto line = 1 + static_cast<std::size_t>(std::count(a.begin(), at, '\n'));
-  const std::size_t begin = place == 0 ? 0 : a.rfind('\n', place - 1) + 1;
-  const auto line_at = [begin](const std::string& text) {
-    const std::string whole = text.substr(std::min(begin, text.size()));
-    return printable_text(whole.substr(0, std::min<std::size_t>(whole.find('\n'), 100)));
-  };
-  return "  line " + std::to_string(line) + "\n    without: " + line_at(a) +
-         "\n    with:    " + line_at(b) + "\n";
-}
-
-std::vector<Verdict> judge_all(const std::vector<Outcome>& without,
-                               const std::vector<Outcome>& with,
-                               const CompareArguments& arguments) {
-  const auto ending = [](const Outcome& outcome, std::size_t) { return outcome.ending; };
-  const auto output = [](const Outcome& outcome, std::size_t) { return outcome.output; };
-  const auto output_size = [](const Outcome& outcome, std::size_t) {
-    return size_text(outcome.output);
-  };
-  const auto file = [](const Outcome& outcome, std::size_t index) {
-    const FileState& state = outcome.files[index];
-    return state.exists ? "+" + state.content : std::string();
-  };
-  const auto file_size = [](const Outcome& outcome, std::size_t index) {
-    const FileState& state = outcome.files[index];
-    return state.exists ? size_text(state.content) : std::string("not there");
-  };
-  std::vector<Verdict> verdicts;
-  verdicts.push_back(judge("exit code", without, with, ending, ending, 0));
-  verdicts.push_back(judge("standard output", without, with, output, output_size, 0));
-  for (std::size_t i = 0; i < arguments.files.size(); ++i) {
-    verdicts.push_back(judge(arguments.files[i], without, with, file, file_size, i));
-  }
-  return verdicts;
-}
-
-std::string ratio_text(double from, double to) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f", to > 0 ? from / to : 0.0);
-  return text;
-}
-
-std::string speed_sentence(const Spread& without, const Spread& with, std::size_t runs) {
-  constexpr std::size_t kFewRuns = 3;
-  const std::string times = ratio_text(without.median, with.median);
-  if (runs < kFewRuns) {
-    return times + " times as fast, but fewer than three runs prove little";
-  }
-  if (with.highest < without.lowest) return "faster in every run: " + times + " times as fast";
-  if (without.highest < with.lowest) return "slower in every run: " + times + " times as fast";
-  return "no time difference beyond the spread (medians: " + times + " times as fast)";
 }
 
 // "2", or "2 to 3": the processes that reported in each run.
@@ -187,19 +65,30 @@ void print_processes(const std::vector<Trial>& trials) {
   if (!missing.empty()) std::printf("%s\n", missing.c_str());
 }
 
-void print_table(const std::vector<Verdict>& verdicts,
-                 const std::vector<std::vector<Trial>>& trials) {
+const char* word_of(Likeness likeness) {
+  switch (likeness) {
+    case Likeness::same:
+      return "same";
+    case Likeness::different:
+      return "DIFFERENT";
+    case Likeness::unsteady:
+      return "unsteady";
+    default:
+      return "not the same";
+  }
+}
+
+void print_table(const std::vector<ComparedPart>& parts,
+                 const std::vector<std::vector<Trial>>& trials,
+                 const std::vector<std::string>& program) {
   const Spread without = wall_time(trials[0]);
   const Spread with = wall_time(trials[1]);
   std::vector<std::vector<std::string>> rows = {{"", "without cupool", "with cupool", ""}};
-  for (const Verdict& verdict : verdicts) {
-    rows.push_back({printable_text(verdict.name), verdict.without, verdict.with,
-                    verdict.same     ? "same"
-                    : verdict.steady ? "DIFFERENT"
-                                     : "unsteady"});
+  for (const ComparedPart& part : parts) {
+    rows.push_back({printable_text(part.name), part.without, part.with, word_of(part.likeness)});
   }
-  rows.push_back({"wall time", spread_text(without), spread_text(with),
-                  ratio_text(without.median, with.median) + " times as fast"});
+  rows.push_back(
+      {"wall time", spread_text(without), spread_text(with), speed_words(without, with)});
   const std::uint64_t held = highest_held(trials[1]);
   if (held > 0) {
     const std::string processes = processes_of(trials[1]);
@@ -210,8 +99,10 @@ void print_table(const std::vector<Verdict>& verdicts,
   }
   std::fputs(text_table(rows).c_str(), stdout);
   if (held == 0) {
-    std::puts(
-        "No report of cupool: it saw no allocation of GPU memory. To find out why: cupool doctor.");
+    std::printf(
+        "No report of cupool: it saw no allocation of GPU memory. To find out why: cupool doctor "
+        "%s\n",
+        printable_text(shell_words(program)).c_str());
   } else {
     std::puts(
         "GPU memory without cupool is the program's own peak, as counted with cupool; the\n"
@@ -220,49 +111,172 @@ void print_table(const std::vector<Verdict>& verdicts,
   }
 }
 
-int conclude(const std::vector<Verdict>& verdicts, const std::vector<std::vector<Trial>>& trials,
-             const std::vector<Outcome>& without, const std::vector<Outcome>& with) {
-  const auto differs = [](const Verdict& verdict) { return !verdict.same; };
-  const std::string runs =
-      std::to_string(trials[0].size()) + (trials[0].size() == 1 ? " run each" : " runs each");
-  if (std::none_of(verdicts.begin(), verdicts.end(), differs)) {
-    std::printf(
-        "\nSame results, and %s (%s).\n",
-        speed_sentence(wall_time(trials[0]), wall_time(trials[1]), trials[0].size()).c_str(),
-        runs.c_str());
-    return exit_ok;
+// All runs and what was found.
+struct Found {
+  const CompareArguments& arguments;
+  const std::vector<std::string>& program;
+  std::vector<std::vector<Trial>> trials;  // without cupool, with it
+  std::vector<Outcome> without;
+  std::vector<Outcome> with;
+  std::vector<ComparedPart> parts;
+
+  bool any(Likeness likeness) const {
+    return std::any_of(parts.begin(), parts.end(),
+                       [likeness](const ComparedPart& part) { return part.likeness == likeness; });
   }
-  const bool steady = std::all_of(verdicts.begin(), verdicts.end(), [](const Verdict& verdict) {
-    return verdict.same || verdict.steady;
-  });
-  const bool differ = std::any_of(verdicts.begin(), verdicts.end(), [](const Verdict& verdict) {
-    return !verdict.same && verdict.steady;
-  });
-  std::printf("\n%s (%s).\n", differ ? "The results DIFFER" : "The results cannot be compared",
-              runs.c_str());
-  if (!verdicts[1].same) {
-    for (const Outcome& outcome : with) {
-      if (outcome.output == without.front().output) continue;
-      std::printf("Standard output differs first in\n%s",
-                  first_difference(without.front().output, outcome.output).c_str());
-      break;
-    }
+  const ComparedPart& ending() const { return parts[0]; }
+  const ComparedPart& output() const { return parts[1]; }
+  std::string runs() const {
+    return trials[0].size() == 1 ? "1 run each" : std::to_string(trials[0].size()) + " runs each";
   }
-  if (!steady) {
+  std::string speed() const {
+    return speed_sentence(wall_time(trials[0]), wall_time(trials[1]), trials[0].size());
+  }
+};
+
+// The command as it was given, with more expressions and another number of runs.
+std::string command_again(const Found& found, const std::vector<std::string>& ignored, int runs) {
+  const CompareArguments& arguments = found.arguments;
+  std::vector<std::string> words = {"cupool", "compare"};
+  const auto add = [&words](const char* option, const std::string& value) {
+    words.emplace_back(option);
+    words.push_back(value);
+  };
+  if (runs != kUsualRuns) add("-n", std::to_string(runs));
+  for (const std::string& file : arguments.files) add("--file", file);
+  for (const std::string& pattern : arguments.ignored) add("--ignore", pattern);
+  for (const std::string& pattern : ignored) add("--ignore", pattern);
+  for (const auto& [name, value] : arguments.settings.variables()) add("--set", name + "=" + value);
+  words.emplace_back("--");
+  words.insert(words.end(), found.program.begin(), found.program.end());
+  return shell_words(words);
+}
+
+std::vector<std::string> outputs_of(const std::vector<Outcome>& outcomes) {
+  std::vector<std::string> outputs;
+  for (const Outcome& outcome : outcomes) outputs.push_back(outcome.output);
+  return outputs;
+}
+
+// The first output that is not that of the first run without cupool.
+const std::string* other_output(const Found& found, const std::vector<Outcome>& outcomes) {
+  for (const Outcome& outcome : outcomes) {
+    if (outcome.output != found.without.front().output) return &outcome.output;
+  }
+  return nullptr;
+}
+
+// Whether all outputs are equal without what `ignored` matches.
+bool equal_with(const Found& found, const std::vector<std::string>& ignored) {
+  const std::vector<std::regex> patterns = patterns_of(ignored);
+  const std::string expected = comparable(found.without.front().output, patterns);
+  return std::all_of(found.with.begin(), found.with.end(), [&](const Outcome& outcome) {
+    return comparable(outcome.output, patterns) == expected;
+  });
+}
+
+void print_unsteady_output(const Found& found) {
+  const std::string* const other = other_output(found, found.without);
+  if (other == nullptr) return;
+  std::printf("Standard output differs first, without cupool, in\n%s",
+              first_difference(found.without.front().output, *other, "one run", "another").c_str());
+  const std::vector<std::string> proposed =
+      proposed_ignores(outputs_of(found.without), outputs_of(found.with));
+  if (proposed.empty()) {
     std::puts(
-        "Unsteady parts differ from run to run even without cupool. --ignore REGEX excludes times\n"
-        "and the like from the comparison.");
+        "More than numbers differ, so that no expression is proposed. --ignore REGEX leaves out "
+        "its\n"
+        "matches, line by line.");
+    return;
   }
-  for (const Trial& trial : trials[1]) {
-    if (trial.end.shell_code() == trials[0].front().end.shell_code() || trial.errors.empty()) {
+  std::printf("To leave out the numbers that vary:\n  %s\n%s\n",
+              printable_text(command_again(found, proposed, found.arguments.rounds)).c_str(),
+              equal_with(found, proposed)
+                  ? "With that, the output of these runs is the same without and with cupool."
+                  : "With that, the runs without cupool agree, and one with cupool still differs.");
+}
+
+void print_unsteady(const Found& found) {
+  if (found.output().likeness == Likeness::unsteady) print_unsteady_output(found);
+  const bool file =
+      std::any_of(found.parts.begin() + 2, found.parts.end(),
+                  [](const ComparedPart& part) { return part.likeness == Likeness::unsteady; });
+  if (file) {
+    std::puts(
+        "--ignore does not reach into files: leave out a --file that differs by itself, or have\n"
+        "the program print what matters.");
+  }
+}
+
+void print_differing_output(const Found& found) {
+  const std::string* const other = other_output(found, found.with);
+  if (found.output().likeness == Likeness::same || other == nullptr) return;
+  std::printf("Standard output differs first in\n%s",
+              first_difference(found.without.front().output, *other, "without", "with").c_str());
+}
+
+// The end of the program's standard error, if it ended otherwise with cupool.
+void print_errors(const Found& found) {
+  constexpr std::size_t kTail = 2000;
+  for (const Trial& trial : found.trials[1]) {
+    if (trial.end.shell_code() == found.trials[0].front().end.shell_code() ||
+        trial.errors.empty()) {
       continue;
     }
-    const std::size_t tail = trial.errors.size() - std::min<std::size_t>(trial.errors.size(), 2000);
+    const std::size_t tail = trial.errors.size() - std::min(trial.errors.size(), kTail);
     std::printf("The program's standard error with cupool ends with:\n%s\n",
                 trial.errors.substr(tail).c_str());
-    break;
+    return;
+  }
+}
+
+// The time of a run that ended otherwise tells nothing.
+void print_speed(const Found& found) {
+  if (found.ending().likeness != Likeness::same) return;
+  std::printf("Time: %s.\n", found.speed().c_str());
+}
+
+int conclude_different(const Found& found) {
+  std::printf("\nThe results DIFFER (%s): %s.\n", found.runs().c_str(),
+              names_of(found.parts, Likeness::different).c_str());
+  print_speed(found);
+  if (found.output().likeness == Likeness::different) print_differing_output(found);
+  print_errors(found);
+  if (found.ending().likeness != Likeness::different) {
+    std::printf(
+        "To find out which part of cupool matters: %s\n",
+        printable_text("cupool compare --free-mode sync -- " + shell_words(found.program)).c_str());
   }
   return exit_negative;
+}
+
+int conclude_unsteady(const Found& found) {
+  std::printf(
+      "\nInconclusive (%s): %s cannot be compared, since it differs from run to run even without "
+      "cupool.\n",
+      found.runs().c_str(), names_of(found.parts, Likeness::unsteady).c_str());
+  print_speed(found);
+  print_unsteady(found);
+  return exit_inconclusive;
+}
+
+int conclude_unjudged(const Found& found) {
+  std::printf(
+      "\nInconclusive (%s): one run cannot tell whether cupool or the program itself changes %s.\n",
+      found.runs().c_str(), names_of(found.parts, Likeness::unjudged).c_str());
+  print_speed(found);
+  print_differing_output(found);
+  print_errors(found);
+  std::printf("To tell: %s\n", printable_text(command_again(found, {}, kUsualRuns)).c_str());
+  return exit_inconclusive;
+}
+
+int conclude(const Found& found) {
+  if (found.any(Likeness::different)) return conclude_different(found);
+  if (found.any(Likeness::unsteady)) return conclude_unsteady(found);
+  if (found.any(Likeness::unjudged)) return conclude_unjudged(found);
+  std::printf("\nSame results, and %s (%s).\n", found.speed().c_str(), found.runs().c_str());
+  return exit_ok;
 }
 
 int act(const CompareArguments& arguments, const Session& session) {
@@ -272,16 +286,14 @@ int act(const CompareArguments& arguments, const Session& session) {
   const std::vector<std::regex> ignored = patterns_of(arguments.ignored);
   const std::vector<Way> ways = {{"without cupool", environment_without()},
                                  {"with cupool", environment_with(arguments.settings.variables())}};
-  const std::vector<std::vector<Trial>> trials =
-      alternate(session.program, ways, arguments.rounds, arguments.files);
-  if (const ChildEnd* end = interrupted_end(trials)) return hand_on(*end);
-  std::vector<Outcome> outcomes[2];
-  for (std::size_t way = 0; way < 2; ++way) {
-    for (const Trial& trial : trials[way]) outcomes[way].push_back(outcome_of(trial, ignored));
-  }
-  const std::vector<Verdict> verdicts = judge_all(outcomes[0], outcomes[1], arguments);
-  print_table(verdicts, trials);
-  return conclude(verdicts, trials, outcomes[0], outcomes[1]);
+  Found found{arguments, session.program, {}, {}, {}, {}};
+  found.trials = alternate(session.program, ways, arguments.rounds, arguments.files);
+  if (const ChildEnd* end = interrupted_end(found.trials)) return hand_on(*end);
+  for (const Trial& trial : found.trials[0]) found.without.push_back(outcome_of(trial, ignored));
+  for (const Trial& trial : found.trials[1]) found.with.push_back(outcome_of(trial, ignored));
+  found.parts = compare_outcomes(found.without, found.with, arguments.files);
+  print_table(found.parts, found.trials, session.program);
+  return conclude(found);
 }
 
 }  // namespace
@@ -310,7 +322,8 @@ void add_compare(CLI::App& app, Session& session) {
       "Compares exit code, standard output and the named files byte by byte, wall time and "
       "memory.\n"
       "The program's standard input is empty. Exit code: 0, same results; 1, different results;\n"
-      "126, the program cannot be executed; 127, it was not found.");
+      "3, inconclusive: the results differ between runs without cupool, too, or one run each\n"
+      "(-n 1) cannot tell; 126, the program cannot be executed; 127, it was not found.");
 }
 
 }  // namespace cupool::cli

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/page/observed.h"
 #include "cli/page/story.h"
 #include "cli/page/text.h"
 #include "cli/shell/output.h"
@@ -19,9 +20,19 @@ namespace cupool::cli {
 
 namespace {
 
+// Observed runs have no series, no trace and no watchers of single blocks.
+std::vector<std::string> decided_settings() {
+  std::vector<std::string> decided = report_settings();
+  for (const char* variable : {"CUPOOL_STATS_INTERVAL", "CUPOOL_TRACE", "CUPOOL_TRACE_LIMIT",
+                               "CUPOOL_LEAKS", "CUPOOL_NVTX"}) {
+    decided.emplace_back(variable);
+  }
+  return decided;
+}
+
 struct ObserveArguments {
   std::string json;
-  SettingsArguments settings;
+  SettingsArguments settings{decided_settings()};
 };
 
 std::vector<std::string> report_files(const ScratchFolder& scratch) {
@@ -84,13 +95,16 @@ void tell_what_was_seen(const ScratchFolder& scratch, const ObserveArguments& ar
     const std::string missing = missing_ranks_in_words(reports);
     if (!missing.empty()) std::fprintf(stderr, "%s\n", missing.c_str());
   }
-  hint("to measure the effect: cupool compare -- " + shell_words(program));
+  if (is_worth_a_try(reports)) {
+    hint("to measure the effect: cupool compare -- " + shell_words(program));
+  }
 }
 
 int act(const ObserveArguments& arguments, const Session& session) {
   if (session.program.empty()) {
     throw UsageError("observe needs a program: cupool observe -- ./program");
   }
+  require_writable(arguments.json);
   const ScratchFolder scratch;
   ChildStart start;
   start.argv = session.program;

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // `cupool options`: the library's own table of options.
-#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
 #include "cli/shell/options_text.h"
-#include "cli/shell/suggestion.h"
-#include "util/text.h"
 
 namespace cupool::cli {
 
@@ -32,15 +29,7 @@ nlohmann::ordered_json json_of(const config::Row& row) {
 
 const config::Row& wanted_row(const std::string& name) {
   if (const config::Row* row = find_row(name)) return *row;
-  std::vector<std::string> names;
-  for (const config::Row& row : config::rows()) names.emplace_back(row.name);
-  const std::string near = did_you_mean(name, names);
-  if (!near.empty()) throw UsageError(name + " is not an option of cupool" + near);
-  // The form of `cupool run`, without its dashes.
-  for (std::string& known : names) known = flag_of(*find_row(known)).substr(2);
-  const std::string flag = name.substr(std::min(name.find_first_not_of('-'), name.size()));
-  throw UsageError(name + " is not an option of cupool" +
-                   did_you_mean(util::to_lower(flag), names));
+  throw UsageError(name + " is not an option of cupool" + nearest_option(name, false));
 }
 
 std::string all_as_json() {

@@ -30,7 +30,7 @@ struct ReplayArguments {
   int rounds = 3;
   bool touch = false;
   std::string play_as;  // set in a child: play, and print the figures as JSON
-  SettingsArguments settings;
+  SettingsArguments settings{report_settings()};
 };
 
 int play_here(const ReplayArguments& arguments) {
@@ -105,25 +105,27 @@ std::vector<std::vector<Trial>> play_in_turn(const ReplayArguments& arguments,
                                              const std::vector<Way>& ways) {
   std::vector<std::vector<Trial>> trials(ways.size());
   const ScratchFolder scratch;
-  Progress progress;
-  for (int round = 0; round < arguments.rounds; ++round) {
-    for (std::size_t i = 0; i < ways.size(); ++i) {
-      progress.show("round " + std::to_string(round + 1) + " of " +
-                    std::to_string(arguments.rounds) + ": " + ways[i].name);
-      trials[i].push_back(run_trial(player_words(arguments, ways[i].name), ways[i], {}, scratch));
-      if (trials[i].back().end.shell_code() != 0) return trials;
-    }
+  std::vector<std::size_t> order;
+  for (std::size_t run = 0; run < ways.size() * static_cast<std::size_t>(arguments.rounds); ++run) {
+    order.push_back(run % ways.size());
+  }
+  RunProgress progress(names_of(ways), order);
+  for (const std::size_t way : order) {
+    trials[way].push_back(
+        run_trial(player_words(arguments, ways[way].name), ways[way], {}, scratch, &progress));
+    if (trials[way].back().end.shell_code() != 0) return trials;
   }
   return trials;
 }
 
 int act(const ReplayArguments& arguments) {
   if (!arguments.play_as.empty()) return play_here(arguments);
+  const auto variables = arguments.settings.variables();
   const ReplayTrace trace = read_trace(arguments.trace);
   if (trace.allocations == 0) throw UsageError(arguments.trace + ": has no allocations");
   const std::vector<Way> ways = {{kLegacy, environment_without()},
                                  {kAsync, environment_without()},
-                                 {kCupool, environment_with(arguments.settings.variables())}};
+                                 {kCupool, environment_with(variables)}};
   const std::vector<std::vector<Trial>> trials = play_in_turn(arguments, ways);
   for (const std::vector<Trial>& of_way : trials) {
     for (const Trial& trial : of_way) {

@@ -5,9 +5,11 @@
 
 #include "cli/command.h"
 #include "cli/page/html.h"
+#include "cli/page/story.h"
 #include "cli/page/text.h"
 #include "cli/shell/output.h"
 #include "cli/shell/terminal.h"
+#include "util/text.h"
 
 namespace cupool::cli {
 
@@ -19,10 +21,24 @@ struct ReportArguments {
   bool text = false;
 };
 
+std::string processes_in_words(std::size_t number) {
+  return util::format_count(number) + (number == 1 ? " process" : " processes");
+}
+
+// A page of a thousand ranks takes seconds.
+std::string page_of(const std::vector<Report>& reports) {
+  Progress progress;
+  if (reports.size() > kMostRowsOfProcesses) {
+    progress.show("drawing the page of " + processes_in_words(reports.size()));
+  }
+  return html_page(reports);
+}
+
 int act(const ReportArguments& arguments) {
   const std::vector<Report> reports = read_reports(arguments.files);
   if (!arguments.html.empty()) {
-    if (!write_text(arguments.html, html_page(reports))) return exit_negative;
+    const std::string page = page_of(reports);
+    tell_written(write_text(arguments.html, page), processes_in_words(reports.size()));
   }
   if (arguments.html.empty() || arguments.text) {
     std::fputs(story_text(reports).c_str(), stdout);
@@ -53,7 +69,8 @@ void add_report(CLI::App& app, Session& session) {
   command->add_flag("--text", arguments->text, "Print the text too, with --html");
   command->footer(
       "Several files (ranks of a job, hosts) become one page that compares the processes and\n"
-      "names outliers. Exit code 2: a file is not a report, or has a newer schema.");
+      "names outliers. Exit code 2: a file is not a report, or has a newer schema, or the page\n"
+      "cannot be written.");
 }
 
 }  // namespace cupool::cli

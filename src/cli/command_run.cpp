@@ -41,7 +41,10 @@ void suggest_next(const RunArguments& arguments, const std::vector<std::string>&
          " ended the program. To rule out cupool: cupool run --enable 0 -- " + words);
     return;
   }
-  hint("if there is no report: cupool doctor " + words);
+  // Behind a report, advice for want of one would puzzle.
+  if (!shows_cuda(program.front(), Environment::inherited())) {
+    hint("its file shows no way to CUDA. If it should use the GPU: cupool doctor " + words);
+  }
   for (const auto& [name, value] : arguments.settings.variables()) {
     if (name == "CUPOOL_STATS_FILE") return;
   }

@@ -21,7 +21,7 @@ struct TuneArguments {
   std::vector<std::string> reports;
   std::string output;
   int rounds = 3;
-  SettingsArguments settings;
+  SettingsArguments settings{report_settings()};
 };
 
 std::vector<Report> read_pooled(const std::vector<std::string>& files) {
@@ -36,17 +36,20 @@ std::vector<Report> read_pooled(const std::vector<std::string>& files) {
   return reports;
 }
 
-int write_settings(const std::string& file, const std::string& text) {
-  return write_text(file, text) ? exit_ok : exit_negative;
+void write_settings(const std::string& file, const Tuning& tuning,
+                    const std::vector<Report>& reports) {
+  const std::size_t number = tuning.settings.size();
+  tell_written(write_text(file, env_file(tuning, reports)),
+               std::to_string(number) + (number == 1 ? " setting" : " settings"));
 }
 
 int tune_from_reports(const TuneArguments& arguments) {
   const std::vector<Report> reports = read_pooled(arguments.reports);
-  const int code = write_settings(arguments.output, env_file(tune(reports), reports));
-  if (code == exit_ok && !arguments.output.empty()) {
+  write_settings(arguments.output, tune(reports), reports);
+  if (!arguments.output.empty()) {
     hint("cupool run --profile " + arguments.output + " -- " + reports.front().program);
   }
-  return code;
+  return exit_ok;
 }
 
 void print_settings(const Tuning& tuning) {
@@ -102,6 +105,7 @@ int give_up(const Trial& trial) {
 
 int tune_program(const TuneArguments& arguments, const std::vector<std::string>& program) {
   const auto variables = arguments.settings.variables();
+  require_writable(arguments.output);
   const Environment before = environment_with(variables);
   const std::vector<std::vector<Trial>> first = alternate(program, {{"first run", before}}, 1, {});
   if (const Trial* trial = failed(first)) return give_up(*trial);
@@ -137,14 +141,15 @@ int tune_program(const TuneArguments& arguments, const std::vector<std::string>&
     hint("-o FILE saves them for cupool run --profile FILE");
     return exit_ok;
   }
-  return write_settings(arguments.output, env_file(tuning, reports));
+  write_settings(arguments.output, tuning, reports);
+  return exit_ok;
 }
 
 int act(const TuneArguments& arguments, const Session& session) {
   if (arguments.reports.empty() == session.program.empty()) {
     throw UsageError(
         "tune needs either reports or a program: cupool tune report.json, or "
-        "cupool tune -- ./program");
+        "cupool tune ./program");
   }
   return session.program.empty() ? tune_from_reports(arguments)
                                  : tune_program(arguments, session.program);
@@ -156,7 +161,7 @@ void add_tune(CLI::App& app, Session& session) {
   const auto arguments = std::make_shared<TuneArguments>();
   CLI::App* command = add_command(
       app, session, "tune", "Derive settings from reports or from runs of a program.",
-      ProgramWords::after_dashes, [arguments](Session& now) { return act(*arguments, now); });
+      ProgramWords::after_files, [arguments](Session& now) { return act(*arguments, now); });
   command->add_option("reports", arguments->reports, "Reports, as CUPOOL_STATS=json writes them")
       ->type_name("FILE");
   command->add_option("-o,--output", arguments->output, "Write the settings to this file")
@@ -168,7 +173,9 @@ void add_tune(CLI::App& app, Session& session) {
       ->type_name("N");
   arguments->settings.add_to(*command);
   command->footer(
-      "With reports: prints a profile with the reasons as comments. With a program: runs it once,\n"
+      "With reports: prints a profile with the reasons as comments. With a program (a file that "
+      "can\n"
+      "be executed, or the words behind --): runs it once,\n"
       "then without and with the derived settings in turn. Keeps the settings only if each run\n"
       "with them was faster than every run without.\n"
       "Exit code: 0, kept; 1, not kept, no file written.");

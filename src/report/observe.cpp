@@ -20,6 +20,8 @@ namespace {
 // Thresholds of a thread's saving, as a share of the run: worth it, or worth a little.
 constexpr double kWorthIt = 0.05;
 constexpr double kALittle = 0.01;
+// A saving that nobody notices. Where frees stall, a longer run may save more.
+constexpr std::uint64_t kLeastSavedNs = 1'000'000;
 // Above this share of the devices' memory, the report warns of the limit.
 constexpr double kNearLimit = 0.9;
 
@@ -35,6 +37,10 @@ std::uint64_t remaining_ns(const Observation& seen, bool every_free_waits) {
          (every_free_waits ? seen.busy_free_ns : 0);
 }
 
+bool is_without_stall(const Observation& seen) {
+  return seen.frees > 0 && seen.busy_frees == 0 && seen.unknown_frees == 0;
+}
+
 std::string verdict_of(const Conclusion& found, const Observation& seen, std::uint64_t ran) {
   if (found.worth == Worth::nothing_seen) {
     return "Nothing to observe: the program allocated no memory that cupool would serve";
@@ -43,16 +49,19 @@ std::string verdict_of(const Conclusion& found, const Observation& seen, std::ui
                               format_duration_ns(found.legacy_ns) + " in malloc and free" +
                               (seen.threads > 1 ? " (all threads)" : "") + ", in a run of " +
                               format_duration_ns(ran);
-  return std::string(words_of(found.worth)) + ": pooling would save at most " + figures;
+  return std::string(words_of(found.worth, is_without_stall(seen))) +
+         ": pooling would save at most " + figures;
 }
 
 std::string stall_sentence(const Observation& seen) {
   const std::uint64_t asked = seen.frees - std::min(seen.frees, seen.unknown_frees);
   std::string text;
   if (asked > 0) {
-    text = format_count(seen.busy_frees) + " of " + format_count(asked) +
-           " frees began while the GPU was busy and took " + format_duration_ns(seen.busy_free_ns) +
-           ": these are stalls.";
+    text = seen.busy_frees == 0
+               ? "None of " + format_count(asked) + " frees found the GPU busy: there is no stall."
+               : format_count(seen.busy_frees) + " of " + format_count(asked) +
+                     " frees began while the GPU was busy and took " +
+                     format_duration_ns(seen.busy_free_ns) + ": these are stalls.";
     if (seen.idle_free_time.count > 0) {
       text += " With an idle GPU the median free took " +
               format_duration_ns(seen.idle_free_time.p50_ns) + ".";
@@ -64,6 +73,26 @@ std::string stall_sentence(const Observation& seen) {
         " frees this is unknown: a stream was capturing, or the driver is older than CUDA 12.5.";
   }
   return text;
+}
+
+// What keeps a free, or what keeps something else in its place, under cupool.
+std::string waits_assumed(const stats::ProcessInfo& process) {
+  if (every_free_waits(process)) {
+    return "a free that finds the GPU busy waits as now, since the free mode is sync.";
+  }
+  const std::string later = " A wait avoided in a free may occur in a later call.";
+  const std::string& mode =
+      process.mode_reason ? process.mode_reason->free_mode : process.requested_free_mode;
+  if (mode == "ordered") return "no free waits." + later;
+  const std::string copies =
+      " Frees still wait for pending copies to or from the host, callbacks and graphs.";
+  const bool by_messages = process.mode_reason && !process.mode_reason->library.empty();
+  return by_messages ? "no free waits: the program's next call of MPI does, for work that was "
+                       "pending at the free." +
+                           copies
+                     : "no free waits. With CUPOOL_FREE_MODE=auto, frees still wait for pending "
+                       "copies to or from the host." +
+                           later;
 }
 
 std::string memory_sentence(const Observation& seen) {
@@ -94,14 +123,34 @@ const char* text_of(Worth worth) noexcept {
   }
 }
 
-Worth worth_of(double share) noexcept {
-  return share >= kWorthIt ? Worth::yes : share >= kALittle ? Worth::little : Worth::no;
+Worth worth_of(const Saving& saving) noexcept {
+  if (saving.no_stall && saving.saved_ns < kLeastSavedNs) return Worth::no;
+  return saving.share >= kWorthIt   ? Worth::yes
+         : saving.share >= kALittle ? Worth::little
+                                    : Worth::no;
 }
 
-const char* words_of(Worth worth) noexcept {
+const char* words_of(Worth worth, bool no_stall) noexcept {
   return worth == Worth::yes      ? "Worth trying"
          : worth == Worth::little ? "Little to gain"
+         : no_stall               ? "Nothing to gain"
                                   : "Not worth it";
+}
+
+const char* advice_of(Worth worth, bool no_stall) noexcept {
+  if (worth == Worth::no && no_stall) {
+    return "No free waits for the GPU, and the calls themselves cost next to nothing: cupool would "
+           "not make this program faster. A profiler shows where its time goes.";
+  }
+  if (worth == Worth::no) {
+    return "What cupool could save is too small a part of this run to matter. A profiler shows "
+           "where "
+           "its time goes; a longer run or a larger input may have more to save.";
+  }
+  return no_stall
+             ? "No free waits for the GPU: all of the saving is in the calls themselves. cupool "
+               "compare measures it."
+             : "cupool compare measures the real saving.";
 }
 
 Conclusion conclude(const stats::Snapshot& snapshot) {
@@ -115,7 +164,9 @@ Conclusion conclude(const stats::Snapshot& snapshot) {
   if (seen.mallocs > 0 && ran > 0) {
     const auto threads = static_cast<double>(std::max<std::uint64_t>(seen.threads, 1));
     found.share = static_cast<double>(found.saved_ns) / threads / static_cast<double>(ran);
-    found.worth = worth_of(found.share);
+    const auto saved = static_cast<double>(found.saved_ns) / threads;
+    found.worth =
+        worth_of({static_cast<std::uint64_t>(saved), found.share, is_without_stall(seen)});
   }
   found.verdict = verdict_of(found, seen, ran);
   if (found.worth == Worth::nothing_seen) return found;
@@ -128,16 +179,13 @@ Conclusion conclude(const stats::Snapshot& snapshot) {
   if (modes_differ(snapshot.process)) {
     found.sentences.push_back(modes_in_words(snapshot.process) + ".");
   }
+  found.sentences.emplace_back(advice_of(found.worth, is_without_stall(seen)));
   found.assumptions = {
       "a call that cupool serves from a cache takes " + format_duration_ns(kAssumedCallNs) + ".",
       format_count(std::min(seen.fresh_blocks, seen.mallocs)) +
           " allocations take fresh memory and cost what they cost now.",
-      every_free_waits(snapshot.process)
-          ? "a free that finds the GPU busy waits as now, since the free mode is sync. The saving "
-            "is an upper bound; cupool compare measures it."
-          : "no free waits. With CUPOOL_FREE_MODE=auto, frees still wait for pending copies to or "
-            "from the host. A wait avoided in a free may occur in a later call. So the saving is "
-            "an upper bound; cupool compare measures it.",
+      waits_assumed(snapshot.process) +
+          " The saving is an upper bound; cupool compare measures it.",
   };
   return found;
 }

@@ -17,11 +17,21 @@ inline constexpr std::uint64_t kAssumedCallNs = 500;
 
 enum class Worth { yes, little, no, nothing_seen };
 
-/// The verdict on a saving of this share of the run.
-Worth worth_of(double share) noexcept;
+/// What a run, or an average process of a job, would save.
+struct Saving {
+  std::uint64_t saved_ns = 0;  ///< of a thread, at most
+  double share = 0;            ///< the same as a share of the run: 0..1
+  bool no_stall = false;       ///< every free was seen, and each found the GPU idle
+};
 
-/// "Worth trying", "Little to gain", "Not worth it".
-const char* words_of(Worth worth) noexcept;
+/// The verdict on a saving. Without a stall, less than a millisecond is not worth a try.
+Worth worth_of(const Saving& saving) noexcept;
+
+/// "Worth trying", "Little to gain", "Not worth it", "Nothing to gain".
+const char* words_of(Worth worth, bool no_stall) noexcept;
+
+/// The reason of the verdict and the next step, in a sentence or two.
+const char* advice_of(Worth worth, bool no_stall) noexcept;
 
 /// The conclusion, with its figures.
 struct Conclusion {

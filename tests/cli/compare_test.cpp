@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "cli/trial/run_progress.h"
 #include "cli/trial/trials.h"
 #include "cli/trial/tuning.h"
 #include "command.h"
@@ -44,9 +45,15 @@ TEST(Compare, SaysThatAProgramIsTheSame) {
 }
 
 TEST(Compare, ShowsProgressOnATerminal) {
-  const std::string shown =
-      run_at_terminal({tested_command(), "compare", "-n", "1", "--", "true"}, environment()).output;
-  EXPECT_TRUE(contains(shown, "run 2 of 2")) << shown;
+  const std::vector<std::string> words = {tested_command(), "compare", "-n", "1", "--",
+                                          "sleep",          "1.2"};
+  const std::string shown = run_at_terminal(words, environment()).output;
+  EXPECT_TRUE(contains(shown, "run 1 of 2, without cupool\x1b[K")) << shown;
+  EXPECT_TRUE(contains(shown, "run 2 of 2, with cupool, 2 s left")) << shown;
+  EXPECT_TRUE(contains(shown, "run 2 of 2, with cupool, 1 s left")) << "while it lasts" << shown;
+  EXPECT_FALSE(contains(shown, "\nrun ")) << "one line" << shown;
+  const std::string dumb = run_at_terminal(words, environment({{"TERM", "dumb"}})).output;
+  EXPECT_FALSE(contains(dumb, "run 1 of 2")) << dumb;
 }
 
 TEST(Compare, FindsEachKindOfDifference) {
@@ -75,13 +82,58 @@ TEST(Compare, TellsAProgramThatIsUnsteadyByItself) {
   const ScratchFolder folder;
   const std::string script = shell_script(folder, "echo time=$$; echo steady");
   const ProcessResult result = cupool({"compare", "-n", "2", "--", script});
-  EXPECT_EQ(result.exit_code, 1) << result.describe();
-  EXPECT_TRUE(contains(result.out, "cannot be compared")) << result.out;
-  EXPECT_TRUE(contains(result.out, "--ignore")) << result.out;
+  EXPECT_EQ(result.exit_code, 3) << result.describe();
+  EXPECT_TRUE(contains(result.out, "Inconclusive (2 runs each): standard output")) << result.out;
+  EXPECT_TRUE(contains(result.out, "Time: ")) << "the speed is known all the same" << result.out;
   EXPECT_FALSE(contains(result.out, "DIFFER")) << result.out;
-  const ProcessResult ignored =
-      cupool({"compare", "-n", "2", "--ignore", "time=[0-9]+", "--", script});
-  EXPECT_EQ(ignored.exit_code, 0) << ignored.describe();
+  EXPECT_TRUE(contains(result.out, "the same without and with cupool")) << result.out;
+  // The proposed command, as it stands.
+  const std::size_t begin = result.out.find("cupool compare -n 2 --ignore 'time=[0-9]+' -- ");
+  ASSERT_NE(begin, std::string::npos) << result.out;
+  const std::string proposed = result.out.substr(begin, result.out.find('\n', begin) - begin);
+  preload::Command command;
+  command.argv = {"/bin/sh", "-c", tested_command() + proposed.substr(6)};
+  command.environment = environment();
+  EXPECT_EQ(preload::run(command).exit_code, 0) << proposed;
+}
+
+TEST(Compare, RepeatsItsOptionsInTheCommandThatItProposes) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
+  const ScratchFolder folder;
+  const std::string script = shell_script(folder, "echo $$");
+  const ProcessResult result = cupool({"compare", "-n", "2", "--file", "a b", "--ignore", "z",
+                                       "--free-mode", "sync", "--", script, "it's"});
+  const std::string proposed =
+      "cupool compare -n 2 --file 'a b' --ignore z --ignore '^[0-9]+$' "
+      "--set CUPOOL_FREE_MODE=sync -- " +
+      script + " 'it'\\''s'";
+  EXPECT_TRUE(contains(result.out, proposed)) << result.out;
+}
+
+TEST(Compare, SaysWhereProgramsDifferByMoreThanNumbers) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
+  const ScratchFolder folder;
+  const std::string file = folder.path() + "/count";
+  const std::string script =
+      shell_script(folder, "echo x >> " + file + "; if [ $(($(wc -l < " + file +
+                               ") % 3)) -lt 2 ]; then echo a b; else echo b a; fi");
+  const ProcessResult result = cupool({"compare", "-n", "4", "--", script});
+  EXPECT_EQ(result.exit_code, 3) << result.describe();
+  EXPECT_TRUE(contains(result.out, "one run: ")) << result.out;
+  EXPECT_TRUE(contains(result.out, "no expression is proposed")) << result.out;
+}
+
+TEST(Compare, DoesNotJudgeByOneRun) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
+  const ScratchFolder folder;
+  for (const char* way : {"echo $with", "exit $with", "echo $$"}) {
+    const std::string script = shell_script(folder, std::string(kWithCupool) + way);
+    const ProcessResult result = cupool({"compare", "-n", "1", "--", script});
+    EXPECT_EQ(result.exit_code, 3) << result.describe();
+    EXPECT_TRUE(contains(result.out, "one run cannot tell")) << result.out;
+    EXPECT_TRUE(contains(result.out, "To tell: cupool compare -- ")) << result.out;
+    EXPECT_FALSE(contains(result.out, "DIFFER")) << result.out;
+  }
 }
 
 TEST(Compare, GivesTheProgramNoInputAndItsOwnArguments) {
@@ -99,7 +151,7 @@ TEST(Compare, TakesAnotherCupoolOutOfTheRunWithout) {
   const std::string script = shell_script(folder, std::string(kWithCupool) + "exit $with");
   preload::Environment preloaded;
   preload::add_preload(&preloaded);
-  const ProcessResult result = cupool({"compare", "-n", "1", "--", script}, preloaded);
+  const ProcessResult result = cupool({"compare", "-n", "2", "--", script}, preloaded);
   EXPECT_EQ(result.exit_code, 1) << result.describe();
 }
 
@@ -119,6 +171,21 @@ TEST(Compare, LeavesNothingBehind) {
   cupool({"compare", "-n", "1", "--", preload::probe_path("probe_runtime_shared")},
          {{"TMPDIR", folder.path()}});
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(RunPlan, TellsTheRunAndTheTimeThatIsLeft) {
+  constexpr std::uint64_t kSecond = 1'000'000'000;
+  cupool::cli::RunPlan plan{{"without cupool", "with cupool"}, {0, 1, 1, 0}, {}};
+  EXPECT_EQ(plan.text(0), "run 1 of 4, without cupool");
+  EXPECT_EQ(plan.text(30 * kSecond), "run 1 of 4, without cupool, 30 s so far");
+  plan.took_ns = {40 * kSecond};
+  EXPECT_EQ(plan.text(0), "run 2 of 4, with cupool, 2 min left");
+  plan.took_ns = {40 * kSecond, 10 * kSecond};
+  EXPECT_EQ(plan.text(0), "run 3 of 4, with cupool, 50 s left");
+  EXPECT_EQ(plan.text(4 * kSecond), "run 3 of 4, with cupool, 46 s left");
+  EXPECT_EQ(plan.text(60 * kSecond), "run 3 of 4, with cupool, 40 s left") << "longer than before";
+  plan.took_ns = {40 * kSecond, 10 * kSecond, 10 * kSecond};
+  EXPECT_EQ(plan.text(90 * kSecond), "run 4 of 4, without cupool, 1 s left");
 }
 
 TEST(Spread, IsMedianLowestAndHighest) {
@@ -290,6 +357,41 @@ TEST(Tune, RunsAndDecides) {
   const bool kept = contains(result.out, "keep them");
   EXPECT_EQ(result.exit_code, kept ? 0 : 1) << result.describe();
   EXPECT_EQ(std::filesystem::exists(profile), kept);
+}
+
+// A file that can be executed is a program, a report is not, even where every file may be executed.
+TEST(Tune, TakesAProgramWithoutDashes) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
+  const ScratchFolder folder;
+  const std::string script = shell_script(folder, "exit ${1#--code=}");
+  EXPECT_EQ(cupool({"tune", "-n", "1", script, "--code=4"}).exit_code, 4);
+  EXPECT_EQ(cupool({"tune", "sh", "-c", "exit 6"}).exit_code, 6) << "by PATH";
+  for (const char* name : {"r.json", "report"}) {
+    const std::string report = write_report(folder.path(), name, example_report());
+    std::filesystem::permissions(report, std::filesystem::perms::owner_all);
+    const ProcessResult result = cupool({"tune", report});
+    EXPECT_EQ(result.exit_code, 0) << result.describe();
+    EXPECT_TRUE(contains(result.out, "CUPOOL_PREALLOC=")) << result.out;
+  }
+  std::filesystem::create_directory(folder.path() + "/d");
+  write_report(folder.path() + "/d", "r.json", example_report());
+  EXPECT_EQ(cupool({"tune", folder.path() + "/d"}).exit_code, 0);
+  EXPECT_EQ(cupool({"tune", folder.path() + "/r.json", script}).exit_code, 2) << "both";
+}
+
+TEST(Tune, SaysBeforeTheRunsThatItsFileCannotBeWritten) {
+  const ScratchFolder folder;
+  const std::string mark = folder.path() + "/ran";
+  const ProcessResult result =
+      cupool({"tune", "-o", folder.path() + "/none/t.env", "--", "touch", mark});
+  EXPECT_EQ(result.exit_code, 2) << result.describe();
+  EXPECT_TRUE(contains(result.err, "No such file or directory. Create the folder first"))
+      << result.err;
+  EXPECT_FALSE(std::filesystem::exists(mark));
+  const ProcessResult observed = cupool({"observe", "--json", folder.path(), "--", "touch", mark});
+  EXPECT_EQ(observed.exit_code, 2) << observed.describe();
+  EXPECT_TRUE(contains(observed.err, "Is a directory. Name another file")) << observed.err;
+  EXPECT_FALSE(std::filesystem::exists(mark));
 }
 
 TEST(Tune, RefusesWhatItCannotUse) {

@@ -176,7 +176,7 @@ TEST(Env, RefusesWhatRunRefuses) {
     const char* says;
   } cases[] = {
       {{"--free-mode", "sometimes"}, "it takes auto, ordered or sync"},
-      {{"--set", "FREE_MODE=sync"}, "Did you mean CUPOOL_FREE_MODE?"},
+      {{"--set", "FREE_MODE=sync"}, "Did you mean CUPOOL_FREE_MODE=sync?"},
       {{"--free-mod", "sync"}, "cupool has no option --free-mod. Did you mean --free-mode?"},
       {{"--profile", "mpu"}, "Did you mean mpi?"},
       {{"--shell", "kubernete"}, "Did you mean kubernetes?"},

@@ -70,6 +70,37 @@ TEST(Options, AnUnknownNameGivesTheNearest) {
             "cupool: free-mod is not an option of cupool. Did you mean free-mode?\n");
 }
 
+TEST(Options, AreFoundByAPartOfTheirNameAndInAnyForm) {
+  const std::string expected = cupool({"options", "CUPOOL_FREE_MODE"}).out;
+  for (const char* name : {"FREE_MODE", "free_mode", "Free-Mode"}) {
+    EXPECT_EQ(cupool({"options", name}).out, expected) << name;
+  }
+  EXPECT_EQ(cupool({"options", "pending"}).err,
+            "cupool: pending is not an option of cupool. Did you mean max-pending?\n");
+  EXPECT_EQ(cupool({"options", "nothing-like-it"}).err,
+            "cupool: nothing-like-it is not an option of cupool. cupool options lists all\n");
+}
+
+TEST(Options, GivenBySetAreCorrectedToo) {
+  const struct {
+    const char* set;
+    const char* told;
+  } rows[] = {
+      {"FOO=1", "--set takes CUPOOL_NAME=VALUE, not FOO=1. cupool options lists all"},
+      {"FREE_MODE=sync", "not FREE_MODE=sync. Did you mean CUPOOL_FREE_MODE=sync?"},
+      {"free-mod=sync", "not free-mod=sync. Did you mean CUPOOL_FREE_MODE?"},
+      {"CUPOOL_FOOBAR=1", "CUPOOL_FOOBAR is not an option of cupool. cupool options lists all"},
+      {"CUPOOL_PENDING=1",
+       "CUPOOL_PENDING is not an option of cupool. Did you mean "
+       "CUPOOL_MAX_PENDING?"},
+      {"CUPOOL_IPC", "--set takes CUPOOL_NAME=VALUE, not CUPOOL_IPC: a value is missing"}};
+  for (const auto& row : rows) {
+    const ProcessResult result = cupool({"run", "--set", row.set, "true"});
+    EXPECT_EQ(result.exit_code, 2) << result.describe();
+    EXPECT_NE(result.err.find(row.told), std::string::npos) << result.err;
+  }
+}
+
 TEST(Command, SaysItsVersion) {
   const ProcessResult result = cupool({"--version"});
   EXPECT_EQ(result.exit_code, 0) << result.describe();

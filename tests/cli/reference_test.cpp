@@ -55,7 +55,8 @@ std::vector<std::string> commands() {
 }
 
 std::vector<std::string> options_of(const std::string& command) {
-  return words_of_help({command, "--help"}, "^  (-[-a-z,]+)( |$)");
+  const bool has_more = cupool({command, "--help"}).out.find("--help-all") != std::string::npos;
+  return words_of_help({command, has_more ? "--help-all" : "--help"}, "^  (-[-a-z,]+)( |$)");
 }
 
 // The candidates that bash has for the last of `words`.
@@ -218,6 +219,53 @@ TEST(Help, HasTheUseBeforeTheOptions) {
   EXPECT_LT(run.find("126: the program cannot be executed"), run.find("\nOptions:\n")) << run;
   // That line is about the list of commands.
   EXPECT_EQ(cupool({"options", "--help"}).out.find("COMMAND --help"), std::string::npos);
+}
+
+TEST(Help, OfAWordFitsOnAScreenAndHelpAllHasTheSettings) {
+  for (const std::string& command : commands()) {
+    const std::string help = cupool({command, "--help"}).out;
+    EXPECT_LT(help.find("Usage: cupool " + command), help.find("\nOptions:\n")) << help;
+    EXPECT_LE(std::count(help.begin(), help.end(), '\n'), 30) << help;
+    EXPECT_EQ(help.find("  --max-pending"), std::string::npos) << help;
+    if (help.find("--help-all") == std::string::npos) continue;
+    const std::string all = cupool({command, "--help-all"}).out;
+    EXPECT_NE(all.find("\nSettings: Allocation:\n"), std::string::npos) << all;
+    EXPECT_NE(all.find("  --max-pending VALUE"), std::string::npos) << all;
+  }
+  EXPECT_NE(cupool({"run", "--help"}).out.find("cupool run --help-all"), std::string::npos);
+}
+
+// A word that decides a setting itself does not offer it, nor take it by another way.
+TEST(Help, OffersNoSettingThatTheWordDoesNotTake) {
+  const struct {
+    const char* command;
+    const char* option;
+    const char* variable;
+  } rows[] = {{"observe", "--mode", "CUPOOL_MODE"},
+              {"observe", "--trace", "CUPOOL_TRACE"},
+              {"observe", "--stats-file", "CUPOOL_STATS_FILE"},
+              {"compare", "--enable", "CUPOOL_ENABLE"},
+              {"tune", "--stats", "CUPOOL_STATS"},
+              {"replay", "--mode", "CUPOOL_MODE"}};
+  for (const auto& row : rows) {
+    const std::string all = cupool({row.command, "--help-all"}).out;
+    EXPECT_EQ(all.find("  " + std::string(row.option) + " "), std::string::npos) << all;
+    EXPECT_EQ(cupool({"completion", "bash"})
+                  .out.find("'" + std::string(row.command) + " " + row.option + "'"),
+              std::string::npos);
+    for (const std::vector<std::string>& given :
+         {std::vector<std::string>{row.command, row.option, "off", "true"},
+          std::vector<std::string>{row.command, std::string(row.option) + "=off", "true"},
+          std::vector<std::string>{row.command, "--set", std::string(row.variable) + "=off",
+                                   "true"}}) {
+      const ProcessResult result = cupool(given);
+      EXPECT_EQ(result.exit_code, 2) << result.describe();
+      EXPECT_NE(result.err.find(row.variable), std::string::npos) << result.err;
+      EXPECT_NE(result.err.find("leave it out"), std::string::npos) << result.err;
+    }
+    EXPECT_EQ(cupool({"run", row.option + std::string("=off"), "--print", "true"}).exit_code, 0)
+        << "run takes every setting";
+  }
 }
 
 TEST(Help, ExplainsAWordAsItsOwnHelpDoes) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `cupool report`: what it reads, what it refuses, and what it says. The page is the matter of
 // report_page_test.cpp and page_test.py.
+#include <sys/stat.h>
+
 #include <filesystem>
 
 #include "cli/page/html.h"
@@ -8,6 +10,7 @@
 #include "cli/page/text.h"
 #include "command.h"
 #include "example_report.h"
+#include "pseudo_terminal.h"
 
 namespace cli {
 namespace {
@@ -389,13 +392,13 @@ TEST(ReportCommand, GivesUpFilesWithoutAnEnd) {
   const ScratchFolder folder;
   const ProcessResult device = cupool({"report", "/dev/zero"});
   EXPECT_EQ(device.exit_code, 2) << device.describe();
-  EXPECT_EQ(device.err, "cupool: /dev/zero: cannot be read: a device\n");
+  EXPECT_EQ(device.err.rfind("cupool: /dev/zero: cannot be read: a device\n", 0), 0u);
   EXPECT_EQ(cupool({"replay", "/dev/zero"}).exit_code, 2);
   preload::Command endless;
   endless.argv = {"/bin/sh", "-c", "yes | \"$0\" report /dev/stdin", tested_command()};
   endless.environment = environment();
   const ProcessResult pipe = preload::run(endless);
-  EXPECT_EQ(pipe.err, "cupool: /dev/stdin: cannot be read: larger than 256 MiB\n")
+  EXPECT_EQ(pipe.err.rfind("cupool: /dev/stdin: cannot be read: larger than 256 MiB\n", 0), 0u)
       << pipe.describe();
   std::ofstream(folder.path() + "/large");
   std::filesystem::resize_file(folder.path() + "/large", std::uintmax_t{1} << 40);
@@ -426,8 +429,42 @@ TEST(ReportCommand, SaysWhenThePageCannotBeWritten) {
   const ScratchFolder folder;
   const std::string file = write_report(folder.path(), "a.json", example_report());
   const ProcessResult result = cupool({"report", "--html", folder.path() + "/no/p.html", file});
-  EXPECT_EQ(result.exit_code, 1);
-  EXPECT_TRUE(contains(result.err, "/no/p.html: No such file or directory")) << result.err;
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_TRUE(contains(result.err, "/no/p.html: No such file or directory. Create the folder"))
+      << result.err;
+  const ProcessResult full = cupool({"report", "--html", "/dev/full", file});
+  EXPECT_EQ(full.exit_code, 2);
+  EXPECT_TRUE(contains(full.err, "No space left on device. Make room")) << full.err;
+}
+
+// A pipe that is slow to come makes the reading long.
+TEST(ReportCommand, ShowsAtATerminalHowManyAreRead) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
+  const ScratchFolder folder;
+  const std::string file = write_report(folder.path(), "a.json", example_report());
+  const std::string pipe = folder.path() + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const std::string line = "(sleep 0.5; cat " + file + " > " + pipe + ") & " + tested_command() +
+                           " report " + file + " " + pipe + " " + file;
+  const std::string shown = run_at_terminal({"/bin/sh", "-c", line}, environment()).output;
+  EXPECT_TRUE(contains(shown, "reading report 3 of 3\x1b[K")) << shown;
+  const std::string quick =
+      run_at_terminal({tested_command(), "report", file, file}, environment()).output;
+  EXPECT_FALSE(contains(quick, "reading")) << quick;
+}
+
+TEST(ReportCommand, SaysWhatItWrote) {
+  const ScratchFolder folder;
+  const std::string file = write_report(folder.path(), "a.json", example_report());
+  const std::string page = folder.path() + "/p.html";
+  EXPECT_EQ(cupool({"report", "--html", page, file}).err,
+            "cupool: wrote " + page + ", 1 process\n");
+  const ProcessResult many = cupool({"report", "--html", page, file, file});
+  EXPECT_TRUE(contains(many.err, "2 processes")) << many.err;
+  EXPECT_EQ(many.out, "");
+  EXPECT_EQ(cupool({"report", "--html", "-", file}).err, "");
+  const ProcessResult tuned = cupool({"tune", "-o", folder.path() + "/t.env", file});
+  EXPECT_EQ(tuned.err, "cupool: wrote " + folder.path() + "/t.env, 2 settings\n");
 }
 
 // What the library of today writes is read, with every part.

@@ -2,6 +2,8 @@
 // The loader itself is asked, as doctor asks the system's own.
 #include "cli/doctor/preload_check.h"
 
+#include "cli/doctor/cuda_use.h"
+
 #include "cli/doctor/dependencies.h"
 #include "cli/doctor/elf_file.h"
 #include "cli/doctor/program_file.h"
@@ -29,6 +31,17 @@ std::string reason_not_to_preload(const std::string& program, const std::string&
   const TriedLoad load = try_load(elf.interpreter, library, environment);
   if (!load.tried || load.works) return "";
   return load.messages.substr(0, load.messages.find('\n'));
+}
+
+bool shows_cuda(const std::string& program, const Environment& environment) {
+  const ProgramFile file = find_program_file(program, environment);
+  ElfFile elf;
+  std::string ignored;
+  if (!file.problem.empty() || read_elf(file.executable(), &elf, &ignored) != ElfStatus::read) {
+    return false;
+  }
+  return find_cuda_use(file.executable(), find_dependencies(file.executable(), elf, environment))
+      .any();
 }
 
 }  // namespace cupool::cli

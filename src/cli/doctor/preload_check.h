@@ -16,4 +16,8 @@ namespace cupool::cli {
 std::string reason_not_to_preload(const std::string& program, const std::string& library,
                                   const Environment& environment);
 
+/// Whether the files of `program` show a route to CUDA by which cupool serves it. A program that
+/// loads CUDA later shows none. Runs nothing.
+bool shows_cuda(const std::string& program, const Environment& environment);
+
 }  // namespace cupool::cli

@@ -34,24 +34,42 @@ double share_of(const Report& report) {
          static_cast<double>(report.ran_ns());
 }
 
-std::string verdict_of(const std::vector<Report>& reports) {
-  double share = 0;
+// The average over processes that allocated.
+struct Job {
+  report::Saving saving;
   std::uint64_t ran_ns = 0;
   std::size_t seen = 0;
+};
+
+Job job_of(const std::vector<Report>& reports) {
+  Job job;
+  std::uint64_t saved_ns = 0;
   for (const Report& report : reports) {
-    ran_ns = std::max(ran_ns, report.ran_ns());
+    job.ran_ns = std::max(job.ran_ns, report.ran_ns());
     if (figure(report, "malloc_calls_total") == 0) continue;
-    share += share_of(report);
-    ++seen;
+    job.saving.share += share_of(report);
+    saved_ns +=
+        figure(report, "saved_at_most_ns") / std::max<std::uint64_t>(figure(report, "threads"), 1);
+    ++job.seen;
   }
-  if (seen == 0) {
+  if (job.seen == 0) return job;
+  job.saving.share /= static_cast<double>(job.seen);
+  job.saving.saved_ns = saved_ns / job.seen;
+  job.saving.no_stall = sum_of(reports, "free_calls_total") > 0 &&
+                        sum_of(reports, "free_busy_calls_total") == 0 &&
+                        sum_of(reports, "free_unknown_calls_total") == 0;
+  return job;
+}
+
+std::string verdict_of(const std::vector<Report>& reports, const Job& job) {
+  if (job.seen == 0) {
     return "Nothing to observe: no process allocated memory that cupool would serve";
   }
-  return std::string(words_of(report::worth_of(share / static_cast<double>(seen)))) +
+  return std::string(report::words_of(report::worth_of(job.saving), job.saving.no_stall)) +
          ": pooling would save at most " + format_duration_ns(sum_of(reports, "saved_at_most_ns")) +
          " of " + format_duration_ns(sum_of(reports, "legacy_ns")) + " in malloc and free of " +
          format_count(reports.size()) + " processes together, in a run of " +
-         format_duration_ns(ran_ns);
+         format_duration_ns(job.ran_ns);
 }
 
 std::string calls_in_words(const std::vector<Report>& reports) {
@@ -66,12 +84,19 @@ std::string calls_in_words(const std::vector<Report>& reports) {
 
 std::string stalls_in_words(const std::vector<Report>& reports) {
   const std::uint64_t frees = sum_of(reports, "free_calls_total");
-  const std::uint64_t unknown = sum_of(reports, "free_unknown_calls_total");
-  return format_count(sum_of(reports, "free_busy_calls_total")) + " of " +
-         format_count(frees - std::min(frees, unknown)) +
-         " frees began while the GPU was busy and took " +
-         format_duration_ns(sum_of(reports, "free_busy_ns_total")) + ": these are stalls." +
-         (unknown > 0 ? " For " + format_count(unknown) + " frees this is unknown." : "");
+  const std::uint64_t unknown = std::min(frees, sum_of(reports, "free_unknown_calls_total"));
+  const std::uint64_t busy = sum_of(reports, "free_busy_calls_total");
+  const std::string known = format_count(frees - unknown) + " frees ";
+  std::string text;
+  if (busy > 0) {
+    text = format_count(busy) + " of " + known + "began while the GPU was busy and took " +
+           format_duration_ns(sum_of(reports, "free_busy_ns_total")) + ": these are stalls.";
+  } else if (frees > unknown) {
+    text = "None of " + known + "found the GPU busy: there is no stall.";
+  }
+  if (unknown == 0) return text;
+  return text + (text.empty() ? "" : " ") + "For " + format_count(unknown) +
+         " frees this is unknown.";
 }
 
 std::string memory_in_words(const std::vector<Report>& reports) {
@@ -96,12 +121,26 @@ std::string spread_in_words(const std::vector<Report>& reports) {
 
 }  // namespace
 
+bool is_worth_a_try(const std::vector<Report>& reports) {
+  const Job job = job_of(reports);
+  if (job.seen == 0) return false;
+  const report::Worth worth = report::worth_of(job.saving);
+  return worth == report::Worth::yes || worth == report::Worth::little;
+}
+
 Story tell_observed(const std::vector<Report>& reports) {
   Story story;
-  story.headline = verdict_of(reports);
-  story.sentences = {calls_in_words(reports), stalls_in_words(reports), memory_in_words(reports),
-                     spread_in_words(reports)};
+  const Job job = job_of(reports);
+  story.headline = verdict_of(reports, job);
+  for (std::string text : {calls_in_words(reports), stalls_in_words(reports),
+                           memory_in_words(reports), spread_in_words(reports)}) {
+    if (!text.empty()) story.sentences.push_back(std::move(text));
+  }
   for (const std::string& text : modes_in_words(reports)) story.sentences.push_back(text);
+  if (job.seen > 0) {
+    story.sentences.emplace_back(
+        report::advice_of(report::worth_of(job.saving), job.saving.no_stall));
+  }
   bool each_differs = false;  // such as the number of allocations that take fresh memory
   for (const std::string& assumed : reports.front().observe->assumptions) {
     const bool of_all = std::all_of(reports.begin(), reports.end(), [&](const Report& report) {

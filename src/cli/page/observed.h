@@ -13,4 +13,7 @@ namespace cupool::cli {
 /// are observed. Pure.
 Story tell_observed(const std::vector<Report>& reports);
 
+/// Whether the verdict on one or several observed processes is that there is something to gain.
+bool is_worth_a_try(const std::vector<Report>& reports);
+
 }  // namespace cupool::cli

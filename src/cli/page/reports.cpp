@@ -9,11 +9,14 @@
 
 #include "cli/page/model.h"
 #include "cli/shell/exit_code.h"
+#include "cli/shell/terminal.h"
 #include "util/text.h"
 
 namespace cupool::cli {
 
 namespace {
+
+constexpr const char* kReading = "reading report";
 
 // Names that end in .json, sorted.
 std::vector<std::string> json_files_in(const std::string& folder) {
@@ -49,11 +52,13 @@ std::vector<Report> latest_of_each(std::vector<Report> reports) {
   return reports;
 }
 
-std::vector<Report> reports_in(const std::string& folder) {
+std::vector<Report> reports_in(const std::string& folder, Progress* progress) {
   std::vector<Report> reports;
   std::size_t others = 0;
   std::string first;
-  for (const std::string& file : json_files_in(folder)) {
+  const std::vector<std::string> files = json_files_in(folder);
+  for (const std::string& file : files) {
+    progress->show_step(kReading, static_cast<std::size_t>(&file - files.data()) + 1, files.size());
     try {
       reports.push_back(read_report(file));
     } catch (const SchemaError&) {
@@ -67,6 +72,7 @@ std::vector<Report> reports_in(const std::string& folder) {
                       (others == 0 ? "" : "; " + first));
   }
   if (others > 0) {
+    progress->clear();
     std::fprintf(stderr, "cupool: passed over %zu file%s of %s: %s\n", others,
                  others == 1 ? "" : "s", util::printable(folder).c_str(),
                  util::printable(first).c_str());
@@ -85,18 +91,25 @@ std::pair<bool, std::uint64_t> place_of(const Report& report) {
 
 std::vector<Report> read_reports(const std::vector<std::string>& files) {
   std::vector<Report> reports;
+  Progress progress;
   try {
     for (const std::string& file : files) {
       std::error_code ignored;
       if (!std::filesystem::is_directory(file, ignored)) {
+        progress.show_step(kReading, reports.size() + 1,
+                           std::max(files.size(), reports.size() + 1));
         reports.push_back(read_report(file));
         continue;
       }
-      std::vector<Report> found = reports_in(file);
+      std::vector<Report> found = reports_in(file, &progress);
       std::move(found.begin(), found.end(), std::back_inserter(reports));
     }
-  } catch (const ReportError& error) {
+  } catch (const SchemaError& error) {
     throw UsageError(error.what());
+  } catch (const ReportError& error) {
+    throw UsageError(error.what() +
+                     std::string("\nTo write a report: cupool run --stats json --stats-file "
+                                 "report.json ./program"));
   }
   std::stable_sort(reports.begin(), reports.end(),
                    [](const Report& a, const Report& b) { return place_of(a) < place_of(b); });

@@ -14,7 +14,8 @@ namespace cupool::cli {
 enum class ProgramWords {
   none,           ///< the sub-command takes no program
   after_options,  ///< `cupool run [options] [--] program args`: at `--` or the first other word
-  after_dashes,   ///< `cupool tune [files] [-- program args]`: at `--` only
+  after_files,    ///< `cupool tune files`, or `cupool tune [--] program args`: at `--` or at a word
+                  ///< that is a program (shell/program_word)
 };
 
 /// An option, or an operand (then without names).

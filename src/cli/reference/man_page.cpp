@@ -98,8 +98,8 @@ std::string synopsis_of(const CommandEntry& command) {
   }
   if (command.program == ProgramWords::after_options) {
     text += " [\\-\\-] \\fIprogram\\fR [\\fIarguments\\fR...]";
-  } else if (command.program == ProgramWords::after_dashes) {
-    text += " [\\-\\- \\fIprogram\\fR [\\fIarguments\\fR...]]";
+  } else if (command.program == ProgramWords::after_files) {
+    text += " [[\\-\\-] \\fIprogram\\fR [\\fIarguments\\fR...]]";
   }
   return text;
 }
@@ -179,7 +179,8 @@ constexpr const char* kEnd =
     ".TP\n0\nSuccess.\n"
     ".TP\n1\nThe answer is no: cupool will not serve the program, the results differ,\n"
     "no settings were kept.\n"
-    ".TP\n2\nBad arguments, or a file that cannot be used.\n"
+    ".TP\n2\nBad arguments, or a file that cannot be used or written.\n"
+    ".TP\n3\n.B compare\nis inconclusive: the results differ between runs without cupool, too.\n"
     ".TP\n126, 127\nThe program cannot be executed, or was not found.\n"
     ".SH ENVIRONMENT\n"
     ".TP\n\\fBCUPOOL_LIBRARY\\fR\nThe library to preload, instead of the one that is installed "

@@ -30,6 +30,8 @@ namespace {
 
 constexpr int kSignalBase = 128;  // POSIX shells report a death by signal n as 128 + n
 
+constexpr std::uint64_t kSecondNs = 1'000'000'000;
+
 std::vector<char*> pointers_of(const std::vector<std::string>& texts) {
   std::vector<char*> pointers;
   pointers.reserve(texts.size() + 1);
@@ -51,6 +53,14 @@ int executable_error(const std::string& path) {
   return access(path.c_str(), X_OK) == 0 ? 0 : errno;
 }
 
+// Why execve failed for a file that is there.
+std::string start_error(const std::string& name, int error) {
+  if (error != ENOENT) return name + ": " + std::strerror(error);
+  return name +
+         ": the interpreter (first line) or the loader that it names is not there. cupool doctor "
+         "names it";
+}
+
 int code_of(int error) {
   return error == ENOENT || error == ENOTDIR ? exit_not_found : exit_not_executable;
 }
@@ -58,6 +68,12 @@ int code_of(int error) {
 ProgramSearch failed_search(const std::string& name, int error, bool in_path) {
   std::string why = error == ENOENT && in_path ? "not found in PATH" : std::strerror(error);
   if (error == kNotRegular) why = "not a regular file";
+  // What to do about it.
+  if (error == ENOENT && in_path && executable_error("./" + name) == 0) {
+    why += ". To start the one here: ./" + name;
+  }
+  if (error == EACCES) why += ". To make it a program: chmod +x " + name;
+  if (error == EISDIR) why += ". Name a program in it";
   return ProgramSearch{"", code_of(error), name + ": " + why};
 }
 
@@ -116,7 +132,8 @@ class SignalWatch {
   }
 
   // Waits for the child's end and forwards every signal that the child has not got itself.
-  int wait(pid_t child, rusage* usage) {
+  int wait(pid_t child, rusage* usage, const std::function<void()>& each_second) {
+    std::uint64_t next = util::now_ns() + kSecondNs;
     for (;;) {
       int status = 0;
       const pid_t ended = wait4(child, &status, WNOHANG, usage);
@@ -125,10 +142,14 @@ class SignalWatch {
         throw std::system_error(errno, std::generic_category(), "wait4");
       }
       pollfd polled[] = {{arrivals_, POLLIN, 0}, {witness_->descriptor(), POLLIN, 0}};
-      poll(polled, 2, held_.wait_ms(util::now_ns()));
+      const int wait_ms = held_.wait_ms(util::now_ns());
+      poll(polled, 2, each_second && (wait_ms < 0 || wait_ms > 1000) ? 1000 : wait_ms);
       take_arrivals(child);
       take_sightings(child);
       for (const int signal : held_.due(util::now_ns())) kill(child, signal);
+      if (!each_second || util::now_ns() < next) continue;
+      each_second();
+      next = util::now_ns() + kSecondNs;
     }
   }
 
@@ -299,8 +320,7 @@ int become(ChildStart start) {
   std::fflush(nullptr);
   execute(program.path, start.argv, start.environment.pointers().data());
   const int error = errno;
-  std::fprintf(stderr, "cupool: %s: %s\n", util::printable(start.argv[0]).c_str(),
-               std::strerror(error));
+  std::fprintf(stderr, "cupool: %s\n", util::printable(start_error(start.argv[0], error)).c_str());
   return code_of(error);
 }
 
@@ -327,11 +347,11 @@ ChildEnd run_child(const ChildStart& start) {
     throw std::system_error(errno, std::generic_category(), "fork");
   }
   const int error = read_start_error(ends[0]);
-  finish(&end, watch.wait(child, &end.usage));
+  finish(&end, watch.wait(child, &end.usage, start.each_second));
   end.wall_ns = util::now_ns() - began;
   if (error != 0) {
     end.start_code = code_of(error);
-    end.reason = start.argv[0] + ": " + std::strerror(error);
+    end.reason = start_error(start.argv[0], error);
   }
   return end;
 }

@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,7 @@ struct ChildStart {
   Environment environment;
   int standard_output = -1;  ///< descriptor for the program's standard output; -1: this one's
   int standard_error = -1;   ///< the same of standard error
+  std::function<void()> each_second;  ///< called meanwhile, if it is set
 };
 
 /// How a child process ended.

@@ -11,7 +11,8 @@ namespace cupool::cli {
 enum ExitCode : int {
   exit_ok = 0,
   exit_negative = 1,  ///< the answer is no: cupool will not serve the program, the results differ
-  exit_usage = 2,     ///< bad arguments, or a file of the wrong format
+  exit_usage = 2,     ///< bad arguments, or a file that cannot be used or written
+  exit_inconclusive = 3,  ///< no answer: the program's results differ by themselves
   exit_not_executable = 126,
   exit_not_found = 127,
 };

@@ -2,6 +2,8 @@
 // Layout only.
 #include "cli/shell/options_text.h"
 
+#include <algorithm>
+
 #include "util/text.h"
 
 namespace cupool::cli {
@@ -40,6 +42,23 @@ std::string wrapped(const std::string& text, std::size_t indent) {
   return result + std::string(indent, ' ') + line + "\n";
 }
 
+constexpr const char* kLowerPrefix = "cupool_";
+// A part of a name that says which option is meant, and how many are named then.
+constexpr std::size_t kShortestPart = 3;
+constexpr std::size_t kMostNear = 3;
+
+bool is_variable(const std::string& name) {
+  return util::starts_with(util::to_lower(name), kLowerPrefix);
+}
+
+// "free-mode" for CUPOOL_FREE_MODE, free_mode and --free-mode, in any case.
+std::string bare_name(const std::string& name) {
+  std::string bare = util::to_lower(name);
+  bare.erase(0, is_variable(name) ? kPrefix : std::min(bare.find_first_not_of('-'), bare.size()));
+  std::replace(bare.begin(), bare.end(), '_', '-');
+  return bare;
+}
+
 }  // namespace
 
 std::string flag_of(const config::Row& row) {
@@ -49,12 +68,32 @@ std::string flag_of(const config::Row& row) {
 }
 
 const config::Row* find_row(const std::string& name) {
-  const std::string lower = util::to_lower(name);
   for (const config::Row& row : config::rows()) {
-    const std::string flag = flag_of(row);
-    if (lower == util::to_lower(row.name) || lower == flag || "--" + lower == flag) return &row;
+    if (bare_name(name) == bare_name(row.name)) return &row;
   }
   return nullptr;
+}
+
+std::string nearest_option(const std::string& name, bool as_variable) {
+  const std::string bare = bare_name(name);
+  std::vector<std::string> names;
+  for (const config::Row& row : config::rows()) names.push_back(bare_name(row.name));
+  std::vector<std::string> near;
+  const std::string_view closest =
+      util::closest(bare, std::vector<std::string_view>(names.begin(), names.end()));
+  if (!closest.empty()) near.emplace_back(closest);
+  for (const std::string& known : names) {
+    const bool part = bare.size() >= kShortestPart && known.find(bare) != std::string::npos;
+    if (closest.empty() && part && near.size() < kMostNear) near.push_back(known);
+  }
+  if (near.empty()) return ". cupool options lists all";
+  std::string text;
+  for (std::size_t i = 0; i < near.size(); ++i) {
+    const bool variable = as_variable || is_variable(name);
+    const char* const separator = i == 0 ? ". Did you mean " : i + 1 == near.size() ? " or " : ", ";
+    text += separator + (variable ? std::string(find_row(near[i])->name) : near[i]);
+  }
+  return text + "?";
 }
 
 std::string options_as_text() {

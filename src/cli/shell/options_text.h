@@ -15,6 +15,10 @@ std::string flag_of(const config::Row& row);
 /// The option called `name` (CUPOOL_FREE_MODE, free-mode or --free-mode, in any case), or null.
 const config::Row* find_row(const std::string& name);
 
+/// For a name that no option has: ". Did you mean CUPOOL_FREE_MODE?", or where to find all. The
+/// answer is a variable if `name` is one, or if `as_variable`; else free-mode.
+std::string nearest_option(const std::string& name, bool as_variable);
+
 /// All options by section, for a terminal.
 std::string options_as_text();
 /// One option in full.

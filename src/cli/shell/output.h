@@ -13,9 +13,15 @@ void warn_of_letters(const std::string& name);
 /// warn_of_letters().
 std::string expanded_name(const std::string& name);
 
-/// Writes the text to standard output ("" or "-") or to a file,
-/// whose name is expanded. On failure prints the reason on
-/// standard error and returns false.
-bool write_text(const std::string& name, const std::string& text);
+/// Writes the text to standard output ("" or "-") or to a file, whose name is expanded. Returns the
+/// file, "" for standard output. Throws UsageError with the reason and a way out.
+std::string write_text(const std::string& name, const std::string& text);
+
+/// Throws what write_text would throw for want of a folder or of permission, before a long run.
+/// Does not create the file.
+void require_writable(const std::string& name);
+
+/// "cupool: wrote page.html, 2 processes" on standard error; nothing for standard output.
+void tell_written(const std::string& file, const std::string& what);
 
 }  // namespace cupool::cli

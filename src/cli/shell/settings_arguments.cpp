@@ -3,10 +3,12 @@
 // would be worse.
 #include "cli/shell/settings_arguments.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "cli/shell/exit_code.h"
 #include "cli/shell/library.h"
 #include "cli/shell/options_text.h"
-#include "cli/shell/suggestion.h"
 #include "config/settings.h"
 #include "util/text.h"
 
@@ -16,28 +18,15 @@ namespace {
 
 constexpr const char* kProfile = "CUPOOL_PROFILE";
 
-// "Did you mean CUPOOL_...?" for a name that may lack the prefix. Compares what is behind it: any
-// two short names are near each other by the prefix alone.
-std::string nearest_variable(const std::string& name) {
-  const auto bare = [](const std::string& full) {
-    const std::string lower = util::to_lower(full);
-    return lower.substr(util::starts_with(lower, "cupool_") ? 7 : 0);
-  };
-  std::vector<std::string> names;
-  for (const config::Row& row : config::rows()) names.push_back(bare(row.name));
-  const std::string_view near =
-      util::closest(bare(name), std::vector<std::string_view>(names.begin(), names.end()));
-  for (const config::Row& row : config::rows()) {
-    if (bare(row.name) == near && name != row.name) return did_you_mean(row.name, {row.name});
-  }
-  return "";
-}
-
 std::pair<std::string, std::string> split_setting(const std::string& text) {
   const std::size_t equals = text.find('=');
   const std::string name = text.substr(0, equals);
   if (equals == std::string::npos || name.compare(0, 7, "CUPOOL_") != 0) {
-    throw UsageError("--set takes CUPOOL_NAME=VALUE, not " + text + nearest_variable(name));
+    const config::Row* const row = find_row(name);
+    const std::string error = "--set takes CUPOOL_NAME=VALUE, not " + text;
+    if (row == nullptr) throw UsageError(error + nearest_option(name, true));
+    if (equals == std::string::npos) throw UsageError(error + ": a value is missing");
+    throw UsageError(error + ". Did you mean " + row->name + text.substr(equals) + "?");
   }
   return {name, text.substr(equals + 1)};
 }
@@ -55,18 +44,38 @@ void check(const std::string& name, const std::string& value) {
   config::parse(environment, &warnings, nullptr);
   if (warnings.empty()) return;
   std::string text = reason_of(warnings.front());
-  const std::size_t ignored = text.find("; ignored");
-  if (ignored != std::string::npos) text.erase(ignored, 9);
+  if (find_row(name) == nullptr) {
+    text = name + " is not an option of cupool" + nearest_option(name, true);
+  }
   throw UsageError(text);
 }
 
 }  // namespace
 
+std::vector<std::string> report_settings() {
+  return {"CUPOOL_ENABLE",     "CUPOOL_MODE",        "CUPOOL_STATS",
+          "CUPOOL_STATS_FILE", "CUPOOL_STATS_RANKS", "CUPOOL_STATS_SIGNAL"};
+}
+
+std::string decided_text(const std::string& command, const std::string& variable) {
+  return "cupool " + command + " sets " + variable + " itself, or has no use for it: leave it out";
+}
+
+SettingsArguments::SettingsArguments(std::vector<std::string> decided)
+    : decided_(std::move(decided)) {}
+
+bool SettingsArguments::is_decided(const std::string& variable) const {
+  return std::find(decided_.begin(), decided_.end(), variable) != decided_.end();
+}
+
 void SettingsArguments::add_to(CLI::App& command) {
+  command_ = command.get_name();
+  command.set_help_all_flag("--help-all", "Print this help and all settings");
   command.add_option("--set", set_, "Set any option by its variable; may be repeated")
       ->type_name("CUPOOL_X=VALUE")
       ->allow_extra_args(false);
   for (const config::Row& row : config::rows()) {
+    if (is_decided(row.name)) continue;
     const bool profile = std::string(row.name) == kProfile;
     Named& named = named_[row.name];
     named.option =
@@ -82,7 +91,8 @@ void SettingsArguments::add_to(CLI::App& command) {
 
 std::vector<std::pair<std::string, std::string>> SettingsArguments::variables() const {
   std::vector<std::pair<std::string, std::string>> variables;
-  const auto take = [&variables](const std::string& name, std::string value) {
+  const auto take = [&variables, this](const std::string& name, std::string value) {
+    if (is_decided(name)) throw UsageError(decided_text(command_, name));
     for (const auto& earlier : variables) {
       if (earlier.first == name) throw UsageError(name + " is given twice");
     }

@@ -14,10 +14,20 @@
 
 namespace cupool::cli {
 
+/// The settings that a sub-command decides which reads the reports of the runs that it makes.
+std::vector<std::string> report_settings();
+
+/// Why `variable` cannot be given to the sub-command `command`.
+std::string decided_text(const std::string& command, const std::string& variable);
+
 /// The given settings: named options by variable, then --set in order.
 class SettingsArguments {
  public:
-  /// Adds the options to a sub-command. The object must live as long as the App.
+  /// `decided`: variables that the sub-command does not take.
+  explicit SettingsArguments(std::vector<std::string> decided = {});
+
+  /// Adds the options to a sub-command, and --help-all, which lists them. The object must live as
+  /// long as the App.
   void add_to(CLI::App& command);
 
   /// The given variables and values, checked by the library's own parser. Throws UsageError for an
@@ -29,6 +39,10 @@ class SettingsArguments {
     const CLI::Option* option = nullptr;
     std::string value;
   };
+  bool is_decided(const std::string& variable) const;
+
+  std::string command_;
+  std::vector<std::string> decided_;
   std::map<std::string, Named> named_;  // by variable; stable addresses for CLI11
   std::vector<std::string> set_;        // NAME=VALUE
 };

@@ -9,11 +9,15 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "util/clock.h"
 #include "util/text.h"
 
 namespace cupool::cli {
 
 namespace {
+
+constexpr std::uint64_t kMomentNs = 300'000'000;
+constexpr std::uint64_t kBetweenStepsNs = 100'000'000;
 
 std::size_t terminal_width() {
   winsize size{};
@@ -45,7 +49,8 @@ bool is_terminal(int descriptor) {
   return isatty(descriptor) == 1;
 }
 
-Progress::Progress() : enabled_(is_terminal(STDERR_FILENO) && !is_dumb_terminal()) {}
+Progress::Progress()
+    : enabled_(is_terminal(STDERR_FILENO) && !is_dumb_terminal()), shown_ns_(util::now_ns()) {}
 
 Progress::~Progress() {
   clear();
@@ -57,6 +62,14 @@ void Progress::show(const std::string& text) {
   std::fprintf(stderr, "\r\x1b[K%s", cut(util::printable(text), terminal_width() - 1).c_str());
   std::fflush(stderr);
   shown_ = true;
+}
+
+void Progress::show_step(const std::string& text, std::size_t step, std::size_t steps) {
+  if (!enabled_) return;
+  const std::uint64_t now = util::now_ns();
+  if (now - shown_ns_ < (shown_ ? kBetweenStepsNs : kMomentNs)) return;
+  shown_ns_ = now;
+  show(text + " " + util::format_count(step) + " of " + util::format_count(steps));
 }
 
 void Progress::clear() {

@@ -3,6 +3,7 @@
 // of it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -20,13 +21,19 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
+  /// Whether there is a terminal that shows it.
+  bool is_shown() const { return enabled_; }
   /// Shows `text`, truncated to the width of the terminal.
   void show(const std::string& text);
+  /// The same for one of many short steps: "reading report 12 of 1,000". Nothing for work that is
+  /// done in a moment, and then some ten times a second.
+  void show_step(const std::string& text, std::size_t step, std::size_t steps);
   /// Removes the line before other output.
   void clear();
 
  private:
   bool enabled_;
+  std::uint64_t shown_ns_;
   bool shown_ = false;
 };
 

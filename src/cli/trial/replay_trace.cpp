@@ -127,7 +127,8 @@ ReplayTrace read_trace(const std::string& file) {
   std::string content;
   std::string reason;
   if (!read_input(file, kMostTraceBytes, &content, &reason)) {
-    throw UsageError(file + ": cannot be read: " + reason);
+    throw UsageError(file + ": cannot be read: " + reason +
+                     ". cupool run --trace run.csv ./program writes a trace");
   }
   return parse_trace(content, file);
 }

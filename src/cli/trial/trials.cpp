@@ -98,7 +98,8 @@ ScratchFolder::ScratchFolder() {
   std::string pattern =
       std::string(base != nullptr && *base != '\0' ? base : "/tmp") + "/cupool-XXXXXX";
   if (::mkdtemp(pattern.data()) == nullptr) {
-    throw UsageError("cannot create a folder " + pattern + ": " + std::strerror(errno));
+    throw UsageError("cannot create a folder " + pattern + ": " + std::strerror(errno) +
+                     ". Set TMPDIR to a folder that can be written");
   }
   path_ = pattern;
 }
@@ -109,8 +110,10 @@ ScratchFolder::~ScratchFolder() {
 }
 
 Trial run_trial(const std::vector<std::string>& program, const Way& way,
-                const std::vector<std::string>& files, const ScratchFolder& scratch) {
+                const std::vector<std::string>& files, const ScratchFolder& scratch,
+                RunProgress* progress) {
   Trial trial;
+  progress->begin();
   const std::string output = scratch.path() + "/output";
   const std::string errors = scratch.path() + "/errors";
   {
@@ -125,8 +128,11 @@ Trial run_trial(const std::vector<std::string>& program, const Way& way,
     }
     start.standard_output = to_output.descriptor();
     start.standard_error = to_errors.descriptor();
+    // Without a terminal the command sleeps while the program runs.
+    if (progress->is_shown()) start.each_second = [progress] { progress->tick(); };
     trial.end = run_child(start);
   }
+  progress->end();
   trial.output = content_of(output);
   trial.errors = content_of(errors);
   for (const std::string& file : files) {
@@ -138,20 +144,25 @@ Trial run_trial(const std::vector<std::string>& program, const Way& way,
   return trial;
 }
 
+std::vector<std::string> names_of(const std::vector<Way>& ways) {
+  std::vector<std::string> names;
+  for (const Way& way : ways) names.push_back(way.name);
+  return names;
+}
+
 std::vector<std::vector<Trial>> alternate(const std::vector<std::string>& program,
                                           const std::vector<Way>& ways, int rounds,
                                           const std::vector<std::string>& files) {
   std::vector<std::vector<Trial>> trials(ways.size());
   const ScratchFolder scratch;
-  Progress progress;
-  const auto all = static_cast<std::size_t>(rounds) * ways.size();
-  for (std::size_t run = 0; run < all; ++run) {
-    const std::size_t round = run / ways.size();
+  std::vector<std::size_t> order;
+  for (std::size_t run = 0; run < static_cast<std::size_t>(rounds) * ways.size(); ++run) {
     const std::size_t turn = run % ways.size();
-    const std::size_t way = round % 2 == 0 ? turn : ways.size() - 1 - turn;
-    progress.show("run " + std::to_string(run + 1) + " of " + std::to_string(all) + ": " +
-                  ways[way].name);
-    trials[way].push_back(run_trial(program, ways[way], files, scratch));
+    order.push_back(run / ways.size() % 2 == 0 ? turn : ways.size() - 1 - turn);
+  }
+  RunProgress progress(names_of(ways), order);
+  for (const std::size_t way : order) {
+    trials[way].push_back(run_trial(program, ways[way], files, scratch, &progress));
     if (is_interrupted(trials[way].back().end)) break;
   }
   return trials;

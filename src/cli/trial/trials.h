@@ -9,7 +9,7 @@
 
 #include "cli/page/model.h"
 #include "cli/shell/child.h"
-#include "cli/shell/terminal.h"
+#include "cli/trial/run_progress.h"
 
 namespace cupool::cli {
 
@@ -49,8 +49,13 @@ struct Trial {
 
 /// Runs the program in one way with an empty standard input. cupool's reports go to `scratch`.
 /// Throws UsageError if the command itself fails, not if the program does.
+/// `progress` shows this run, as the next one.
 Trial run_trial(const std::vector<std::string>& program, const Way& way,
-                const std::vector<std::string>& files, const ScratchFolder& scratch);
+                const std::vector<std::string>& files, const ScratchFolder& scratch,
+                RunProgress* progress);
+
+/// The names of the ways, in their order.
+std::vector<std::string> names_of(const std::vector<Way>& ways);
 
 /// `rounds` runs of each way, in turn: a, b, b, a, ... Stops after a run that was interrupted or
 /// could not be started (see interrupted_end). Indices of the result: way, round.

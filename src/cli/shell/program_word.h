@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where both reports and a program may stand: which of the two is a word?
+#pragma once
+
+#include <string>
+
+namespace cupool::cli {
+
+/// Whether `word` names a program: an executable file, here or in PATH, that is not a report. A
+/// directory, a name that ends in .json and a file that begins as JSON are reports.
+bool is_program_word(const std::string& word);
+
+}  // namespace cupool::cli

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The errors that a new user makes: each says what to do next.
+#include <filesystem>
+#include <fstream>
+
+#include "command.h"
+#include "pseudo_terminal.h"
+
+namespace cli {
+namespace {
+
+using preload::contains;
+using preload::ProcessResult;
+using preload::ScratchFolder;
+
+std::string file_with(const ScratchFolder& folder, const std::string& name, const std::string& text,
+                      bool executable) {
+  std::string path = folder.path() + "/" + name;
+  std::ofstream(path) << text;
+  if (executable) std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  return path;
+}
+
+TEST(FirstError, SaysWhatToDoNext) {
+  const ScratchFolder folder;
+  const std::string empty = file_with(folder, "empty.json", "", false);
+  const std::string plain = file_with(folder, "plain", "echo hi\n", false);
+  const std::string lost = file_with(folder, "lost", "#!/no/such/interpreter\n", true);
+  const struct {
+    std::vector<std::string> words;
+    int code;
+    const char* next;
+  } rows[] = {
+      {{"report"}, 2, "cupool report needs FILE: Reports, as CUPOOL_STATS=json writes them"},
+      {{"replay"}, 2, "cupool replay needs FILE: A trace"},
+      {{"completion"}, 2, "needs bash|zsh|fish"},
+      {{"report", "/no/r.json"}, 2, "No such file or directory\nTo write a report: cupool run"},
+      {{"report", empty}, 2, "To write a report: cupool run --stats json"},
+      {{"report", folder.path() + "/none"}, 2, "To write a report"},
+      {{"tune", "/no/r.json"}, 2, "To write a report"},
+      {{"replay", "/no/t.csv"}, 2, "cupool run --trace run.csv ./program writes a trace"},
+      {{"run", plain}, 126, "Permission denied. To make it a program: chmod +x"},
+      {{"run", folder.path()}, 126, "Is a directory. Name a program in it"},
+      {{"run", lost}, 127, "is not there. cupool doctor names it"},
+      {{"compare", lost}, 127, "is not there. cupool doctor names it"},
+      {{"compare", "--ignore", "(", "true"}, 2, "A backslash before ( )"},
+      {{"compare", "-n", "x", "true"}, 2, "not in range 1 to 1000"},
+  };
+  for (const auto& row : rows) {
+    const ProcessResult result = cupool(row.words);
+    EXPECT_EQ(result.exit_code, row.code) << result.describe();
+    EXPECT_TRUE(contains(result.err, row.next)) << result.err;
+    EXPECT_EQ(result.out, "");
+  }
+  const ProcessResult folderless = cupool({"compare", "true"}, {{"TMPDIR", "/no"}});
+  EXPECT_EQ(folderless.exit_code, 2);
+  EXPECT_TRUE(contains(folderless.err, "Set TMPDIR to a folder that can be written"))
+      << folderless.err;
+  EXPECT_TRUE(contains(cupool({"compare", "-n", "1", "true"}).out, "cupool doctor true\n"));
+}
+
+// Behind a report there is no advice for want of one.
+TEST(FirstError, OfAMissingReportIsNotExplainedBehindAReport) {
+  const auto shown = [](const std::string& of) {
+    return run_at_terminal({tested_command(), "run", "--stats", "text", of}, environment()).output;
+  };
+  const std::string served = shown(preload::probe_path("probe_runtime_shared"));
+  EXPECT_TRUE(contains(served, "allocations")) << "the report" << served;
+  EXPECT_TRUE(contains(served, "to keep the report")) << served;
+  EXPECT_FALSE(contains(served, "cupool doctor")) << served;
+  EXPECT_TRUE(contains(shown("true"), "shows no way to CUDA")) << "a program without CUDA";
+}
+
+}  // namespace
+}  // namespace cli
