@@ -160,6 +160,7 @@ struct Report {
   std::vector<SeriesPoint> series;
   std::vector<EventReport> events;
   std::vector<ThreadReport> threads;
+  std::uint64_t thread_count = 0;  ///< threads that called malloc or free; 0: unknown
   std::vector<LeakReport> leaks;
   std::uint64_t leaks_sampled_one_in = 1;
   std::optional<ObserveReport> observe;
