@@ -190,6 +190,10 @@ def main():
                 path = os.path.join(folder, f"{page}.html")
                 subprocess.run([arguments.command, "report", "--html", path, *files], check=True)
                 check_page(browser, path, page, checks, arguments.screenshots)
+                if page in ("beyond", "hostile"):
+                    other = os.path.join(folder, "one0.json")
+                    subprocess.run([arguments.command, "diff", "--html", path, files[0], other], check=True)
+                    check_page(browser, path, f"diff-{page}", checks, arguments.screenshots)
             check_finds_faults(browser, os.path.join(folder, "one.html"), checks)
         finally:
             browser.close()
