@@ -103,12 +103,12 @@ test_release_library() {
 }
 
 # The released library of this machine's architecture, with the programs of the dev tests; with `cli` the
-# released command too, but for the tests that look at the build folder, and the page, which is data.
+# released command too, but for the tests that look at the build folder.
 test_released_files() {
   local files=$root/build/portable/$(uname -m) labels=preload${1:+|$1}
   [ "$labels" = preload ] || build_preset dev || return 1
   PRELOAD_TEST_LIBRARY=$files/lib/libcupool.so CLI_TEST_COMMAND=$files/bin/cupool \
-    run_tests dev build/portable/ctest.log -L "$labels" -E '^Install\.Works|^cli_page$'
+    run_tests dev build/portable/ctest.log -L "$labels" -E '^Install\.Works'
 }
 
 # Made of those files, installed, and run on the simulated device. (Debian has venv in a package of its own.)

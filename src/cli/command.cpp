@@ -205,6 +205,7 @@ int main_of(const std::vector<std::string>& arguments) {
   add_compare(app, session);
   add_replay(app, session);
   add_report(app, session);
+  add_diff(app, session);
   add_tune(app, session);
   add_reference(app, session);
   // Without a command: which there are.

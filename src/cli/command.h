@@ -36,6 +36,7 @@ void add_env(CLI::App& app, Session& session);
 void add_options(CLI::App& app, Session& session);
 void add_replay(CLI::App& app, Session& session);
 void add_report(CLI::App& app, Session& session);
+void add_diff(CLI::App& app, Session& session);
 void add_observe(CLI::App& app, Session& session);
 void add_compare(CLI::App& app, Session& session);
 void add_tune(CLI::App& app, Session& session);

@@ -1,25 +1,27 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Opens the pages of `cupool report --html` in a real browser: headless Chromium, driven through its
-debugging pipe. Nothing may reach the console, the network, or a script of a hostile name; landmarks,
-headings and names are there for a screen reader; tips open by keyboard; every text has a contrast of
-4.5 in light and dark; and a narrow window needs no scrolling sideways. Ends with 77 (skipped) where
-there is no Chromium. With --screenshots FOLDER the pages are kept as pictures, to be looked at.
+"""Opens the pages of `cupool report --html` and `cupool diff --html` in a real browser, at 420 and 1,400
+pixels, in light and dark (browser.py). No text lies on another or is cut, no figure is parted from its
+unit, and tables scroll rather than the page (page_layout.js). Nothing may reach the console, the network,
+or a script of a hostile name; landmarks, headings and names are there for a screen reader; tips open by
+keyboard; every text has a contrast of 4.5. Ends with 77 (skipped) where there is no Chromium. With
+--screenshots FOLDER the pages are kept as pictures, to be looked at.
 Usage: page_test.py --command CUPOOL [--screenshots FOLDER]
 """
 import argparse
-import base64
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 
+import browser as real
 import report_examples
 
 SKIPPED = 77
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+SCHEMES = ("light", "dark")
+WIDTHS = (420, 1400)  # a telephone, a screen
+FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 # Contrast of each text with what is behind it, by WCAG 2; texts on a picture's shapes have none.
 CONTRAST = """(() => {
@@ -49,111 +51,6 @@ CONTRAST = """(() => {
   }
   return JSON.stringify({bad, seen});
 })()"""
-
-
-# Texts of a chart that lie on one another; tips do not count.
-OVERLAPS = """(() => {
-  const bad = [];
-  for (const svg of document.querySelectorAll('svg')) {
-    const texts = [...svg.querySelectorAll('text')].filter(t => !t.closest('.tip')).map(
-      t => [t.textContent, t.getBoundingClientRect()]).filter(([, box]) => box.width > 0);
-    const edge = svg.getBoundingClientRect();
-    for (let i = 0; i < texts.length; ++i) {
-      const [name, a] = texts[i];
-      if (a.right > edge.right + 1) bad.push(name + ' leaves the picture');
-      for (let k = 0; k < i; ++k) {
-        const b = texts[k][1];
-        if (a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 3 && b.top < a.bottom - 3)
-          bad.push(texts[k][0] + ' | ' + name);
-      }
-    }
-  }
-  return JSON.stringify(bad);
-})()"""
-
-
-class Browser:
-    """Chromium behind its debugging pipe: messages are JSON, each ended by a zero byte."""
-
-    def __init__(self, program, profile):
-        to_browser, self._write = os.pipe()
-        self._read, from_browser = os.pipe()
-        self._process = subprocess.Popen(
-            ["/bin/sh", "-c", f'exec "$0" "$@" 3<&{to_browser} 4>&{from_browser}', program,
-             "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-             "--hide-scrollbars", f"--user-data-dir={profile}", "--remote-debugging-pipe"],
-            pass_fds=(to_browser, from_browser), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        os.close(to_browser)
-        os.close(from_browser)
-        self._buffer = b""
-        self._next = 0
-        self.events = []
-        target = self.call("Target.createTarget", {"url": "about:blank"})["targetId"]
-        self._session = None
-        self._session = self.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network", "Accessibility", "DOM"):
-            self.call(f"{domain}.enable")
-
-    def _receive(self):
-        while b"\0" not in self._buffer:
-            part = os.read(self._read, 1 << 16)
-            if not part:
-                raise RuntimeError("the browser has gone")
-            self._buffer += part
-        message, self._buffer = self._buffer.split(b"\0", 1)
-        return json.loads(message)
-
-    def call(self, method, parameters=None):
-        self._next += 1
-        number = self._next
-        message = {"id": number, "method": method, "params": parameters or {}}
-        if getattr(self, "_session", None):
-            message["sessionId"] = self._session
-        os.write(self._write, json.dumps(message).encode() + b"\0")
-        while True:
-            answer = self._receive()
-            if answer.get("id") == number:
-                if "error" in answer:
-                    raise RuntimeError(f"{method}: {answer['error']}")
-                return answer["result"]
-            self.events.append(answer)
-
-    def open(self, path, scheme, width, height=900):
-        self.events = []
-        self.call("Emulation.setDeviceMetricsOverride",
-                  {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False})
-        self.call("Emulation.setEmulatedMedia",
-                  {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
-        self.call("Page.navigate", {"url": "file://" + path})
-        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
-            self.events.append(self._receive())
-
-    def evaluate(self, expression):
-        answer = self.call("Runtime.evaluate", {"expression": expression, "returnByValue": True})
-        if "exceptionDetails" in answer:
-            raise RuntimeError(f"{expression[:80]}: {answer['exceptionDetails']}")
-        return answer["result"].get("value")
-
-    def press(self, key):
-        for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", {"type": kind, "key": key, "code": key,
-                                                 "windowsVirtualKeyCode": {"Tab": 9}[key]})
-
-    def picture(self, path):
-        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        shot = self.call("Page.captureScreenshot",
-                         {"captureBeyondViewport": True,
-                          "clip": {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}})
-        with open(path, "wb") as file:
-            file.write(base64.b64decode(shot["data"]))
-
-    def close(self):
-        os.close(self._write)
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
 
 
 class Checks:
@@ -223,37 +120,57 @@ def check_keyboard(browser, where, checks):
     checks.expect(False, f"{where}: 40 times Tab reach no tip")
 
 
+def check_layout(browser, where, checks):
+    """No text on another, none cut, none that makes the page scroll sideways."""
+    with open(os.path.join(FOLDER, "page_layout.js"), encoding="utf-8") as file:
+        found = json.loads(browser.evaluate(file.read()))
+    checks.expect(found["texts"] > 50, f"{where}: {found['texts']} texts looked at")
+    for kind in ("sideways", "overlaps", "cut", "parted", "unreachable"):
+        checks.expect(not found[kind], f"{where}: {kind}: {found[kind][:5]}")
+
+
+def check_finds_faults(browser, path, checks):
+    """The checks of the layout see what is wrong: a page that is broken on purpose fails each."""
+    for kind, fault in (
+            ("sideways", "document.querySelector('.headline').style.width = '3000px'"),
+            ("overlaps", "document.querySelectorAll('.tile')[1].style.marginLeft = '-150px'"),
+            ("overlaps", "['x', 'y'].forEach(n => document.querySelectorAll('svg text')[1].setAttribute(n, "
+                         "document.querySelectorAll('svg text')[0].getAttribute(n)))"),
+            ("cut", "document.querySelector('.value').style.cssText = 'width: 10px; overflow: hidden'"),
+            ("parted", "document.querySelector('.value').style.cssText = 'width: 10px; white-space: normal'"),
+            ("unreachable", "document.querySelectorAll('.scroll').forEach(e => e.removeAttribute('tabindex'))")):
+        browser.open(path, "light", WIDTHS[0])
+        browser.evaluate(fault)
+        with open(os.path.join(FOLDER, "page_layout.js"), encoding="utf-8") as file:
+            found = json.loads(browser.evaluate(file.read()))
+        checks.expect(found[kind], f"{kind} is not found on a page with this fault: {fault}")
+
+
 def check_page(browser, path, page, checks, pictures):
-    many = page not in ("one", "beyond")
-    for scheme in ("light", "dark"):
-        where = f"{page}, {scheme}"
-        browser.open(path, scheme, 1280)
-        if many:
-            browser.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-        check_quiet(browser, path, where, checks)
+    folded = page in ("ranks", "hostile", "hundred")
+    backgrounds = []
+    for scheme in SCHEMES:
+        for width in WIDTHS:
+            where = f"{page}, {scheme}, {width} pixels"
+            browser.open(path, scheme, width)
+            if pictures:
+                browser.picture(os.path.join(pictures, f"{page}-{width}-{scheme}.png"))
+            check_layout(browser, where + ", folded", checks)
+            first = browser.evaluate("document.querySelector('.headline').getBoundingClientRect().bottom")
+            checks.expect(first < 700, f"{where}: the headline ends {first} pixels down")
+            if folded:
+                few = ":nth-of-type(-n+3)" if page == "hundred" else ""
+                browser.evaluate(f"document.querySelectorAll('details{few}').forEach(d => d.open = true)")
+                check_layout(browser, where, checks)
+            check_quiet(browser, path, where, checks)
         check_reader(browser, where, checks)
         contrast = json.loads(browser.evaluate(CONTRAST))
-        overlaps = json.loads(browser.evaluate(OVERLAPS))
-        checks.expect(not overlaps, f"{where}: texts on one another: {overlaps[:5]}")
         checks.expect(contrast["seen"] > 50, f"{where}: {contrast['seen']} texts looked at")
         checks.expect(not contrast["bad"], f"{where}: too little contrast: {contrast['bad'][:5]}")
-        if pictures:
-            browser.picture(os.path.join(pictures, f"{page}-{scheme}.png"))
-        if not many:
+        backgrounds.append(browser.evaluate("getComputedStyle(document.body).backgroundColor"))
+        if not folded:
             check_keyboard(browser, where, checks)
-    light = dark = None
-    for scheme in ("light", "dark"):
-        browser.open(path, scheme, 1280)
-        colour = browser.evaluate("getComputedStyle(document.body).backgroundColor")
-        light, dark = (colour, dark) if scheme == "light" else (light, colour)
-    checks.expect(light != dark, f"{page}: light and dark have the same background {light}")
-    browser.open(path, "light", 390)
-    wide = browser.evaluate("document.scrollingElement.scrollWidth - innerWidth")
-    checks.expect(wide <= 0, f"{page}: a window of 390 pixels has to be scrolled sideways by {wide}")
-    first = browser.evaluate("document.querySelector('.headline').getBoundingClientRect().bottom")
-    checks.expect(first < 700, f"{page}: the headline ends {first} pixels down a small screen")
-    if pictures:
-        browser.picture(os.path.join(pictures, f"{page}-narrow.png"))
+    checks.expect(len(set(backgrounds)) == 2, f"{page}: light and dark have the same background {backgrounds}")
 
 
 def main():
@@ -261,18 +178,23 @@ def main():
     parser.add_argument("--command", required=True)
     parser.add_argument("--screenshots", default="")
     arguments = parser.parse_args()
-    program = next((found for found in map(shutil.which, BROWSERS) if found), None)
+    program = real.find()
     if program is None:
-        print(f"SKIPPED: no browser (looked for {', '.join(BROWSERS)}); Debian has the package chromium")
+        print(f"SKIPPED: no browser (looked for {', '.join(real.NAMES)}); Debian has the package chromium")
         return SKIPPED
     checks = Checks()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        browser = Browser(program, os.path.join(folder, "profile"))
+        browser = real.Browser(program, os.path.join(folder, "profile"))
         try:
             for page, files in report_examples.write(folder).items():
                 path = os.path.join(folder, f"{page}.html")
                 subprocess.run([arguments.command, "report", "--html", path, *files], check=True)
                 check_page(browser, path, page, checks, arguments.screenshots)
+                if page in ("beyond", "hostile"):
+                    other = os.path.join(folder, "one0.json")
+                    subprocess.run([arguments.command, "diff", "--html", path, files[0], other], check=True)
+                    check_page(browser, path, f"diff-{page}", checks, arguments.screenshots)
+            check_finds_faults(browser, os.path.join(folder, "one.html"), checks)
         finally:
             browser.close()
     for failure in checks.failures:

@@ -92,6 +92,8 @@ def write(folder):
     """Writes the reports and returns the files of each page."""
     pages = {"one": [report(devices=2)],
              "ranks": [report(rank=r, calls=12000 if r != 2 else 90000) for r in range(5)],
+             "hundred": [report(rank=r, calls=12000 + r * 37 % 900 if r != 37 else 90000, host=f"node{r // 8}")
+                         for r in range(100)],
              "beyond": [beyond_the_picture()],
              "hostile": [report(name=HOSTILE, host=HOSTILE), report(rank=1, name=HOSTILE)]}
     files = {}

@@ -2,6 +2,7 @@
 // The page of `cupool report --html` as text: nothing of a report is taken for HTML, charts show
 // what there is, and no report makes a page that nobody can open. page_test.py opens it in a
 // browser.
+#include <algorithm>
 #include <map>
 #include <regex>
 
@@ -111,6 +112,11 @@ Report with_series(const std::map<std::string, std::uint64_t>& figures) {
   return parsed(report);
 }
 
+std::string memory_chart_of(const Report& report) {
+  return cupool::cli::memory_chart("m", report, report.devices[0],
+                                   cupool::cli::scales_of({report}));
+}
+
 struct PlacedText {
   double left, right, y;
   std::string text;
@@ -135,7 +141,7 @@ TEST(MemoryChart, TheLegendHoldsWhatLiesBeyondThePicture) {
                                      {"pool_reserved_bytes", 80 * gib},
                                      {"device_free_bytes", gib},
                                      {"device_total_bytes", 141 * gib}});
-  const std::string chart = cupool::cli::memory_chart("m", report, report.devices[0]);
+  const std::string chart = memory_chart_of(report);
   const std::vector<PlacedText> texts = texts_of(chart);
   ASSERT_EQ(texts.size(), 7u) << chart;
   EXPECT_EQ(texts[5].text, "pool reserved: up to 80.0 GiB, off the chart");
@@ -161,12 +167,67 @@ TEST(MemoryChart, ShowsWhatIsPassedThrough) {
   some["passthrough_bytes"] = 3000;
   const Report without = with_series(none);
   const Report with = with_series(some);
-  EXPECT_FALSE(contains(cupool::cli::memory_chart("m", without, without.devices[0]), "c-passed"));
-  const std::string chart = cupool::cli::memory_chart("m", with, with.devices[0]);
+  EXPECT_FALSE(contains(memory_chart_of(without), "c-passed"));
+  const std::string chart = memory_chart_of(with);
   EXPECT_TRUE(contains(chart, ">passed through<")) << chart;
   EXPECT_TRUE(contains(chart, "class=\"c-passed\"")) << chart;
   EXPECT_TRUE(contains(chart, "passed through 2.93 KiB")) << "the tip too: " << chart;
   EXPECT_TRUE(contains(chart, ">3.00 KiB<")) << "the axis has room for it";
+}
+
+// The places of the ticks are those of the labels: equal labels, equal axes.
+std::vector<std::string> ticks_of(const std::string& chart) {
+  std::vector<std::string> ticks;
+  const std::regex tick("<text [^>]*class=\"tick\">[^<]*");
+  for (std::sregex_iterator at(chart.begin(), chart.end(), tick), end; at != end; ++at) {
+    ticks.push_back(at->str());
+  }
+  return ticks;
+}
+
+TEST(Charts, OfAPageHaveOneScale) {
+  json small = example_report();
+  small["events"] = {
+      {{"time_ns", 1}, {"kind", "trim"}, {"device", 0}, {"count", 1}, {"duration_ns", 0}}};
+  small["devices"][0]["requested_sizes"] = {{{"upper_bound_bytes", 1024}, {"count", 5}}};
+  json large = small;
+  large["devices"][0]["requested_sizes"] = {{{"upper_bound_bytes", 65536}, {"count", 5000}}};
+  large["devices"][0]["times"]["malloc"]["max_ns"] = 900000000;
+  large["devices"][0]["gauges"]["held_bytes"]["peak"] = 1073741824;
+  large["process"]["end_wall_ns"] = 9000000000;
+  const std::vector<Report> reports = {parsed(small), parsed(large)};
+  const cupool::cli::Scales scales = cupool::cli::scales_of(reports);
+  const auto charts = [&scales](const Report& report) {
+    const auto& device = report.devices[0];
+    return std::vector<std::string>{
+        peaks_chart("a", report, device, scales), sizes_chart("b", device, scales),
+        latency_chart("c", times_of(device), scales), events_chart("d", report, scales)};
+  };
+  const std::vector<std::string> first = charts(reports[0]);
+  const std::vector<std::string> second = charts(reports[1]);
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    std::vector<std::string> of_first = ticks_of(first[i]);
+    std::vector<std::string> of_second = ticks_of(second[i]);
+    const auto is_mark = [](const std::string& tick) {  // the names of the percentiles
+      return contains(tick, ">p") || contains(tick, ">max");
+    };
+    of_first.erase(std::remove_if(of_first.begin(), of_first.end(), is_mark), of_first.end());
+    of_second.erase(std::remove_if(of_second.begin(), of_second.end(), is_mark), of_second.end());
+    EXPECT_GT(of_first.size(), 2u);
+    EXPECT_EQ(of_first, of_second) << i;
+  }
+  const Report low = with_series({{"application_bytes", 1000}});
+  const Report high = with_series({{"application_bytes", 900000}});
+  const cupool::cli::Scales both = cupool::cli::scales_of({low, high});
+  EXPECT_EQ(ticks_of(memory_chart("m", low, low.devices[0], both)),
+            ticks_of(memory_chart("m", high, high.devices[0], both)));
+}
+
+TEST(Page, KeepsAFigureAndItsUnitTogether) {
+  using cupool::cli::prose_html;
+  EXPECT_EQ(prose_html("took 18.0 ms in all"), "took 18.0\xc2\xa0ms in all");
+  EXPECT_EQ(prose_html("(2.7 %), 16.0 GiB."), "(2.7\xc2\xa0%), 16.0\xc2\xa0GiB.");
+  EXPECT_EQ(prose_html("4 sets & 12 "), "4 sets &amp; 12 ");
 }
 
 TEST(Page, StaysReadableWithManyEventsAndRows) {

@@ -156,7 +156,9 @@ TEST(ReadReport, RefusesWhatWouldFillTheMemory) {
 
 TEST(Story, TellsTheFiguresOfTheReport) {
   const auto story = tell({parsed(example_report())});
-  EXPECT_EQ(story.headline, "400 of 990 frees did not wait though the GPU was busy");
+  EXPECT_EQ(story.headline,
+            "Spent 2.00 ms in malloc and free, in a run of 2.00 s; 400 of 990 frees did not wait "
+            "though the GPU was busy");
   EXPECT_TRUE(says(story.sentences, "at most 100 MiB of 4.00 GiB (2.4 %) on device 0"));
   EXPECT_TRUE(says(story.sentences, "90.0 % of 1,000 allocations came from caches"));
   EXPECT_TRUE(says(story.troubles, "10 blocks with 4.00 KiB were never freed"));
@@ -173,17 +175,36 @@ TEST(Story, ChoosesTheHeadlineByWhatHappened) {
   json report = example_report();
   json& counters = report["devices"][0]["counters"];
   counters["frees_unwaited_busy_total"] = 0;
-  EXPECT_TRUE(contains(tell({parsed(report)}).headline, "No free found the GPU busy"));
+  EXPECT_TRUE(contains(tell({parsed(report)}).headline, "; no free found the GPU busy"));
   counters["free_waits_total"] = 60;
   counters["free_waits_pending_limit_total"] = 60;
   counters["free_wait_ns_total"] = 5000000;
   const auto waiting = tell({parsed(report)});
-  EXPECT_EQ(waiting.headline, "60 of 990 frees found the GPU busy, and waited");
+  EXPECT_TRUE(contains(waiting.headline, "; 60 of 990 frees found the GPU busy, and waited"));
   EXPECT_TRUE(says(waiting.troubles, "5.00 ms in all: 60 beyond CUPOOL_MAX_PENDING"));
   counters["served_passthrough_total"] = 1000;
   EXPECT_TRUE(contains(tell({parsed(report)}).headline, "served none of 1,000 allocations"));
   counters["malloc_calls_total"] = 0;
   EXPECT_TRUE(contains(tell({parsed(report)}).headline, "no allocations that cupool serves"));
+}
+
+// A share of the run only for a single thread: how long others lived is not known.
+TEST(Story, TellsTheTimeSpentAsFarAsItIsKnown) {
+  json report = example_report();
+  const auto thread = [](int tid) { return json({{"tid", tid}, {"malloc_calls_total", 1}}); };
+  report["threads"] = {thread(1)};
+  EXPECT_TRUE(contains(tell({parsed(report)}).headline,
+                       "Spent 2.00 ms in malloc and free, 0.1 % of a run of 2.00 s; 400"));
+  report["threads"].push_back(thread(2));
+  report["other_threads"] = {{"threads", 3}};
+  EXPECT_TRUE(contains(tell({parsed(report)}).headline,
+                       "Spent 2.00 ms in malloc and free by 5 threads, in a run of 2.00 s"));
+  EXPECT_TRUE(contains(tell({parsed(report), parsed(report)}).headline,
+                       "Spent 4.00 ms in malloc and free by 10 threads of 2 processes, in a run"));
+  report["devices"][0]["times"] = json::object();
+  const auto unknown = tell({parsed(report)});
+  EXPECT_EQ(unknown.headline, "400 of 990 frees did not wait though the GPU was busy");
+  EXPECT_EQ(unknown.tiles.front().label, "Stalls avoided");
 }
 
 // A report of a process whose modes libmpi.so.40 decided.
@@ -263,7 +284,8 @@ TEST(ReportCommand, PrintsTheVerdictFirst) {
   const std::string file = write_report(folder.path(), "a.json", example_report());
   const ProcessResult result = cupool({"report", file});
   EXPECT_EQ(result.exit_code, 0) << result.describe();
-  EXPECT_EQ(result.out.rfind("400 of 990 frees did not wait though the GPU was busy.\n", 0), 0u);
+  EXPECT_EQ(result.out.rfind("Spent 2.00 ms in malloc and free, in a run of 2.00 s; 400 of 990", 0),
+            0u);
   EXPECT_EQ(result.err, "") << "hints are for terminals";
 }
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "cli/page/story.h"
 #include "cli/page/svg.h"
@@ -115,7 +117,8 @@ std::vector<PeakRow> peak_rows(const DeviceReport& device) {
 
 }  // namespace
 
-std::string peaks_chart(const std::string& id, const Report& report, const DeviceReport& device) {
+std::string peaks_chart(const std::string& id, const Report& report, const DeviceReport& device,
+                        const Scales& scales) {
   const std::vector<PeakRow> rows = peak_rows(device);
   double highest = 0;
   std::string description;
@@ -126,6 +129,7 @@ std::string peaks_chart(const std::string& id, const Report& report, const Devic
                    format_bytes(row.peak) + ", " + moment + " " + format_bytes(row.current);
   }
   if (highest <= 0) return "";
+  highest = std::max(highest, scales.peak_bytes);
   constexpr double kRow = 30;
   constexpr double kTop = 28;
   const double bottom = kTop + static_cast<double>(rows.size()) * kRow;
@@ -155,48 +159,65 @@ std::string peaks_chart(const std::string& id, const Report& report, const Devic
   return svg.finish();
 }
 
-std::string sizes_chart(const std::string& id, const DeviceReport& device) {
-  std::uint64_t highest = 0;
+namespace {
+
+void widen_to_sizes(const DeviceReport& device, Scales* scales) {
+  for (const Bucket& bucket : device.sizes) {
+    if (bucket.count == 0) continue;
+    scales->smallest_request = std::min(scales->smallest_request, bucket.upper);
+    scales->largest_request = std::max(scales->largest_request, bucket.upper);
+    scales->most_requests = std::max(scales->most_requests, static_cast<double>(bucket.count));
+  }
+}
+
+}  // namespace
+
+std::string sizes_chart(const std::string& id, const DeviceReport& device, const Scales& scales) {
+  Scales own = scales;
+  widen_to_sizes(device, &own);
+  std::map<std::uint64_t, std::uint64_t> requests;  // by the bound of their bucket
   std::uint64_t all = 0;
-  std::size_t first = device.sizes.size();
-  std::size_t last = 0;
-  for (std::size_t i = 0; i < device.sizes.size(); ++i) {
-    if (device.sizes[i].count == 0) continue;
-    first = std::min(first, i);
-    last = i;
-    highest = std::max(highest, device.sizes[i].count);
-    all += device.sizes[i].count;
+  for (const Bucket& bucket : device.sizes) {
+    if (bucket.upper < own.smallest_request || bucket.upper > own.largest_request) continue;
+    requests[bucket.upper] += bucket.count;
+    all += bucket.count;
   }
   if (all == 0) return "";
+  // The library's buckets are powers of two.
+  const auto power = [](std::uint64_t upper) {
+    return std::log2(static_cast<double>(std::max<std::uint64_t>(upper, 1)));
+  };
+  const double first = power(own.smallest_request);
   constexpr double kTop = 14;
   constexpr double kBottom = 180;
   constexpr double kLeft = 70;
-  const auto columns = static_cast<double>(last - first + 1);
+  const double columns = std::ceil(power(own.largest_request) - first) + 1;
   const double width = std::min(60.0, (kWidth - kLeft - kMargin) / columns);
   Svg svg(id, "Requests by size",
           format_count(all) + " requests, in buckets from up to " +
-              format_bytes(device.sizes[first].upper) + " to up to " +
-              format_bytes(device.sizes[last].upper),
+              format_bytes(requests.begin()->first) + " to up to " +
+              format_bytes(requests.rbegin()->first),
           kWidth, kBottom + 40);
-  const LogScale y{0.5, static_cast<double>(highest) * 1.2, kBottom, kTop};
-  for (const Tick& tick : log_count_ticks(static_cast<double>(highest) * 1.2)) {
+  const double highest = own.most_requests * 1.2;
+  const LogScale y{0.5, highest, kBottom, kTop};
+  for (const Tick& tick : log_count_ticks(highest)) {
     svg.line(kLeft, y(tick.place), kWidth - kMargin, y(tick.place), "grid");
     svg.text(kLeft - 8, y(tick.place) + 4, tick.label, "end", "tick");
   }
   // Leaves out labels that would overlap.
-  const auto every = static_cast<std::size_t>(std::ceil(58 / width));
-  for (std::size_t i = first; i <= last; ++i) {
-    const Bucket& bucket = device.sizes[i];
-    const double left = kLeft + static_cast<double>(i - first) * width;
-    if ((i - first) % every == 0) {
-      svg.text(left + width / 2, kBottom + 18, format_bytes(bucket.upper), "middle", "tick");
-    }
-    if (bucket.count == 0) continue;
-    const double top = y(static_cast<double>(bucket.count));
+  const double every = std::ceil(58 / width);
+  for (double column = 0; column < columns; column += every) {
+    svg.text(kLeft + (column + 0.5) * width, kBottom + 18,
+             format_bytes(whole_number(std::exp2(first + column))), "middle", "tick");
+  }
+  for (const auto& [upper, count] : requests) {
+    if (count == 0) continue;
+    const double left = kLeft + (power(upper) - first) * width;
+    const double top = y(static_cast<double>(count));
     svg.rect(left + 1, top, std::max(width - 2, 1.0), kBottom - top, "c-application");
     svg.hit(left, kTop, width, kBottom - kTop,
-            {"up to " + format_bytes(bucket.upper) + ": " + format_count(bucket.count) +
-             " requests, " + format_percent(bucket.count, all)});
+            {"up to " + format_bytes(upper) + ": " + format_count(count) + " requests, " +
+             format_percent(count, all)});
   }
   svg.line(kLeft, kBottom, kWidth - kMargin, kBottom, "axis");
   svg.text((kLeft + kWidth) / 2, kBottom + 36, "size of the request, up to (logarithmic axes)",
@@ -266,30 +287,65 @@ void draw_distribution(Svg* svg, const std::vector<Bucket>& bars, const LogScale
   }
 }
 
+void widen_to_times(const std::vector<NamedTime>& times, Scales* scales) {
+  const auto least = [scales](double value) {
+    scales->fastest_ns = std::min(scales->fastest_ns, std::max(value, 0.5));
+  };
+  for (const NamedTime& row : times) {
+    least(static_cast<double>(std::max<std::uint64_t>(row.time.p50, 1)));
+    for (const Bucket& bucket : row.time.buckets) {
+      if (bucket.count == 0) continue;
+      least(static_cast<double>(std::max<std::uint64_t>(bucket.upper, 1)) / 2);
+    }
+    scales->slowest_ns = std::max(scales->slowest_ns, static_cast<double>(row.time.max));
+  }
+}
+
 }  // namespace
 
-std::string latency_chart(const std::string& id, const std::vector<NamedTime>& times) {
+std::vector<NamedTime> times_of(const DeviceReport& device) {
+  std::vector<NamedTime> times;
+  for (const auto& [name, time] :
+       {std::pair<const char*, const TimeFigures&>{"malloc", device.malloc_time},
+        {"free", device.free_time},
+        {"synchronise", device.synchronize_time}}) {
+    if (time.count > 0) times.push_back({name, time});
+  }
+  return times;
+}
+
+Scales scales_of(const std::vector<Report>& reports) {
+  Scales scales;
+  for (const Report& report : reports) {
+    widen_over_time(report, &scales);
+    for (const DeviceReport& device : report.devices) {
+      widen_to_times(times_of(device), &scales);
+      widen_to_sizes(device, &scales);
+      for (const PeakRow& row : peak_rows(device)) {
+        scales.peak_bytes = std::max(scales.peak_bytes, static_cast<double>(row.peak));
+      }
+    }
+  }
+  return scales;
+}
+
+std::string latency_chart(const std::string& id, const std::vector<NamedTime>& times,
+                          const Scales& scales) {
   constexpr double kRow = 52;
   constexpr double kDistribution = 80;
-  double lowest = 1e12;
-  double highest = 1;
+  Scales own = scales;
+  widen_to_times(times, &own);
   double height = 8;
   std::string description;
   for (const NamedTime& row : times) {
-    lowest = std::min(lowest, static_cast<double>(std::max<std::uint64_t>(row.time.p50, 1)));
-    for (const Bucket& bucket : row.time.buckets) {
-      if (bucket.count == 0) continue;
-      lowest = std::min(lowest, static_cast<double>(std::max<std::uint64_t>(bucket.upper, 1)) / 2);
-    }
-    highest = std::max(highest, static_cast<double>(row.time.max));
     height += kRow + (row.time.buckets.empty() ? 0 : kDistribution);
     description += (description.empty() ? "" : "; ") + row.name + ": median " +
                    format_duration_ns(row.time.p50) + ", p99 " + format_duration_ns(row.time.p99) +
                    ", longest " + format_duration_ns(row.time.max);
   }
   if (times.empty()) return "";
-  lowest = std::pow(10, std::floor(std::log10(lowest)));
-  highest = std::max(lowest * 10, std::pow(10, std::ceil(std::log10(highest))));
+  const double lowest = std::pow(10, std::floor(std::log10(own.fastest_ns)));
+  const double highest = std::max(lowest * 10, std::pow(10, std::ceil(std::log10(own.slowest_ns))));
   Svg svg(id, "Time of a call", description, kWidth, height + 44);
   const LogScale x{lowest, highest, 100, kWidth - 24};
   for (const Tick& tick : log_duration_ticks(lowest, highest)) {

@@ -98,16 +98,33 @@ std::string link_to(const Section& section) {
   return "<li><a href=\"#" + section.id + "\">" + escape_html(section.title) + "</a></li>\n";
 }
 
+// A process in one line: key figures, and the columns in which it is an outlier.
+std::string summary_of(const Report& report, std::size_t index,
+                       const std::vector<Comparison>& columns) {
+  std::uint64_t peak = 0;
+  for (const DeviceReport& device : report.devices) peak = std::max(peak, peak_memory(device));
+  std::string odd;
+  for (const Comparison& column : columns) {
+    if (column.is_outlier[index]) odd += (odd.empty() ? "" : ", ") + column.name;
+  }
+  return escape_html(name_of(report, true)) + " <span class=\"key\">" +
+         prose_html(util::format_count(report.counter("malloc_calls_total")) + " allocations,") +
+         "</span> <span class=\"key\">" + prose_html("peak " + util::format_bytes(peak)) +
+         "</span>" +
+         (odd.empty() ? "" : " <span class=\"odd\">outlier: " + escape_html(odd) + "</span>");
+}
+
 // One process: its sections, folded if there are `many`.
 std::string page_of(const Report& report, std::size_t index, bool many, std::size_t devices,
+                    const Scales& scales, const std::vector<Comparison>& columns,
                     std::string* navigation) {
   std::string page;
   if (many) {
-    page = "<details class=\"process\"><summary>" + escape_html(name_of(report, true)) +
+    page = "<details class=\"process\"><summary>" + summary_of(report, index, columns) +
            "</summary>\n<p class=\"about\">" + escape_html(about_one(report)) + "</p>\n";
   }
   const std::string prefix = many ? "p" + std::to_string(index) + "-" : "";
-  for (const Section& section : sections_of(report, prefix, devices)) {
+  for (const Section& section : sections_of(report, prefix, devices, scales)) {
     page += section_html(section, many ? '3' : '2');
     if (!many) *navigation += link_to(section);
   }
@@ -118,10 +135,14 @@ std::string page_of(const Report& report, std::size_t index, bool many, std::siz
 std::map<std::size_t, std::string> pages_in_full(const std::vector<Report>& reports, bool many,
                                                  std::string* navigation) {
   const std::vector<std::size_t> chosen = processes_in_full(reports);
+  const Scales scales = scales_of(reports);
+  const std::vector<Comparison> columns =
+      many ? compare_processes(reports) : std::vector<Comparison>();
   std::map<std::size_t, std::string> pages;
   std::size_t bytes = 0;
   for (const std::size_t i : chosen) {
-    std::string page = page_of(reports[i], i, many, devices_of_each(chosen.size()), navigation);
+    std::string page =
+        page_of(reports[i], i, many, devices_of_each(chosen.size()), scales, columns, navigation);
     bytes += page.size();
     if (bytes > kMostBytesInFull && !pages.empty()) break;
     pages[i] = std::move(page);
@@ -161,6 +182,7 @@ std::string html_page(const std::vector<Report>& reports) {
     navigation += link_to(processes);
     content += "<section aria-labelledby=\"each\">\n<h2 id=\"each\">Each process</h2>\n";
     navigation += "<li><a href=\"#each\">Each process</a></li>\n";
+    content += "<p class=\"quiet\">Charts of a kind have one scale in all processes.</p>\n";
   }
   const std::map<std::size_t, std::string> in_full = pages_in_full(reports, many, &navigation);
   if (in_full.size() < reports.size()) {

@@ -74,7 +74,8 @@ struct DeviceReport {
   std::optional<PoolReport> pool;
   std::optional<std::int64_t> driver_slack;
   std::int64_t unaccounted = 0;
-  std::vector<Bucket> sizes;  ///< requests by size
+  std::vector<Bucket> sizes;                ///< requests by size
+  std::optional<std::uint64_t> taken_peak;  ///< most that was taken from the device, if sampled
 
   std::uint64_t counter(const std::string& key) const;
   std::uint64_t counter(stats::Counter which) const { return counter(stats::key_of(which)); }
@@ -160,6 +161,7 @@ struct Report {
   std::vector<SeriesPoint> series;
   std::vector<EventReport> events;
   std::vector<ThreadReport> threads;
+  std::uint64_t thread_count = 0;  ///< threads that called malloc or free; 0: unknown
   std::vector<LeakReport> leaks;
   std::uint64_t leaks_sampled_one_in = 1;
   std::optional<ObserveReport> observe;

@@ -52,10 +52,12 @@ void read_threads(const JsonReader& json, Report* report) {
     thread.name = row.text("name") + " (" + std::to_string(row.number("tid")) + ")";
     report->threads.push_back(std::move(thread));
   }
+  report->thread_count = report->threads.size();
   if (!json.has("other_threads")) return;
   const JsonReader others = json.object("other_threads");
   const std::uint64_t number = others.number("threads");
   if (number == 0) return;
+  report->thread_count += number;
   ThreadReport thread;
   thread.counters = others.own_numbers();
   thread.counters.erase("threads");
@@ -121,6 +123,10 @@ std::vector<Bucket> read_buckets(const JsonReader& json, const char* key, const 
 
 void read_optional_of_device(const JsonReader& json, DeviceReport* device) {
   device->sizes = read_buckets(json, "requested_sizes", "upper_bound_bytes");
+  if (json.has("peak_use")) {
+    const JsonReader use = json.object("peak_use");
+    if (use.has("taken_bytes")) device->taken_peak = use.number("taken_bytes");
+  }
 }
 
 void read_optional_of_report(const JsonReader& json, Report* report) {

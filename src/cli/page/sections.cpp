@@ -26,8 +26,8 @@ using Rows = std::vector<std::vector<std::string>>;
 constexpr std::size_t kMostRows = 4000;  // of a table: browsers crawl beyond
 
 std::string paragraph(const std::string& text, const std::string& css_class = "") {
-  return "<p" + (css_class.empty() ? "" : " class=\"" + css_class + "\"") + ">" +
-         escape_html(text) + "</p>\n";
+  return "<p" + (css_class.empty() ? "" : " class=\"" + css_class + "\"") + ">" + prose_html(text) +
+         "</p>\n";
 }
 
 std::string folded(const std::string& summary, const std::string& html) {
@@ -36,7 +36,7 @@ std::string folded(const std::string& summary, const std::string& html) {
 
 std::string list(const std::vector<std::string>& sentences) {
   std::string html = "<ul>\n";
-  for (const std::string& sentence : sentences) html += "<li>" + escape_html(sentence) + "</li>\n";
+  for (const std::string& sentence : sentences) html += "<li>" + prose_html(sentence) + "</li>\n";
   return html + "</ul>\n";
 }
 
@@ -114,15 +114,16 @@ std::string left_out(const Report& report, const Devices& shown) {
                    "quiet");
 }
 
-Section memory_of(const Report& report, const Devices& devices, const std::string& prefix) {
+Section memory_of(const Report& report, const Devices& devices, const std::string& prefix,
+                  const Scales& scales) {
   Section section{prefix + "memory", "Memory", ""};
   for (const DeviceReport* shown : devices) {
     const DeviceReport& device = *shown;
     if (device.ordinal < 0) continue;
     const std::string id = prefix + "memory" + std::to_string(device.ordinal);
-    std::string charts = memory_chart(id, report, device);
+    std::string charts = memory_chart(id, report, device, scales);
     const bool over_time = !charts.empty();
-    if (!over_time) charts = peaks_chart(id, report, device);
+    if (!over_time) charts = peaks_chart(id, report, device, scales);
     section.html += "<h3>" + escape_html(title_of(device)) + "</h3>\n" +
                     (over_time ? "<div class=\"wide\">" : "<div class=\"pair\">") + "<div>" +
                     charts + "</div>\n" + sum_table(report, device) + "</div>\n";
@@ -197,18 +198,8 @@ Section calls_of(const Report& report, const std::string& prefix) {
   return section;
 }
 
-std::vector<NamedTime> times_of(const DeviceReport& device) {
-  std::vector<NamedTime> times;
-  for (const auto& [name, time] :
-       {std::pair<const char*, const TimeFigures&>{"malloc", device.malloc_time},
-        {"free", device.free_time},
-        {"synchronise", device.synchronize_time}}) {
-    if (time.count > 0) times.push_back({name, time});
-  }
-  return times;
-}
-
-Section times_section(const Report& report, const Devices& devices, const std::string& prefix) {
+Section times_section(const Report& report, const Devices& devices, const std::string& prefix,
+                      const Scales& scales) {
   Section section{prefix + "times", "Time of calls", ""};
   for (const DeviceReport* shown : devices) {
     const DeviceReport& device = *shown;
@@ -221,19 +212,21 @@ Section times_section(const Report& report, const Devices& devices, const std::s
                       format_duration_ns(time.max), format_duration_ns(time.sum)});
     }
     const std::string id = prefix + "latency" + std::to_string(device.ordinal + 1);
-    section.html += "<h3>" + escape_html(title_of(device)) + "</h3>\n" + latency_chart(id, times) +
+    section.html += "<h3>" + escape_html(title_of(device)) + "</h3>\n" +
+                    latency_chart(id, times, scales) +
                     html_table("Percentiles: this share of calls took no longer", rows);
   }
   if (!section.html.empty()) section.html += left_out(report, devices);
   return section;
 }
 
-Section sizes_section(const Report& report, const Devices& devices, const std::string& prefix) {
+Section sizes_section(const Report& report, const Devices& devices, const std::string& prefix,
+                      const Scales& scales) {
   Section section{prefix + "sizes", "Requested sizes", ""};
   for (const DeviceReport* shown : devices) {
     const DeviceReport& device = *shown;
     const std::string chart =
-        sizes_chart(prefix + "sizes" + std::to_string(device.ordinal + 1), device);
+        sizes_chart(prefix + "sizes" + std::to_string(device.ordinal + 1), device, scales);
     if (chart.empty()) continue;
     Rows rows = {{"up to", "requests"}};
     for (const Bucket& bucket : device.sizes) {
@@ -329,9 +322,9 @@ constexpr Event kEvents[] = {
     counted(Counter::synchronize_calls_total),
 };
 
-Section events_section(const Report& report, const std::string& prefix) {
+Section events_section(const Report& report, const std::string& prefix, const Scales& scales) {
   Section section{prefix + "events", "Events", ""};
-  const std::string chart = events_chart(prefix + "event-chart", report);
+  const std::string chart = events_chart(prefix + "event-chart", report, scales);
   if (!chart.empty()) section.html = "<div class=\"wide\">" + chart + "</div>\n";
   Rows rows = {{"event", "number", "bytes"}};
   for (const Event& event : kEvents) {
@@ -436,13 +429,13 @@ std::string story_section(const std::vector<Report>& reports) {
   std::string html =
       "<section class=\"story\" aria-labelledby=\"story\">\n<h2 id=\"story\" "
       "class=\"headline\">" +
-      escape_html(story.headline) + "</h2>\n";
+      prose_html(story.headline) + "</h2>\n";
   if (!story.tiles.empty()) {
     html += "<dl class=\"tiles\">\n";
     for (const Tile& tile : story.tiles) {
       html += "<div class=\"tile\"><dt>" + escape_html(tile.label) +
               "</dt><dd><div class=\"value\">" + escape_html(tile.value) +
-              "</div><div class=\"note\">" + escape_html(tile.note) + "</div></dd></div>\n";
+              "</div><div class=\"note\">" + prose_html(tile.note) + "</div></dd></div>\n";
     }
     html += "</dl>\n";
   }
@@ -454,15 +447,15 @@ std::string story_section(const std::vector<Report>& reports) {
 }
 
 std::vector<Section> sections_of(const Report& report, const std::string& prefix,
-                                 std::size_t most_devices) {
+                                 std::size_t most_devices, const Scales& scales) {
   std::vector<Section> sections;
   const Devices devices = busiest(report, most_devices);
-  for (Section& section :
-       std::vector<Section>{memory_of(report, devices, prefix), calls_of(report, prefix),
-                            times_section(report, devices, prefix),
-                            sizes_section(report, devices, prefix), threads_section(report, prefix),
-                            devices_section(report, prefix), events_section(report, prefix),
-                            leaks_section(report, prefix), settings_section(report, prefix)}) {
+  for (Section& section : std::vector<Section>{
+           memory_of(report, devices, prefix, scales), calls_of(report, prefix),
+           times_section(report, devices, prefix, scales),
+           sizes_section(report, devices, prefix, scales), threads_section(report, prefix),
+           devices_section(report, prefix), events_section(report, prefix, scales),
+           leaks_section(report, prefix), settings_section(report, prefix)}) {
     // In an observed run the driver served everything: nothing to show.
     const bool of_serving = section.id == prefix + "memory" || section.id == prefix + "calls";
     if (section.html.empty() || (report.observe && of_serving)) continue;

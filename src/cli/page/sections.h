@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/page/charts.h"
 #include "cli/page/model.h"
 
 namespace cupool::cli {
@@ -32,6 +33,6 @@ Section processes_section(const std::vector<Report>& reports);
 /// All parts of one report; `prefix` makes their ids unique in the page. Charts show the
 /// `most_devices` devices with the most allocations; a remark counts the others.
 std::vector<Section> sections_of(const Report& report, const std::string& prefix,
-                                 std::size_t most_devices);
+                                 std::size_t most_devices, const Scales& scales);
 
 }  // namespace cupool::cli

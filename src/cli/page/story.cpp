@@ -25,6 +25,7 @@ struct Sums {
   std::uint64_t mallocs = 0, cached = 0, fresh = 0, passed = 0, failed = 0;
   std::uint64_t frees = 0, unwaited = 0, waits = 0, wait_ns = 0;
   std::uint64_t malloc_ns = 0, free_ns = 0, ran_ns = 0;
+  std::uint64_t threads = 0;  // that called malloc or free; 0: unknown
   std::uint64_t rescues = 0, rejected = 0, leaked_blocks = 0, leaked_bytes = 0;
   std::uint64_t peak = 0, total = 0, own_peak = 0;  // of the fullest device
   std::string peak_device;
@@ -62,6 +63,7 @@ Sums sum_of(const std::vector<Report>& reports) {
     sums.rescues += report.counter("oom_rescues_total");
     sums.rejected += report.counter("free_rejected_total");
     sums.ran_ns = std::max(sums.ran_ns, report.ran_ns());
+    sums.threads += report.thread_count;
     for (const DeviceReport& device : report.devices) {
       add_device(report, device, reports.size() > 1, &sums);
     }
@@ -105,13 +107,31 @@ std::string waits_in_words(const std::vector<Report>& reports, const Sums& sums)
   return text + ".";
 }
 
-std::string headline_of(const std::vector<Report>& reports, const Sums& sums) {
-  if (reports.size() == 1 && reports[0].observe) return reports[0].observe->verdict;
-  if (sums.mallocs == 0) return "The report has no allocations that cupool serves";
-  if (sums.passed + sums.failed == sums.mallocs) {
-    return "cupool served none of " + format_count(sums.mallocs) +
-           " allocations: all went to the driver";
+std::uint64_t spent_ns(const Sums& sums) {
+  return sums.free_ns > UINT64_MAX - sums.malloc_ns ? UINT64_MAX : sums.malloc_ns + sums.free_ns;
+}
+
+std::string number_of(std::uint64_t number, const char* one, const char* many) {
+  return format_count(number) + " " + (number == 1 ? one : many);
+}
+
+// The time in malloc and free: a share of the run for a single thread only, since nobody knows how
+// long the others lived.
+std::string spent_in_words(const std::vector<Report>& reports, const Sums& sums) {
+  const std::uint64_t spent = spent_ns(sums);
+  if (spent == 0) return "";
+  if (reports.size() == 1 && sums.threads == 1 && spent <= sums.ran_ns) {
+    return "Spent " + format_duration_ns(spent) + " in malloc and free, " +
+           format_percent(spent, sums.ran_ns) + " of a run of " + format_duration_ns(sums.ran_ns);
   }
+  std::string by;
+  if (sums.threads > 0) by = " by " + number_of(sums.threads, "thread", "threads");
+  if (reports.size() > 1) by += " of " + number_of(reports.size(), "process", "processes");
+  return "Spent " + format_duration_ns(spent) + " in malloc and free" + by + ", in a run of " +
+         format_duration_ns(sums.ran_ns);
+}
+
+std::string outcome_in_words(const Sums& sums) {
   if (sums.unwaited > 0) {
     return format_count(sums.unwaited) + " of " + format_count(sums.frees) +
            " frees did not wait though the GPU was busy";
@@ -120,7 +140,21 @@ std::string headline_of(const std::vector<Report>& reports, const Sums& sums) {
     return format_count(sums.waits) + " of " + format_count(sums.frees) +
            " frees found the GPU busy, and waited";
   }
-  return "No free found the GPU busy: there was no stall to avoid";
+  return "no free found the GPU busy: there was no stall to avoid";
+}
+
+std::string headline_of(const std::vector<Report>& reports, const Sums& sums) {
+  if (reports.size() == 1 && reports[0].observe) return reports[0].observe->verdict;
+  if (sums.mallocs == 0) return "The report has no allocations that cupool serves";
+  if (sums.passed + sums.failed == sums.mallocs) {
+    return "cupool served none of " + format_count(sums.mallocs) +
+           " allocations: all went to the driver";
+  }
+  const std::string spent = spent_in_words(reports, sums);
+  std::string outcome = outcome_in_words(sums);
+  if (!spent.empty()) return spent + "; " + outcome;
+  if (outcome[0] == 'n') outcome[0] = 'N';
+  return outcome;
 }
 
 // Gives no duration: the first of several frees in a row would have waited for all of them. The
@@ -128,7 +162,8 @@ std::string headline_of(const std::vector<Report>& reports, const Sums& sums) {
 std::string stalls_in_words(const Sums& sums) {
   if (sums.unwaited == 0) return "";
   return "With the driver, a free that finds the GPU busy stalls its thread until the GPU is idle. "
-         "These frees returned at once. cupool observe measures the cost of such stalls.";
+         "These frees returned at once. No report has the time that this saved: cupool observe "
+         "estimates it, and cupool compare measures it.";
 }
 
 std::string memory_in_words(const Sums& sums) {
@@ -154,13 +189,6 @@ std::string serving_in_words(const Sums& sums) {
                      format_count(sums.fresh) + " took fresh memory";
   if (sums.passed > 0) text += ", " + format_count(sums.passed) + " passed through";
   return text + ".";
-}
-
-std::string time_in_words(const std::vector<Report>& reports, const Sums& sums) {
-  if (sums.malloc_ns + sums.free_ns == 0) return "";
-  return "malloc and free took " + format_duration_ns(sums.malloc_ns + sums.free_ns) +
-         " in all threads together" + (reports.size() > 1 ? " of all processes" : "") +
-         ", in a run of " + format_duration_ns(sums.ran_ns) + ".";
 }
 
 void add(std::string text, std::vector<std::string>* to) {
@@ -202,9 +230,14 @@ void add_troubles(const std::vector<Report>& reports, const Sums& sums, Story* s
 }
 
 void add_tiles(const Sums& sums, Story* story) {
+  if (spent_ns(sums) > 0) {
+    story->tiles.push_back({"In malloc and free", format_duration_ns(spent_ns(sums)),
+                            "in a run of " + format_duration_ns(sums.ran_ns)});
+  }
   if (sums.frees > 0) {
-    story->tiles.push_back({"Frees that did not stall", format_percent(sums.unwaited, sums.frees),
-                            format_count(sums.unwaited) + " of " + format_count(sums.frees)});
+    story->tiles.push_back(
+        {"Stalls avoided", format_count(sums.unwaited),
+         format_percent(sums.unwaited, sums.frees) + " of " + format_count(sums.frees) + " frees"});
     story->tiles.push_back({"Frees that waited", format_count(sums.waits),
                             sums.waits > 0 ? format_duration_ns(sums.wait_ns) + " in all" : ""});
   }
@@ -298,7 +331,6 @@ Story tell(const std::vector<Report>& reports) {
   add(stalls_in_words(sums), &story.sentences);
   add(memory_in_words(sums), &story.sentences);
   add(serving_in_words(sums), &story.sentences);
-  add(time_in_words(reports, sums), &story.sentences);
   add_troubles(reports, sums, &story);
   add_tiles(sums, &story);
   return story;

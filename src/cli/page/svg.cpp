@@ -3,7 +3,10 @@
 #include "cli/page/svg.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "util/text.h"
@@ -35,6 +38,24 @@ std::string escape_html(const std::string& text) {
     }
   }
   return escaped;
+}
+
+std::string prose_html(const std::string& text) {
+  static constexpr std::string_view kUnits[] = {"B",   "KiB", "MiB", "GiB", "TiB", "PiB",
+                                                "EiB", "ns",  "us",  "ms",  "s",   "%"};
+  std::string kept;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool after_digit = i > 0 && std::isdigit(static_cast<unsigned char>(text[i - 1])) != 0;
+    if (text[i] == ' ' && after_digit) {
+      const std::size_t end = std::min(text.find_first_of(" ,.;:)", i + 1), text.size());
+      const std::string_view word = std::string_view(text).substr(i + 1, end - i - 1);
+      const bool unit = std::find(std::begin(kUnits), std::end(kUnits), word) != std::end(kUnits);
+      kept += unit ? "\xc2\xa0" : " ";
+    } else {
+      kept += text[i];
+    }
+  }
+  return escape_html(kept);
 }
 
 std::string coordinate(double value) {
@@ -187,9 +208,12 @@ void Svg::hit(double x, double y, double width, double height,
 }
 
 std::string Svg::finish() const {
-  return "<div class=\"chart\"><svg viewBox=\"0 0 " + coordinate(width_) + " " +
-         coordinate(height_) + "\" role=\"group\" aria-labelledby=\"" + id_ + "-title " + id_ +
-         "-description\">\n<title id=\"" + id_ + "-title\">" + escape_html(title_) +
+  // Below, the letters are too small to read: the chart scrolls instead.
+  constexpr double kLeastScale = 0.85;
+  return "<div class=\"chart\"><svg style=\"min-width:" +
+         coordinate(std::round(width_ * kLeastScale)) + "px\" viewBox=\"0 0 " + coordinate(width_) +
+         " " + coordinate(height_) + "\" role=\"group\" aria-labelledby=\"" + id_ + "-title " +
+         id_ + "-description\">\n<title id=\"" + id_ + "-title\">" + escape_html(title_) +
          "</title>\n<desc id=\"" + id_ + "-description\">" + escape_html(description_) +
          "</desc>\n" + shapes_ + hits_ + "</svg></div>\n";
 }

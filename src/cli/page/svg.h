@@ -13,6 +13,9 @@ namespace cupool::cli {
 /// Escapes `text` for HTML text and attributes. Every text of a report goes through this.
 std::string escape_html(const std::string& text);
 
+/// escape_html for sentences: a figure and its unit ("16.0 GiB") stay on one line.
+std::string prose_html(const std::string& text);
+
 /// A coordinate with at most two decimals, in the C locale's notation.
 std::string coordinate(double value);
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Charts over time: memory of a device, and events.
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <string_view>
 
@@ -231,23 +233,38 @@ void draw_time_axis(Svg* svg, const LinearScale& x, double bottom) {
   svg->line(x.from, bottom, x.to, bottom, "axis");
 }
 
-}  // namespace
-
-std::string memory_chart(const std::string& id, const Report& report, const DeviceReport& device) {
-  const std::vector<SeriesPoint> points = points_of(report, device.ordinal);
-  if (points.size() < 2) return "";
-  double highest = 1;
-  std::uint64_t most_held = 0;
+void widen_to(const std::vector<SeriesPoint>& points, Scales* scales) {
   for (const SeriesPoint& point : points) {
-    most_held = std::max(most_held, held(point));
-    highest = std::max(highest, total(point));
+    scales->stack_bytes = std::max(scales->stack_bytes, total(point));
+    scales->series_ns = std::max({scales->series_ns, time_of(point), 1.0});
   }
   for (const Layer& line : kLines) {
-    const auto most = static_cast<double>(highest_of(points, line.key));
-    if (most <= kTallest * highest) highest = std::max(highest, most);
+    scales->line_bytes.push_back(static_cast<double>(highest_of(points, line.key)));
   }
-  highest *= 1.04;
-  const LinearScale x{std::max(time_of(points.back()), 1.0), kLeft, kRight};
+}
+
+// The top of the chart: the highest stack, or the highest line that does not dwarf it.
+double top_of(const Scales& scales) {
+  const double stack = std::max(scales.stack_bytes, 1.0);
+  double top = stack;
+  for (const double line : scales.line_bytes) {
+    if (line <= kTallest * stack) top = std::max(top, line);
+  }
+  return top * 1.04;
+}
+
+}  // namespace
+
+std::string memory_chart(const std::string& id, const Report& report, const DeviceReport& device,
+                         const Scales& scales) {
+  const std::vector<SeriesPoint> points = points_of(report, device.ordinal);
+  if (points.size() < 2) return "";
+  std::uint64_t most_held = 0;
+  for (const SeriesPoint& point : points) most_held = std::max(most_held, held(point));
+  Scales own = scales;
+  widen_to(points, &own);
+  const double highest = top_of(own);
+  const LinearScale x{own.series_ns, kLeft, kRight};
   const std::vector<LegendEntry> legend = legend_of(points, highest);
   const double top = legend.back().y + kLegendRow;
   const double bottom = top + kHeight;
@@ -333,16 +350,40 @@ void draw_events(Svg* svg, const std::vector<const EventReport*>& events, const 
   }
 }
 
-}  // namespace
-
-std::string events_chart(const std::string& id, const Report& report) {
-  if (report.events.empty()) return "";
-  const EventsByKind kinds = by_kind(report.events);
+void widen_to_events(const Report& report, Scales* scales) {
+  if (report.events.empty()) return;
   std::uint64_t last = report.ran_ns();
   for (const EventReport& event : report.events) last = std::max(last, end_of(event));
+  scales->events_ns = std::max({scales->events_ns, static_cast<double>(last), 1.0});
+}
+
+}  // namespace
+
+void widen_over_time(const Report& report, Scales* scales) {
+  using Highest = std::array<double, std::size(kLines)>;
+  std::map<int, Highest> lines;  // by device
+  for (const SeriesPoint& point : report.series) {
+    scales->stack_bytes = std::max(scales->stack_bytes, total(point));
+    scales->series_ns = std::max({scales->series_ns, time_of(point), 1.0});
+    Highest& highest = lines[point.device];
+    for (std::size_t i = 0; i < highest.size(); ++i) {
+      highest[i] = std::max(highest[i], static_cast<double>(value_of(point, kLines[i].key)));
+    }
+  }
+  for (const auto& [device, highest] : lines) {
+    scales->line_bytes.insert(scales->line_bytes.end(), highest.begin(), highest.end());
+  }
+  widen_to_events(report, scales);
+}
+
+std::string events_chart(const std::string& id, const Report& report, const Scales& scales) {
+  if (report.events.empty()) return "";
+  const EventsByKind kinds = by_kind(report.events);
+  Scales own = scales;
+  widen_to_events(report, &own);
   constexpr double kRow = 34;
   constexpr double kFrom = 150;
-  const LinearScale x{std::max(static_cast<double>(last), 1.0), kFrom, kRight};
+  const LinearScale x{own.events_ns, kFrom, kRight};
   const double bottom = 10 + static_cast<double>(kinds.size()) * kRow;
   std::string description;
   for (const auto& [kind, events] : kinds) {
