@@ -22,8 +22,9 @@ struct DiffArguments {
 int act(const DiffArguments& arguments) {
   const std::vector<Report> before = read_reports({arguments.before});
   const std::vector<Report> after = read_reports({arguments.after});
-  if (!arguments.html.empty() && !write_text(arguments.html, difference_page(before, after))) {
-    return exit_negative;
+  if (!arguments.html.empty()) {
+    const std::string page = difference_page(before, after);
+    tell_written(write_text(arguments.html, page), "both runs");
   }
   if (arguments.html.empty() || arguments.text) {
     std::fputs(difference_text(difference_of(before, after)).c_str(), stdout);

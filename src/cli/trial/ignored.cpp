@@ -108,7 +108,7 @@ bool is_alike(const Line& a, const Line& b) {
   return true;
 }
 
-std::string quoted(const std::string& text) {
+std::string pattern_of(const std::string& text) {
   return escaped(text, "^$\\.*+?()[]{}|", "\\");
 }
 
@@ -167,12 +167,12 @@ std::string text_before(const Line& line, std::size_t index) {
 // The whole line, in which only what varies is open.
 std::string line_pattern(const Varying& line) {
   const Line& first = line.runs.front();
-  std::string pattern = "^" + quoted(first.text);
+  std::string pattern = "^" + pattern_of(first.text);
   for (std::size_t i = 0; i < first.numbers.size(); ++i) {
     const Number& number = first.numbers[i];
     pattern += line.number_varies(i) ? number_pattern(line.seen, i, true)
-                                     : number.before + quoted(number.digits) + number.after;
-    pattern += quoted(number.text);
+                                     : number.before + pattern_of(number.digits) + number.after;
+    pattern += pattern_of(number.text);
   }
   return pattern + "$";
 }
@@ -202,7 +202,7 @@ std::string short_pattern(const Varying& line, std::size_t index) {
   // Words that the next number's expression begins with are left to it.
   if (has_letter(before) && after == all && index + 1 < first.numbers.size()) after.clear();
   if (!has_letter(before) && !has_letter(after)) return line_pattern(line);
-  return quoted(before) + number_pattern(line.seen, index, !after.empty()) + quoted(after);
+  return pattern_of(before) + number_pattern(line.seen, index, !after.empty()) + pattern_of(after);
 }
 
 struct Outputs {
