@@ -52,8 +52,11 @@ class BlockStateCell {
         (word_.load(std::memory_order_relaxed) & ~kStateMask) | static_cast<std::uint64_t>(state),
         order);
   }
+  /// The record is reused. Not live until its owner says so: a thread that looked it up in an
+  /// earlier life must not claim it in between.
   void begin_new_life() {
-    word_.store((word_.load(std::memory_order_relaxed) & ~kStateMask) + kLife,
+    const std::uint64_t next_life = (word_.load(std::memory_order_relaxed) & ~kStateMask) + kLife;
+    word_.store(next_life | static_cast<std::uint64_t>(BlockState::leaving),
                 std::memory_order_release);
   }
 
