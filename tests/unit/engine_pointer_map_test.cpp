@@ -254,6 +254,8 @@ TEST_F(PointerMapTest, ALiveBlockIsClaimedOnce) {  // contract 3
     EXPECT_EQ(live->state.load(), state);
   }
   live->state.begin_new_life();
+  EXPECT_EQ(claim_block(map_, kFirstAddress, &claimed), Claim::not_live) << "not its owner's yet";
+  live->state.store(BlockState::live);
   EXPECT_EQ(claim_block(map_, kFirstAddress, &claimed), Claim::claimed) << "in its next life";
 }
 
@@ -291,6 +293,8 @@ TEST_F(PointerMapTest, AClaimFromAnEarlierLifeFails) {
   const std::uint64_t seen = reused->state.word();
   reused->state.store(BlockState::leaving);
   reused->state.begin_new_life();
+  EXPECT_FALSE(reused->state.claim(seen));
+  reused->state.store(BlockState::live);
   EXPECT_FALSE(reused->state.claim(seen));
   EXPECT_EQ(reused->state.load(), BlockState::live);
   add_block(map_, reused);
