@@ -402,6 +402,7 @@ int main() {
   with_kernels(context);
   host_function(context);
   pools();
+  mixed_pool();
   limited_pools();
   full_device();
   return 0;

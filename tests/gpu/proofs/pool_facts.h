@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the driver's pools grow and align their blocks (src/engine/backend rests on it), and what one
-// with a largest size reserves.
+// How the driver's pools grow and align their blocks (src/engine/backend rests on it), also with
+// small and large ones in one pool, and what one with a largest size reserves.
 #pragma once
 
 #include <cstdint>
@@ -52,6 +52,50 @@ inline void pools() {
     MUST(cuStreamSynchronize(stream));
     MUST(cuMemPoolDestroy(pool));
   }
+  MUST(cuStreamDestroy(stream));
+}
+
+// Small and large blocks in one pool, which come and go: how many of the large ones are 2 MiB
+// aligned.
+inline void mixed_pool() {
+  CUstream stream = nullptr;
+  MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CUmemPoolProps properties = {};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  CUmemoryPool pool = nullptr;
+  MUST(cuMemPoolCreate(&pool, &properties));
+  cuuint64_t keep = UINT64_MAX;
+  MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
+  constexpr std::uint64_t kLarge = 2 << 20;
+  std::vector<CUdeviceptr> live;
+  int large = 0;
+  int aligned = 0;
+  std::uint64_t state = 1;
+  for (int i = 0; i < 4000; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    const auto random = static_cast<std::uint32_t>(state >> 33);
+    if (live.size() > 60 || (random % 3 == 0 && !live.empty())) {
+      CUdeviceptr& chosen = live[(random >> 4) % live.size()];
+      MUST(cuMemFreeAsync(chosen, stream));
+      chosen = live.back();
+      live.pop_back();
+    }
+    const std::uint64_t size = random % 2 != 0 ? std::uint64_t{512} * (1 + random % 200)
+                                               : kLarge * (1 + (random >> 8) % 5);
+    CUdeviceptr address = 0;
+    MUST(cuMemAllocFromPoolAsync(&address, size, pool, stream));
+    live.push_back(address);
+    if (size >= kLarge) {
+      ++large;
+      if (address % kLarge == 0) ++aligned;
+    }
+  }
+  std::printf("one pool with small and large blocks: of %d large ones %d are 2 MiB aligned\n",
+              large, aligned);
+  for (const CUdeviceptr address : live) MUST(cuMemFreeAsync(address, stream));
+  MUST(cuStreamSynchronize(stream));
+  MUST(cuMemPoolDestroy(pool));
   MUST(cuStreamDestroy(stream));
 }
 
