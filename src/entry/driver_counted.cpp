@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Driver hooks of the program's own stream-ordered, managed and host memory: the driver's, and
-// counted (contract 12). A device's default pool may be kept. A stream-ordered free may also receive a block of cupool's.
+// counted (contract 12). A device's default pool may be kept. A stream-ordered free may also
+// receive a block of cupool's.
+#include "cuda/scopes.h"
 #include "engine/context/submission.h"
 #include "engine/reclaim/host_targets.h"
 #include "engine/reclaim/pinned_memory.h"
-#include "cuda/scopes.h"
 #include "entry/call_sites.h"
 #include "entry/caller.h"
 #include "entry/default_stream.h"
@@ -77,8 +78,8 @@ Allocator* asked() {
 
 // A known default pool whose answer differs from the driver's; else null.
 DefaultPool* default_pool(CUmemoryPool pool, CUmemPool_attribute attribute) {
-  const bool differs = attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD ||
-                       attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
+  const bool differs =
+      attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD || attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
   Allocator* const allocator = differs ? asked() : nullptr;
   return allocator == nullptr ? nullptr : allocator->default_pools().find(pool);
 }

@@ -170,7 +170,8 @@ void DefaultPool::end_step() {
     }
   }
   step_ = (step_ + 1) % highs_.size();
-  highs_[step_] = std::max(high, high_of_step_);
+  highs_[step_] = CUPOOL_MUTATED("decays-to-what-is-in-use") ? used_bytes(driver_, handle())
+                                                             : std::max(high, high_of_step_);
   high_of_step_ = 0;
   needed_ = *std::max_element(highs_.begin(), highs_.end());
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device's default pool, which serves the program's own cudaMallocAsync. As the driver has it, the
-// pool gives all idle memory back at each synchronisation, and the next allocation takes it anew. A
-// kept pool does not: cupool has set its release threshold and gives the memory back as it does its
-// own (docs/design.md, The default pool). The allocations themselves stay the driver's.
+// A device's default pool, which serves the program's own cudaMallocAsync. As the driver has it,
+// the pool gives all idle memory back at each synchronisation, and the next allocation takes it
+// anew. A kept pool does not: cupool has set its release threshold and gives the memory back as it
+// does its own (docs/design.md, The default pool). The allocations themselves stay the driver's.
 #pragma once
 
 #include <array>

@@ -79,13 +79,14 @@ std::uint64_t OutOfMemory::trim_default_pool(Device& device) {
   return bytes;
 }
 
-// What the program has freed in stream order counts as free at once (contract 5), but its pool gives
-// nothing back that the GPU may still use. In short visits, as below.
+// What the program has freed in stream order counts as free at once (contract 5), but its pool
+// gives nothing back that the GPU may still use. In short visits, as below.
 bool OutOfMemory::give_back_pending(Context& context, Patience& patience) {
   Device& device = context.device();
   Ordering& ordering = context.ordering();
   EpochNumber everything = kNoEpoch;
-  while (device.default_pool().idle_bytes() >= stats::kPoolGrowthStep) {
+  while (device.default_pool().idle_bytes() >= stats::kPoolGrowthStep &&
+         !CUPOOL_MUTATED("keeps-pending-frees")) {
     const std::uint64_t left_ns = std::max<std::uint64_t>(patience.left_ns(), 1);
     const ContextVisit visit(context, std::min(left_ns, kLongestWaitForOthersNs));
     if (!visit || !context.usable()) return false;
