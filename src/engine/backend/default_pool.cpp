@@ -162,12 +162,16 @@ void DefaultPool::end_step() {
   if (!is_still_kept()) return;
   const std::lock_guard lock(mutex_);
   std::uint64_t high = read_high();
+  const auto note = [&] {
+    if (high != kUnknown && !CUPOOL_MUTATED("forgets-the-programs-high")) {
+      high_of_program_ = std::max(high_of_program_, high);
+    }
+  };
+  note();
   if (high != kUnknown && set(handle(), CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)) {
     // What came between the query and the reset is in use now.
     high = std::max(high, used_bytes(driver_, handle()));
-    if (!CUPOOL_MUTATED("forgets-the-programs-high")) {
-      high_of_program_ = std::max(high_of_program_, high);
-    }
+    note();
   }
   step_ = (step_ + 1) % highs_.size();
   highs_[step_] = CUPOOL_MUTATED("decays-to-what-is-in-use") ? used_bytes(driver_, handle())
@@ -191,17 +195,21 @@ PoolDecay::Trimmed DefaultPool::trim_unneeded(std::uint64_t bytes) {
   return trimmed;
 }
 
+// No lock is held across the program's call. A state that changes meanwhile is that of a call of
+// another thread, which may come before or after this one. end_step() notes what it resets before
+// it does.
 CUresult DefaultPool::get_attribute(CUmemPool_attribute attribute, void* value) {
-  const std::lock_guard lock(mutex_);
+  const State before = state_.load();
   const CUresult result = driver_.cuMemPoolGetAttribute(handle(), attribute, value);
   if (result != CUDA_SUCCESS || value == nullptr) return result;
-  if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && is_kept() &&
-      !CUPOOL_MUTATED("tells-its-threshold")) {
-    *static_cast<cuuint64_t*>(value) = kThresholdOfDriver;
-  }
+  auto* const number = static_cast<cuuint64_t*>(value);
   if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH) {
-    auto* const high = static_cast<cuuint64_t*>(value);
-    *high = std::max<cuuint64_t>(*high, high_of_program_);
+    const std::lock_guard lock(mutex_);
+    *number = std::max<cuuint64_t>(*number, high_of_program_);
+  }
+  if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && !CUPOOL_MUTATED("tells-its-threshold")) {
+    const std::lock_guard lock(mutex_);
+    if (is_kept() || (before != State::left && *number == threshold_)) *number = kThresholdOfDriver;
   }
   return result;
 }

@@ -66,7 +66,6 @@ bool OutOfMemory::give_back_idle(Context& context, Patience& patience) {
   return any || returned() != returned_before;
 }
 
-// What a kept pool holds idle, which needs no wait.
 std::uint64_t OutOfMemory::trim_default_pool(Device& device) {
   DefaultPool& pool = device.default_pool();
   if (!pool.is_kept() || CUPOOL_MUTATED("forgets-the-default-pool")) return 0;

@@ -99,6 +99,10 @@ class OutOfMemory {
   std::optional<std::uint64_t> give_to_neighbour(const ipc::DeviceId& device,
                                                  std::uint64_t wanted_bytes);
 
+  /// Gives back what the device's default pool holds idle, if it is kept. Returns the bytes; needs
+  /// no wait.
+  std::uint64_t trim_default_pool(Device& device);
+
   /// Makes a spare for each of cupool's streams in the context, as far as there is memory.
   ///
   /// A stream takes device memory, of which the context has some in reserve for the first ones.
@@ -139,7 +143,6 @@ class OutOfMemory {
     return result;
   }
   bool give_back_idle_of(Context& context, Patience& patience);
-  std::uint64_t trim_default_pool(Device& device);
   bool give_back_pending(Context& context, Patience& patience);
   template <typename GiveBack>
   bool reclaim_all_of(Context& context, Patience& patience, const GiveBack& give_back);
