@@ -45,7 +45,7 @@ uint64_t reserved() {
 void* allocate(size_t bytes) {
   void* block = nullptr;
   MUST(cudaMallocAsync(&block, bytes, stream));
-  MUST(cudaMemsetAsync(block, 1, bytes, stream));
+  MUST(cudaMemsetAsync(block, 1, bytes < 4096 ? bytes : 4096, stream));
   return block;
 }
 
