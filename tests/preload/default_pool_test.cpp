@@ -91,17 +91,23 @@ TEST(DefaultPool, MayBeSetAndTrimmedBesideAllocations) {
   }
 }
 
-// A call of cupool's that fails leaves the pool to the driver, or its memory where it is.
+// Contract 4. A call of cupool's that fails now and then costs the program nothing; where the
+// driver refuses for good, the pool is left to it, or its memory stays.
 TEST(DefaultPool, FailsOpen) {
-  for (const char* name :
-       {"cuDeviceGetMemPool", "cuDeviceGetDefaultMemPool", "cuMemPoolTrimTo", "cuMemGetInfo_v2"}) {
-    for (const char* when : {":1=1", ":1=999", ":2=801", ":2+=1"}) {
-      const Environment fault = with(kNever, {{"CUPOOL_SIM_FAIL", std::string(name) + when}});
+  const Environment small = with(kNever, {{"CUPOOL_SIM_MEMORY", "400M"}});
+  const std::string probe = "probe_default_pool mode=oom";
+  const std::string without_fault = run_plain(probe, small).out;
+  for (const char* name : {"cuDeviceGetMemPool", "cuDeviceGetDefaultMemPool", "cuMemPoolTrimTo",
+                           "cuMemGetInfo_v2", "cuMemPoolSetAttribute", "cuMemPoolGetAttribute"}) {
+    for (const char* when : {":1=1", ":2=999", ":3=801", ":5=2", ":2+=1"}) {
+      const Environment fault = with(small, {{"CUPOOL_SIM_FAIL", std::string(name) + when}});
       SCOPED_TRACE(fault.at("CUPOOL_SIM_FAIL"));
-      const ProcessResult plain = run_plain("probe_default_pool mode=oom", fault);
+      const ProcessResult plain = run_plain(probe, fault);
       if (plain.exit_code != 0) continue;  // the program's own call
-      const PreloadedRun run = run_preloaded("probe_default_pool mode=oom", fault);
+      const PreloadedRun run = run_preloaded(probe, fault);
       EXPECT_EQ(run.process.exit_code, 0) << run.describe();
+      if (std::string(when).find('+') != std::string::npos) continue;
+      EXPECT_EQ(run.process.out, without_fault) << run.describe();
     }
   }
 }
