@@ -74,6 +74,12 @@ TEST(DefaultPool, IsLeftOnceThereIsManagedMemory) {
   expect_out("mode=managed", kNever, "gone 1\ngone 1\ndone\n");
 }
 
+TEST(DefaultPool, IsLeftWhenCupoolStepsAside) {
+  const PreloadedRun run = run_preloaded("probe_default_pool mode=aside", kNever);
+  EXPECT_EQ(run.process.out, "gone 1\ngone 1\ndone\n") << run.describe();
+  EXPECT_TRUE(contains(run.process.err, "the driver serves its memory from now on"));
+}
+
 TEST(DefaultPool, IsKeptWhatOtherPoolsThereAre) {
   expect_out("mode=other", kSoon,
              "own pool 0\nown pool keeps 1\nthreshold 1\ndefault pool keeps 1\ndone\n");

@@ -24,8 +24,9 @@ std::atomic<bool> too_many_claimed{false};
 
 void DefaultPool::claim(CUmemoryPool pool) {
   for (std::atomic<CUmemoryPool>& each : claimed) {
-    CUmemoryPool found = nullptr;
-    if (each.compare_exchange_strong(found, pool) || found == pool) return;
+    CUmemoryPool found = each.load();
+    if (found == nullptr && each.compare_exchange_strong(found, pool)) return;
+    if (found == pool) return;
   }
   too_many_claimed.store(true);
 }

@@ -250,8 +250,10 @@ bool OutOfMemory::neighbours_gave(Context& context, Patience& patience, std::uin
 bool OutOfMemory::more_given_back(Context& context, std::uint64_t* tried_ns, Patience& patience) {
   const util::Uncancelled throughout;
   const auto look = [&] {
-    if (trim_default_pool(context.device()) != 0) return true;
-    const bool any = give_back_idle(context, patience);
+    const std::uint64_t trimmed = trim_default_pool(context.device());
+    const std::uint64_t wanted = patience.wanted_bytes();
+    if (wanted != 0 && trimmed >= wanted) return true;  // without a wait
+    const bool any = give_back_idle(context, patience) || trimmed != 0;
     const std::uint64_t longest = std::min(patience.left_ns(), kLongestWaitForOthersNs);
     const std::uint64_t start = util::now_ns();
     while (idle_.give_backs().any_under_way() && util::now_ns() - start < longest) {

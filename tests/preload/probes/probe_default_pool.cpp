@@ -4,8 +4,8 @@
 // there), pending (the same, while work lies before the frees), info (idle memory counts as free),
 // stays (until decay), peaks (what is needed again and again stays), owned (the program sets or
 // trims the pool: how= threshold, zero, trim; or first=1: before its first allocation), managed,
-// other (pools of the program's own), capture, threads (allocations beside calls that set and trim
-// the pool).
+// aside (cupool steps aside), other (pools of the program's own), capture, threads (allocations
+// beside calls that set and trim the pool).
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <unistd.h>
@@ -232,6 +232,16 @@ void managed() {
   MUST(cudaFree(block));
 }
 
+// From the first green context on the driver is left alone.
+void aside() {
+  CUgreenCtx green = nullptr;
+  leave_idle();
+  cuGreenCtxCreate(&green, nullptr, 0, CU_GREEN_CTX_DEFAULT_STREAM);
+  probe::say("gone", reserved() == 0);
+  leave_idle();
+  probe::say("gone", reserved() == 0);
+}
+
 // Allocations from pools of its own do not concern the default one, nor does cupool these.
 void other() {
   cudaMemPool_t const pool = own_pool();
@@ -312,6 +322,7 @@ int main(int argc, char** argv) {
   if (mode == "owned")
     owned(probe::argument(argc, argv, "how", "trim"), probe::number(argc, argv, "first", 0) != 0);
   if (mode == "managed") managed();
+  if (mode == "aside") aside();
   if (mode == "other") other();
   if (mode == "capture") capture();
   if (mode == "threads") threads();
