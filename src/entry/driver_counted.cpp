@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Driver hooks of the program's own stream-ordered, managed and host memory: untouched and counted
-// (contract 12). A stream-ordered free may also receive a block of cupool's.
+// Driver hooks of the program's own stream-ordered, managed and host memory: the driver's, and
+// counted (contract 12). A device's default pool may be kept. A stream-ordered free may also
+// receive a block of cupool's.
+#include "cuda/scopes.h"
 #include "engine/context/submission.h"
 #include "engine/reclaim/host_targets.h"
 #include "engine/reclaim/pinned_memory.h"
+#include "entry/call_sites.h"
 #include "entry/caller.h"
 #include "entry/default_stream.h"
 #include "entry/forward.h"
@@ -12,6 +15,7 @@
 #include "process/lifecycle.h"
 
 using cupool::engine::Allocator;
+using cupool::engine::DefaultPool;
 using cupool::engine::HostTargets;
 using cupool::engine::Patience;
 using cupool::engine::Submission;
@@ -52,6 +56,41 @@ CUresult allocate_own(Counter counter, std::size_t bytes, const Call& call) {
   return result;
 }
 
+// An allocation in stream order, from `pool` or (null) the current one of the device.
+template <typename Call>
+CUresult allocate_in_stream(CUmemoryPool pool, std::size_t bytes, const void* caller,
+                            const Call& call) {
+  const CUresult result = allocate_own(Counter::own_async_malloc_calls_total, bytes, call);
+  if (result != CUDA_SUCCESS || bytes == 0) return result;
+  Allocator* const allocator = engine();
+  if (allocator != nullptr && allocator->default_pools().are_concerned(pool) &&
+      !cupool::entry::is_bypassed(caller)) {
+    allocator->default_pools().allocated(pool);
+  }
+  return result;
+}
+
+// The engine for a call of the program on a pool. None within a call of cupool's own, for libraries
+// that hook the driver.
+Allocator* asked() {
+  return cupool::cuda::RelaxedCaptureScope::is_open() ? nullptr : engine();
+}
+
+// A known default pool whose answer differs from the driver's; else null.
+DefaultPool* default_pool(CUmemoryPool pool, CUmemPool_attribute attribute) {
+  const bool differs =
+      attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD || attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
+  Allocator* const allocator = differs ? asked() : nullptr;
+  return allocator == nullptr ? nullptr : allocator->default_pools().find(pool);
+}
+
+// The pool is the program's own from now on, if it is a default one. Before the engine's start the
+// claim is all there is to know.
+void claim(CUmemoryPool pool) {
+  DefaultPool::claim(pool);
+  if (Allocator* const allocator = asked()) allocator->default_pools().leave(pool);
+}
+
 // Memory of cudaMalloc may be freed in stream order as well. A call of `free` shows whether a
 // capture forbids that; `named` is the stream's handle in other functions.
 CUresult free_in_stream(CUresult (*free)(CUdeviceptr, CUstream), CUdeviceptr address,
@@ -80,20 +119,20 @@ extern "C" {
 
 CUresult cupool_hook_cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocAsync);
-  return allocate_own(Counter::own_async_malloc_calls_total, bytes,
-                      [&] { return real.cuMemAllocAsync(address, bytes, stream); });
+  return allocate_in_stream(nullptr, bytes, __builtin_return_address(0),
+                            [&] { return real.cuMemAllocAsync(address, bytes, stream); });
 }
 
 CUresult cupool_hook_cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocAsync_ptsz);
-  return allocate_own(Counter::own_async_malloc_calls_total, bytes,
-                      [&] { return real.cuMemAllocAsync_ptsz(address, bytes, stream); });
+  return allocate_in_stream(nullptr, bytes, __builtin_return_address(0),
+                            [&] { return real.cuMemAllocAsync_ptsz(address, bytes, stream); });
 }
 
 CUresult cupool_hook_cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
                                              CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocFromPoolAsync);
-  const CUresult result = allocate_own(Counter::own_async_malloc_calls_total, bytes, [&] {
+  const CUresult result = allocate_in_stream(pool, bytes, __builtin_return_address(0), [&] {
     return real.cuMemAllocFromPoolAsync(address, bytes, pool, stream);
   });
   if (result == CUDA_SUCCESS) HostTargets::note_pool_block(real, pool, *address);
@@ -103,7 +142,7 @@ CUresult cupool_hook_cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes,
 CUresult cupool_hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t bytes,
                                                   CUmemoryPool pool, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocFromPoolAsync_ptsz);
-  const CUresult result = allocate_own(Counter::own_async_malloc_calls_total, bytes, [&] {
+  const CUresult result = allocate_in_stream(pool, bytes, __builtin_return_address(0), [&] {
     return real.cuMemAllocFromPoolAsync_ptsz(address, bytes, pool, stream);
   });
   if (result == CUDA_SUCCESS) HostTargets::note_pool_block(real, pool, *address);
@@ -120,6 +159,29 @@ CUresult cupool_hook_cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuMemFreeAsync_ptsz);
   const Submission submission(real, per_thread(stream), "cuMemFreeAsync_ptsz");
   return free_in_stream(real.cuMemFreeAsync_ptsz, address, stream, per_thread(stream));
+}
+
+CUresult cupool_hook_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
+                                           void* value) {
+  CUPOOL_REAL_OR_RETURN(cuMemPoolSetAttribute);
+  if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) claim(pool);
+  DefaultPool* const known = default_pool(pool, attribute);
+  return known != nullptr ? known->set_attribute(attribute, value)
+                          : real.cuMemPoolSetAttribute(pool, attribute, value);
+}
+
+CUresult cupool_hook_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
+                                           void* value) {
+  CUPOOL_REAL_OR_RETURN(cuMemPoolGetAttribute);
+  DefaultPool* const known = default_pool(pool, attribute);
+  return known != nullptr ? known->get_attribute(attribute, value)
+                          : real.cuMemPoolGetAttribute(pool, attribute, value);
+}
+
+CUresult cupool_hook_cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes) {
+  CUPOOL_REAL_OR_RETURN(cuMemPoolTrimTo);
+  claim(pool);
+  return real.cuMemPoolTrimTo(pool, keep_bytes);
 }
 
 CUresult cupool_hook_cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flags) {

@@ -52,13 +52,14 @@ cupool_figures figures_of(const engine::Device& device) {
   return figures;
 }
 
-// Bytes of the device that cupool holds.
-std::uint64_t footprint(const engine::Device& device) {
+// Bytes of the device that cupool holds, or has the default pool keep.
+std::uint64_t footprint(engine::Device& device) {
   const stats::PoolFigures pool = device.pool_figures();
-  return pool.valid ? pool.reserved_current : of(device.stats(), Gauge::held_bytes);
+  return device.default_pool().reserved() +
+         (pool.valid ? pool.reserved_current : of(device.stats(), Gauge::held_bytes));
 }
 
-std::uint64_t trim_device(engine::Allocator& allocator, const engine::Device& device) {
+std::uint64_t trim_device(engine::Allocator& allocator, engine::Device& device) {
   const std::uint64_t before = footprint(device);
   for (engine::Context* context : allocator.registry().contexts_of(device.ordinal())) {
     if (!context->usable()) continue;
@@ -94,7 +95,7 @@ int trim(int ordinal, std::uint64_t* released_bytes) noexcept {
     if (allocator == nullptr) return CUPOOL_NOT_RUNNING;
     if (ordinal != -1 && find(*allocator, ordinal) == nullptr) return CUPOOL_INVALID_ARGUMENT;
     std::uint64_t released = 0;
-    for (const engine::Device* device : allocator->registry().devices().all()) {
+    for (engine::Device* device : allocator->registry().devices().all()) {
       if (ordinal == -1 || device->ordinal() == ordinal)
         released += trim_device(*allocator, *device);
     }

@@ -41,6 +41,7 @@ namespace cupool::util {
   X(foreign_streams, "the stream that waits for other contexts' streams")                          \
   X(orphans, "memory that outlived its context")                                                   \
   X(pool_creation, "a device's pools, while the driver makes them")                                \
+  X(default_pool, "a device's default pool, while cupool or the program sets it")                  \
   X(pool_sharing, "a device's pools, while the driver exports them")                               \
   X(preallocation, "blocks of CUPOOL_PREALLOC")                                                    \
   X(small_chunk, "the block that keeps the driver's small chunk open")                             \

@@ -46,7 +46,7 @@ build thrust_loop "$nvcc" "${flags[@]}" -cudart static \
 for program in ordered_stress lane_stress kernel_then_free host_reliance overlap neighbours; do
   build "$program" "$nvcc" "${flags[@]}" -cudart static "$here/proofs/$program.cu" -o "$out/$program"
 done
-for program in ipc_pair fill_memory other_allocators peers contexts; do
+for program in ipc_pair fill_memory other_allocators peers contexts default_pool; do
   build "$program" "$nvcc" "${flags[@]}" -cudart static \
     "$here/proofs/contract/$program.cu" -o "$out/$program" -L"$toolkit/lib64/stubs" -lcuda
 done

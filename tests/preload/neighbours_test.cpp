@@ -42,6 +42,15 @@ TEST(Neighbours, GiveWhenTheDriverServedFirst) {
   EXPECT_EQ(result.process.out, "asker 0\nin time 1\ndone\n") << result.describe();
 }
 
+// Contract 12.
+TEST(Neighbours, GiveBackWhatLiesIdleInTheDefaultPool) {
+  for (const char* backend : {"auto", "malloc"}) {
+    const PreloadedRun result = run_scene("holder=async", {{"CUPOOL_BACKEND", backend}});
+    EXPECT_EQ(result.process.out, "asker 0\nin time 1\ndone\n") << result.describe();
+    EXPECT_GE(result.counter("given_to_neighbours_bytes_total"), 128 * kMiB) << backend;
+  }
+}
+
 TEST(Neighbours, OfOneAnotherMayAskAtTheSameTime) {
   const PreloadedRun result = run_scene("scene=mutual mib=150");
   EXPECT_EQ(result.process.out, "failed 0\nfailed 0\ndone\n") << result.describe();

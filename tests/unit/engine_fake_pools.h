@@ -25,6 +25,7 @@ struct FakePools {
     std::uint64_t threshold = 0;
     std::uint64_t reserved = 0;
     std::uint64_t used = 0;
+    std::uint64_t high = 0;  ///< of `used`, since its last reset
     std::set<int> admitted;
   };
   struct Block {
@@ -43,6 +44,7 @@ struct FakePools {
   std::mutex mutex;
   std::map<CUmemoryPool, Pool> pools;
   std::map<int, CUmemoryPool> defaults;
+  std::map<int, CUmemoryPool> currents;  ///< where it is not the default one
   std::map<CUdeviceptr, Block> blocks;
   std::uintptr_t next_handle = 1;
   std::atomic<unsigned> figures_read{0};  ///< how often the driver was asked for a figure
@@ -94,6 +96,13 @@ inline CUresult default_pool(CUmemoryPool* pool, CUdevice device) {
   *pool = handle;
   return CUDA_SUCCESS;
 }
+inline CUresult current_pool(CUmemoryPool* pool, CUdevice device) {
+  const CUresult result = default_pool(pool, device);
+  const std::lock_guard<std::mutex> lock(pools->mutex);
+  const auto set = pools->currents.find(device);
+  if (set != pools->currents.end()) *pool = set->second;
+  return result;
+}
 inline CUresult create_pool(CUmemoryPool* pool, const CUmemPoolProps* properties) {
   const std::lock_guard<std::mutex> lock(pools->mutex);
   *pool = add_pool_locked(properties->location.id);
@@ -101,15 +110,23 @@ inline CUresult create_pool(CUmemoryPool* pool, const CUmemPoolProps* properties
 }
 inline CUresult set_pool_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
   const std::lock_guard<std::mutex> lock(pools->mutex);
+  FakePools::Pool& set = pools->pools.at(pool);
   if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) {
-    pools->pools.at(pool).threshold = *static_cast<const cuuint64_t*>(value);
+    set.threshold = *static_cast<const cuuint64_t*>(value);
   }
+  if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH) set.high = set.used;
   return CUDA_SUCCESS;
 }
 inline CUresult pool_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
   ++pools->figures_read;
   const std::lock_guard<std::mutex> lock(pools->mutex);
   const FakePools::Pool& asked = pools->pools.at(pool);
+  if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD ||
+      attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH) {
+    *static_cast<cuuint64_t*>(value) =
+        attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD ? asked.threshold : asked.high;
+    return CUDA_SUCCESS;
+  }
   const bool of_reserved = attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT ||
                            attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH;
   *static_cast<cuuint64_t*>(value) = of_reserved ? asked.reserved : asked.used;
@@ -135,6 +152,7 @@ inline CUresult allocate_from_pool(CUdeviceptr* address, std::size_t bytes, CUme
   const std::lock_guard<std::mutex> lock(pools->mutex);
   FakePools::Pool& giving = pools->pools.at(pool);
   giving.used += bytes;
+  giving.high = std::max(giving.high, giving.used);
   while (giving.reserved < giving.used) giving.reserved += FakePools::kStep;
   *address = gpu.next_address.fetch_add((bytes + kUnit - 1) / kUnit * kUnit);
   pools->blocks[*address] = {pool, bytes};
@@ -175,6 +193,7 @@ inline cuda::Driver fake_driver_with_pools() {
   driver.cuDeviceGetCount = fake::count_devices;
   driver.cuDeviceCanAccessPeer = fake::can_access_peer;
   driver.cuDeviceGetDefaultMemPool = fake::default_pool;
+  driver.cuDeviceGetMemPool = fake::current_pool;
   driver.cuMemPoolCreate = fake::create_pool;
   driver.cuMemPoolSetAttribute = fake::set_pool_attribute;
   driver.cuMemPoolGetAttribute = fake::pool_attribute;

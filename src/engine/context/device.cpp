@@ -58,6 +58,14 @@ bool wants_pools(const cuda::Driver& driver, int ordinal, config::Backend wanted
   return every_device_is_peer;
 }
 
+// The backend does not matter. With CUPOOL_POOL=default the pool is configured as a whole.
+bool may_keep_default_pool(const cuda::Driver& driver, int ordinal,
+                           const config::Settings& settings, const DeviceLimits& limits) {
+  return settings.async == config::Async::threshold && !limits.use_default_pool &&
+         limits.release_threshold != 0 && driver.cuDeviceGetDefaultMemPool != nullptr &&
+         driver.cuDeviceGetMemPool != nullptr && PoolBackend::supported(driver, ordinal);
+}
+
 // Settings that name the pools or their size start them at once.
 bool may_start_later(const config::Settings& settings, const DeviceLimits& limits) {
   return settings.pool_start == config::PoolStart::background &&
@@ -75,6 +83,8 @@ Device::Device(const cuda::Driver& driver, int ordinal, const config::Settings& 
       budget_(limits_, stats_),
       plain_(driver),
       pools_(create_pools(driver, settings.backend)),
+      default_pool_(driver, ordinal, limits_,
+                    may_keep_default_pool(driver, ordinal, settings, limits_)),
       pool_start_(pools_, may_start_later(settings, limits_)),
       backend_(pools_ != nullptr ? static_cast<Backend*>(pools_) : &plain_) {}
 

@@ -9,6 +9,7 @@
 #include "config/settings.h"
 #include "cuda/driver.h"
 #include "engine/backend/budget.h"
+#include "engine/backend/default_pool.h"
 #include "engine/backend/device_limits.h"
 #include "engine/backend/malloc_backend.h"
 #include "engine/backend/orphans.h"
@@ -37,6 +38,8 @@ class Device {
 
   /// Null: the device has no pools, or the settings exclude them.
   PoolBackend* pools() const { return pools_; }
+  /// The pool of the program's own cudaMallocAsync.
+  DefaultPool& default_pool() { return default_pool_; }
   /// The state of the pools' start.
   PoolStart& pool_start() { return pool_start_; }
 
@@ -79,6 +82,7 @@ class Device {
   Orphans orphans_;
   MallocBackend plain_;
   PoolBackend* const pools_;
+  DefaultPool default_pool_;
   PoolStart pool_start_;
   std::atomic<Backend*> backend_;
 };

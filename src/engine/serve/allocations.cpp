@@ -285,7 +285,10 @@ CUresult Allocations::allocate_fresh(Context& context, std::uint64_t capacity, C
   Device& device = context.device();
   Backend& backend = device.backend();
   *source = backend.source();
-  const CUresult result = backend.allocate(context, capacity, address);
+  CUresult result = backend.allocate(context, capacity, address);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && out_of_memory_.trim_default_pool(device) != 0) {
+    result = backend.allocate(context, capacity, address);
+  }
   if (*source != BlockSource::pool) return result;
   if (result == CUDA_SUCCESS && !is_large(capacity)) context.small_chunk().open();
   if (result == CUDA_ERROR_NOT_SUPPORTED) {

@@ -16,16 +16,18 @@ Allocator::Allocator(const cuda::Driver& driver, const config::Settings& setting
       idle_(settings_, registry_, blocks_, exports_, policy_),
       out_of_memory_(driver, registry_, idle_),
       preparation_(registry_, idle_.give_backs()),
+      default_pools_(registry_, policy_, preparation_, idle_.give_backs()),
       peak_(registry_),
       allocations_(registry_, blocks_, idle_, out_of_memory_, preparation_, peak_),
       frees_(driver, blocks_, policy_, idle_),
-      pass_through_(driver, registry_, blocks_, imports_, policy_, idle_, out_of_memory_),
+      pass_through_(driver, registry_, blocks_, imports_, policy_, idle_, out_of_memory_,
+                    default_pools_),
       synchronization_(registry_, idle_, policy_),
       queries_(driver, registry_, blocks_, imports_),
       sharing_(driver, registry_, blocks_, exports_, imports_, out_of_memory_),
       endings_(driver, registry_, blocks_, exports_, imports_, policy_,
                PrimaryContexts::of_process()),
-      step_aside_(registry_, policy_, idle_, out_of_memory_),
+      step_aside_(registry_, policy_, idle_, out_of_memory_, default_pools_),
       figures_(registry_, blocks_, exports_) {
   Serving::start();
   // Without events of a context nothing proves a cached block unused.

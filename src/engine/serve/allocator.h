@@ -11,6 +11,7 @@
 #include "engine/ipc/imports.h"
 #include "engine/serve/allocations.h"
 #include "engine/serve/context_ending.h"
+#include "engine/serve/default_pools.h"
 #include "engine/serve/figures.h"
 #include "engine/serve/free_policy.h"
 #include "engine/serve/frees.h"
@@ -52,6 +53,8 @@ class Allocator {
   StepAside& step_aside() { return step_aside_; }
   /// The start of the pools and CUPOOL_PREALLOC.
   PoolPreparation& preparation() { return preparation_; }
+  /// The pools of the program's own cudaMallocAsync.
+  DefaultPools& default_pools() { return default_pools_; }
   /// The wait that a free needs.
   FreePolicy& policy() { return policy_; }
   /// Idle memory; also used by decay.
@@ -76,6 +79,7 @@ class Allocator {
   IdleMemory idle_;
   OutOfMemory out_of_memory_;
   PoolPreparation preparation_;
+  DefaultPools default_pools_;
   PeakSampler peak_;
   Allocations allocations_;
   Frees frees_;

@@ -44,14 +44,15 @@ bool Decay::go_on() {
 
 bool Decay::is_urgent() {
   for (Device* device : registry_.devices().all()) {
-    if (device->pools() == nullptr || device->limits().use_default_pool) continue;
+    if (device->limits().use_default_pool) continue;
     if (Serving::any_capture()) return false;
-    const std::int64_t cached = device->stats().value(stats::Gauge::cached_bytes).current;
-    const std::uint64_t slack = device->pools()->pair().slack();
-    if (static_cast<std::uint64_t>(std::max<std::int64_t>(cached, 0)) + slack <
-        stats::kPoolGrowthStep) {
-      continue;
+    std::uint64_t idle = device->default_pool().idle_bytes();
+    if (device->pools() != nullptr) {
+      const std::int64_t cached = device->stats().value(stats::Gauge::cached_bytes).current;
+      idle += static_cast<std::uint64_t>(std::max<std::int64_t>(cached, 0)) +
+              device->pools()->pair().slack();
     }
+    if (idle < stats::kPoolGrowthStep) continue;
     for (Context* context : registry_.contexts_of(device->ordinal())) {
       if (is_scarce(*context)) return true;
     }
@@ -84,6 +85,7 @@ bool Decay::trim_some(Context& context) {
   if (!trimming_ && device.pools() != nullptr) {
     device.pools()->decay().end_step(released_[static_cast<std::size_t>(device.ordinal())]);
   }
+  if (!trimming_) device.default_pool().end_step();
   trimming_ = true;
   return trim_unneeded(context, kSlice);
 }
@@ -122,9 +124,11 @@ bool Decay::trim_unneeded(Context& context, std::uint64_t most_bytes) {
   if (!visit) return false;
   GivingBack part(idle_.give_backs());
   Device& device = context.device();
-  PoolDecay::Trimmed trimmed;
+  PoolDecay::Trimmed trimmed = device.default_pool().trim_unneeded(most_bytes);
   if (device.pools() != nullptr) {
-    trimmed = device.pools()->decay().trim_unneeded(context, most_bytes);
+    const auto own = device.pools()->decay().trim_unneeded(context, most_bytes);
+    trimmed.any = trimmed.any || own.any;
+    trimmed.more = trimmed.more || own.more;
   }
   part.gave_back = trimmed.any;
   if (!trimmed.any) return trimmed.more;

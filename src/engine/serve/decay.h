@@ -13,8 +13,8 @@
 
 namespace cupool::engine {
 
-/// For one background thread, outside any call of the program. The device's default pool does not
-/// decay: the program itself may use its memory next.
+/// For one background thread, outside any call of the program. With CUPOOL_POOL=default the pool
+/// does not decay: the program itself may use its memory next.
 class Decay {
  public:
   Decay(const cuda::Driver& driver, ContextRegistry& registry, IdleMemory& idle)
@@ -25,9 +25,9 @@ class Decay {
   /// pause. The caller holds off the destruction of contexts.
   bool go_on();
 
-  /// Whether idle memory should go back soon: cupool holds some on a device that has less than a
-  /// kScarceShare-th of its memory free. Few driver calls, none during a capture. The caller holds
-  /// off the destruction of contexts.
+  /// Whether idle memory should go back soon: cupool holds some, or has a pool keep it, on a device
+  /// that has less than a kScarceShare-th of its memory free. Few driver calls, none during a
+  /// capture. The caller holds off the destruction of contexts.
   bool is_urgent();
 
  private:
@@ -46,7 +46,8 @@ class Decay {
   /// up to the block that reaches `most_bytes`. Returns their bytes; 0: none left. Plain memory
   /// stays, because its release waits for the GPU.
   std::uint64_t release_unneeded(Context& context, std::uint64_t most_bytes);
-  /// Trims about `most_bytes` of unneeded pool memory (see PoolDecay). True: there is more.
+  /// Trims about `most_bytes` of unneeded memory of each pool (see PoolDecay and DefaultPool).
+  /// True: there is more.
   bool trim_unneeded(Context& context, std::uint64_t most_bytes);
 
   const cuda::Driver& driver_;

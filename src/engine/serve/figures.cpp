@@ -5,6 +5,7 @@
 #include <array>
 
 #include "engine/block/accounting.h"
+#include "util/mutation.h"
 
 namespace cupool::engine {
 
@@ -34,6 +35,9 @@ std::uint64_t Figures::idle_bytes() {
   PoolBackend* const pools = context->device().pools();
   if (pools != nullptr) {
     idle += signed_bytes(pools->pair().slack() + pools->preallocation().bytes());
+  }
+  if (!CUPOOL_MUTATED("counts-no-default-pool")) {
+    idle += signed_bytes(context->device().default_pool().idle_bytes());
   }
   if (stats.value(Gauge::application_bytes).current > 0) {
     if (pools != nullptr) idle -= signed_bytes(pools->pair().pinned_bytes());

@@ -15,6 +15,7 @@
 #include "stats/pool_growth.h"
 #include "stats/timeline.h"
 #include "util/clock.h"
+#include "util/mutation.h"
 #include "util/uncancelled.h"
 
 namespace cupool::engine {
@@ -58,10 +59,43 @@ bool OutOfMemory::give_back_idle(Context& context, Patience& patience) {
   for (Context* other : registry_.contexts_of(device.ordinal())) {
     any = give_back_idle_of(*other, patience) || any;
     any = close_small_chunk(*other, patience) || any;
+    any = any || give_back_pending(*other, patience);
   }
   // Counts released cached blocks, and blocks that were never cached, which are released as soon as
   // they are reclaimed.
   return any || returned() != returned_before;
+}
+
+std::uint64_t OutOfMemory::trim_default_pool(Device& device) {
+  DefaultPool& pool = device.default_pool();
+  if (!pool.is_kept() || CUPOOL_MUTATED("forgets-the-default-pool")) return 0;
+  GivingBack part(idle_.give_backs());
+  const std::uint64_t bytes = pool.trim();
+  part.gave_back = bytes != 0;
+  if (bytes == 0) return 0;
+  device.stats().add(Counter::trims_total);
+  stats::note_event(EventKind::trim, device.stats(), 0);
+  return bytes;
+}
+
+// What the program has freed in stream order counts as free at once (contract 5), but its pool
+// gives nothing back that the GPU may still use. In short visits, as below.
+bool OutOfMemory::give_back_pending(Context& context, Patience& patience) {
+  Device& device = context.device();
+  Ordering& ordering = context.ordering();
+  EpochNumber everything = kNoEpoch;
+  while (device.default_pool().idle_bytes() >= stats::kPoolGrowthStep &&
+         !CUPOOL_MUTATED("keeps-pending-frees")) {
+    const std::uint64_t left_ns = std::max<std::uint64_t>(patience.left_ns(), 1);
+    const ContextVisit visit(context, std::min(left_ns, kLongestWaitForOthersNs));
+    if (!visit || !context.usable()) return false;
+    if (everything == kNoEpoch) everything = ordering.epochs().open();
+    if (!ordering.fence(everything)) return false;
+    const WaitResult result = ordering.wait(everything, std::min(left_ns, kOneVisitNs));
+    if (result.complete()) return trim_default_pool(device) != 0;
+    if (!result.worth_repeating() || patience.over()) return false;
+  }
+  return false;
 }
 
 bool OutOfMemory::give_back_idle_of(Context& context, Patience& patience) {
@@ -123,6 +157,7 @@ bool OutOfMemory::give_back_cached(Context& context) {
   BlockList idle = context.cache().evict_to(0);
   idle_.release(context, idle);
   device.orphans().release(context, device.pools());
+  const bool trimmed = trim_default_pool(device) != 0;
   const stats::PoolFigures before = device.pool_figures();
   // A pool keeps a growth step or more only if that memory could go back to the device.
   const bool slack = before.reserved_current >= before.used_current + stats::kPoolGrowthStep;
@@ -132,7 +167,7 @@ bool OutOfMemory::give_back_cached(Context& context) {
   stats::note_event(EventKind::trim, device.stats(), 0);
   const bool shrunk = device.pool_figures().reserved_current < before.reserved_current;
   if (giving_back) giving_back->gave_back = shrunk;
-  return shrunk;
+  return shrunk || trimmed;
 }
 
 // Plain memory stays, because its release waits for the GPU.
@@ -155,20 +190,24 @@ std::optional<std::uint64_t> OutOfMemory::give_to_neighbour(const ipc::DeviceId&
   bool shares_device = false;
   for (Device* each : registry_.devices().all()) {
     PoolBackend* const pools = each->pools();
-    if (pools == nullptr || each->limits().use_default_pool) continue;
+    if (each->limits().use_default_pool) continue;
+    if (pools == nullptr && !each->default_pool().is_kept()) continue;
     if (id_of(driver_, *each) != device) continue;
     shares_device = true;
     GivingBack part(idle_.give_backs());
+    const auto is_enough = [&] { return wanted_bytes != 0 && given >= wanted_bytes; };
     const auto trim = [&](Context& context) {
       const ContextVisit visit(context, kPatienceForNeighboursNs);
       if (!visit || !context.usable() || Serving::any_capture()) return false;
+      given += trim_default_pool(*each);
+      if (is_enough() || pools == nullptr) return is_enough();
       const std::uint64_t before = each->pool_figures().reserved_current;
       pools->trim_beyond_preallocation(context);
       const std::uint64_t after = each->pool_figures().reserved_current;
       each->stats().add(Counter::trims_total);
       stats::note_event(EventKind::trim, each->stats(), 0);
       given += before - std::min(before, after);
-      return wanted_bytes != 0 && given >= wanted_bytes;
+      return is_enough();
     };
     Patience patience(kPatienceForNeighboursNs);
     for (Context* context : registry_.contexts_of(each->ordinal())) {
@@ -211,7 +250,10 @@ bool OutOfMemory::neighbours_gave(Context& context, Patience& patience, std::uin
 bool OutOfMemory::more_given_back(Context& context, std::uint64_t* tried_ns, Patience& patience) {
   const util::Uncancelled throughout;
   const auto look = [&] {
-    const bool any = give_back_idle(context, patience);
+    const std::uint64_t trimmed = trim_default_pool(context.device());
+    const std::uint64_t wanted = patience.wanted_bytes();
+    if (wanted != 0 && trimmed >= wanted) return true;  // without a wait
+    const bool any = give_back_idle(context, patience) || trimmed != 0;
     const std::uint64_t longest = std::min(patience.left_ns(), kLongestWaitForOthersNs);
     const std::uint64_t start = util::now_ns();
     while (idle_.give_backs().any_under_way() && util::now_ns() - start < longest) {

@@ -94,10 +94,14 @@ class OutOfMemory {
   /// Gives back idle pool memory of the device with this UUID, for another process that wants
   /// `wanted_bytes` (0: not known). First what the pools hold idle; if that does not do, cached
   /// blocks, and retired ones whose fence completes soon. Not the bytes of CUPOOL_PREALLOC, plain
-  /// memory, or memory of the device's default pool, and nothing during a capture. Returns the
-  /// bytes given back. The caller is in no visit, and holds off the driver's end.
+  /// memory, or a default pool that is not kept, and nothing during a capture. Returns the bytes
+  /// given back. The caller is in no visit, and holds off the driver's end.
   std::optional<std::uint64_t> give_to_neighbour(const ipc::DeviceId& device,
                                                  std::uint64_t wanted_bytes);
+
+  /// Gives back what the device's default pool holds idle, if it is kept. Returns the bytes; needs
+  /// no wait.
+  std::uint64_t trim_default_pool(Device& device);
 
   /// Makes a spare for each of cupool's streams in the context, as far as there is memory.
   ///
@@ -139,6 +143,7 @@ class OutOfMemory {
     return result;
   }
   bool give_back_idle_of(Context& context, Patience& patience);
+  bool give_back_pending(Context& context, Patience& patience);
   template <typename GiveBack>
   bool reclaim_all_of(Context& context, Patience& patience, const GiveBack& give_back);
   bool give_back_pooled(Context& context);

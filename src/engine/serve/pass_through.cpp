@@ -72,6 +72,7 @@ void PassThrough::note_free(Block* passed, CUresult result, std::uint64_t start_
 void PassThrough::managed_allocated(CUdeviceptr address, std::uint64_t bytes) {
   Context* context = registry_.current();
   policy_.host_reachable().add(HostReachable::Kind::managed, address, {bytes, context});
+  default_pools_.leave_all();  // whose idle memory the driver cannot evict for it
   if (context == nullptr || !context->usable()) return;
   const ContextVisit visit(*context);
   if (visit) idle_.leave_room_for_managed(*context);

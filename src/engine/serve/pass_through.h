@@ -8,6 +8,7 @@
 #include "engine/block/pointer_map.h"
 #include "engine/context/context_registry.h"
 #include "engine/ipc/imports.h"
+#include "engine/serve/default_pools.h"
 #include "engine/serve/free_policy.h"
 #include "engine/serve/out_of_memory.h"
 #include "util/clock.h"
@@ -18,14 +19,16 @@ namespace cupool::engine {
 class PassThrough {
  public:
   PassThrough(const cuda::Driver& driver, ContextRegistry& registry, PointerMap& blocks,
-              IpcImports& imports, FreePolicy& policy, IdleMemory& idle, OutOfMemory& out_of_memory)
+              IpcImports& imports, FreePolicy& policy, IdleMemory& idle, OutOfMemory& out_of_memory,
+              DefaultPools& default_pools)
       : driver_(driver),
         registry_(registry),
         blocks_(blocks),
         imports_(imports),
         policy_(policy),
         idle_(idle),
-        out_of_memory_(out_of_memory) {}
+        out_of_memory_(out_of_memory),
+        default_pools_(default_pools) {}
 
   /// Makes an allocation of `wanted` bytes that passes through. If it runs out of memory, repeats
   /// it after giving idle memory back, within `patience`. After a success, `bytes()` returns the
@@ -104,6 +107,7 @@ class PassThrough {
   FreePolicy& policy_;
   IdleMemory& idle_;
   OutOfMemory& out_of_memory_;
+  DefaultPools& default_pools_;
 };
 
 }  // namespace cupool::engine

@@ -31,6 +31,7 @@ void StepAside::stop_serving(const char* reason) {
     }
     if (!again) first = Serving::step_aside();
   }
+  default_pools_.leave_all();
   if (first) CUPOOL_LOG(warn, "%s: the driver serves its memory from now on", reason);
 }
 

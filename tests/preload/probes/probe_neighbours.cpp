@@ -4,7 +4,8 @@
 // then an asker, which needs that memory. holder= idle, capture (while a stream captures), close
 // (closes cupool's sockets), stop (is stopped), fork (its child stays as well), leave (ends while
 // it is asked), busy (frees what it has when it has been asked for a while); a= sets a variable of
-// the holder's environment. holder=pestered: strangers connect to it. threads= of the asker share
+// the holder's environment. holder=pestered: strangers connect to it; holder=async: the
+// memory is the default pool's. threads= of the asker share
 // what it needs, in blocks of block_mib=. scene=mutual: two processes need memory again and again.
 #include <cuda_runtime_api.h>
 #include <dirent.h>
@@ -59,10 +60,21 @@ std::vector<int> sockets() {
   return found;
 }
 
+void leave_in_default_pool(long mib) {
+  void* block = nullptr;
+  MUST(cudaMallocAsync(&block, static_cast<size_t>(mib) * kMiB, nullptr));
+  MUST(cudaFreeAsync(block, nullptr));
+  MUST(cudaStreamSynchronize(nullptr));
+}
+
 // Frees everything, says so, and waits for the conductor.
 int hold(const std::string& how, long mib) {
   int code = 0;
-  free_all(allocate(mib, 16, &code));
+  if (how == "async") {
+    leave_in_default_pool(mib);
+  } else {
+    free_all(allocate(mib, 16, &code));
+  }
   MUST(code);
   void* kept = nullptr;  // as long as a context has live memory, it is not all given back at once
   MUST(cudaMalloc(&kept, 1000));

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// A kept pool needs the threads that give idle memory back, as cupool's own pools do.
+#include "engine/serve/default_pools.h"
+
+#include "engine/reclaim/serving.h"
+
+namespace cupool::engine {
+
+void DefaultPools::allocated(CUmemoryPool pool) {
+  Context* const context = registry_.current();
+  if (context == nullptr || !context->usable() || Serving::any_capture() ||
+      Serving::stepped_aside() || policy_.host_reachable().any(HostReachable::Kind::managed)) {
+    return;
+  }
+  if (context->device().default_pool().keep(pool)) preparation_.pools_serve();
+}
+
+DefaultPool* DefaultPools::find(CUmemoryPool pool) {
+  for (Device* device : registry_.devices().all()) {
+    if (pool != nullptr && device->default_pool().handle() == pool) return &device->default_pool();
+  }
+  return nullptr;
+}
+
+void DefaultPools::leave(CUmemoryPool pool) {
+  DefaultPool* const known = find(pool);
+  if (known == nullptr) return;
+  GivingBack part(give_backs_);
+  part.gave_back = known->is_kept();
+  known->leave();
+}
+
+void DefaultPools::leave_all() {
+  GivingBack part(give_backs_);
+  for (Device* device : registry_.devices().all()) {
+    part.gave_back = part.gave_back || device->default_pool().is_kept();
+    device->default_pool().leave();
+  }
+}
+
+}  // namespace cupool::engine
