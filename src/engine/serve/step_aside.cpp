@@ -29,6 +29,7 @@ void StepAside::stop_serving(const char* reason) {
         give_back(*context);
       }
     }
+    host_.give_back();
     if (!again) first = Serving::step_aside();
   }
   if (first) CUPOOL_LOG(warn, "%s: the driver serves its memory from now on", reason);

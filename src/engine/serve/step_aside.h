@@ -6,6 +6,7 @@
 #include "engine/context/context_registry.h"
 #include "engine/reclaim/serving.h"
 #include "engine/serve/free_policy.h"
+#include "engine/serve/host_memory.h"
 #include "engine/serve/idle_memory.h"
 #include "engine/serve/out_of_memory.h"
 
@@ -15,8 +16,12 @@ namespace cupool::engine {
 class StepAside {
  public:
   StepAside(ContextRegistry& registry, FreePolicy& policy, IdleMemory& idle,
-            OutOfMemory& out_of_memory)
-      : registry_(registry), policy_(policy), idle_(idle), out_of_memory_(out_of_memory) {}
+            OutOfMemory& out_of_memory, HostMemory& host)
+      : registry_(registry),
+        policy_(policy),
+        idle_(idle),
+        out_of_memory_(out_of_memory),
+        host_(host) {}
 
   /// Makes every later allocation pass through, and warns with `reason`. Called before the program
   /// uses its memory in the way that cupool cannot see. Blocks freed so far go back to the device,
@@ -32,6 +37,7 @@ class StepAside {
   FreePolicy& policy_;
   IdleMemory& idle_;
   OutOfMemory& out_of_memory_;
+  HostMemory& host_;
 };
 
 }  // namespace cupool::engine
