@@ -55,6 +55,7 @@ CUresult allocate_host(void** address, std::size_t bytes, unsigned kind, const v
   CUresult result = CUDA_SUCCESS;
   if (allocator == nullptr) {
     result = real(bytes);
+    count(Counter::host_malloc_calls_total, result);
   } else {
     const bool own = cupool::entry::is_of_its_own(caller);
     result = allocator->host().allocate(address, bytes, own ? cupool::engine::kNoHostKind : kind,
@@ -63,7 +64,6 @@ CUresult allocate_host(void** address, std::size_t bytes, unsigned kind, const v
   if (result == CUDA_SUCCESS && !cupool::entry::is_cuda_library(caller)) {
     cupool::engine::PinnedMemory::add(*address, bytes);
   }
-  count(Counter::host_malloc_calls_total, result);
   return result;
 }
 

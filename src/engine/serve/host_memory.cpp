@@ -28,6 +28,8 @@ using stats::Gauge;
 
 namespace {
 
+// May be cached whatever the program had at its peak.
+constexpr std::uint64_t kLeastCached = 32ull << 20;
 // Retired bytes beyond which a free waits, as the driver's own would.
 constexpr std::uint64_t kMostRetired = 64ull << 20;
 // Retired bytes that get a fence at the free, since memory of this size is worth a microsecond.
@@ -81,8 +83,8 @@ bool HostMemory::may_allocate(Context** context, std::size_t bytes, unsigned kin
       refusal_in_host_function(driver_) != CUDA_SUCCESS) {
     return false;
   }
-  Context* current = registry_.current();
-  if (current != nullptr) current = registry_.ask_for_current(current);
+  if (*context == nullptr) return false;
+  Context* const current = registry_.ask_for_current(*context);
   if (current == nullptr) return false;
   Context* none = nullptr;
   home_.compare_exchange_strong(none, current, std::memory_order_acq_rel);
@@ -124,7 +126,7 @@ bool HostMemory::adopt(Context& context, void* address, std::size_t bytes, unsig
   return true;
 }
 
-// What lies idle never exceeds what the program itself had at its peak.
+// What lies idle never exceeds what the program itself had at its peak, but for a little.
 void HostMemory::note_peak() {
   const std::uint64_t held = held_.load(std::memory_order_relaxed);
   const std::uint64_t idle = cache_.bytes();
@@ -132,7 +134,7 @@ void HostMemory::note_peak() {
   std::uint64_t peak = peak_.load(std::memory_order_relaxed);
   while (peak < had && !peak_.compare_exchange_weak(peak, had, std::memory_order_relaxed)) {
   }
-  cache_.set_limit(std::min(most_cached_, std::max(peak, had)));
+  cache_.set_limit(std::min(most_cached_, std::max({peak, had, kLeastCached})));
 }
 
 // The driver hands out an address only after it was freed, by a route that cupool does not see.
@@ -174,9 +176,7 @@ std::optional<CUresult> HostMemory::try_free(void* host) {
   if (PendingWork::none() && runs_no_host_functions() &&
       !policy_.host_reachable().any(HostReachable::Kind::zero_copy) && !HostCache::look_is_due()) {
     if (!block->state.claim(word)) return CUDA_ERROR_INVALID_VALUE;
-    const HostCache::Taken taken = cache_.cache(*block, life, context->incarnation_cell());
-    if (taken == HostCache::Taken::yes) return CUDA_SUCCESS;
-    return settle_free(*block, taken);
+    return put(*block, [&] { return cache_.cache(*block, life, context->incarnation_cell()); });
   }
   const util::Uncancelled throughout;
   if (const CUresult refusal = refusal_in_host_function(driver_)) return refusal;
@@ -184,14 +184,36 @@ std::optional<CUresult> HostMemory::try_free(void* host) {
   return free_claimed(*block, life);
 }
 
-// `std::nullopt`: the block is live again, and the driver frees it.
-std::optional<CUresult> HostMemory::settle_free(Block& block, HostCache::Taken taken) {
-  if (taken == HostCache::Taken::full) {
+// Puts a block into the cache, as `put` does. `std::nullopt`: there is no room for it. It is live
+// again, and the driver frees it.
+template <typename Put>
+std::optional<CUresult> HostMemory::put(Block& block, const Put& put) {
+  using Taken = HostCache::Taken;
+  Taken taken = put();
+  if (__builtin_expect(taken == Taken::full, 0) && make_room(*block.context, block.capacity)) {
+    taken = put();
+  }
+  if (taken == Taken::full) {
     block.state.store(BlockState::live);
     return std::nullopt;
   }
-  if (taken == HostCache::Taken::yes) note_first_cached();
+  note_first_cached();
   return CUDA_SUCCESS;
+}
+
+// The driver's free of others takes as long as that of the block itself would; the block is more
+// likely to be wanted again.
+bool HostMemory::make_room(Context& context, std::uint64_t bytes) {
+  const util::Uncancelled throughout;
+  if (bytes > cache_.limit() || Serving::any_capture()) return false;
+  const ContextVisit visit(context);
+  if (!visit || !context.usable()) return false;
+  BlockList others = cache_.take(HostCache::Which::unneeded, bytes);
+  if (others.bytes < bytes) {
+    BlockList more = cache_.take(HostCache::Which::idle, bytes - others.bytes);
+    others.splice(more);
+  }
+  return release(context, others);
 }
 
 // As of device memory: what touches host memory is waited for, and what this thread does next comes
@@ -202,7 +224,7 @@ std::optional<CUresult> HostMemory::free_claimed(Block& block, std::uint64_t lif
   const auto& life_now = context.incarnation_cell();
   if (PendingWork::none() && verify_nothing(context)) {
     end_zero_copy(block);
-    return settle_free(block, cache_.cache(block, life, life_now));
+    return put(block, [&] { return cache_.cache(block, life, life_now); });
   }
   PendingWork::Claim claim(!several_contexts());
   const HostWork::Mark before = context.host_work().begin_wait();
@@ -211,7 +233,7 @@ std::optional<CUresult> HostMemory::free_claimed(Block& block, std::uint64_t lif
   const For what = policy_.wait_of(context).what;
   bool for_context = what == For::context;
   WaitResult result;
-  if (what == For::host_work) {
+  if (what == For::host_work && !CUPOOL_MUTATED("host-free-leaves-copies")) {
     result = timed_wait(stats, [&] { return context.host_work().wait(); });
     for_context = cuda::is_refusal(result.error);
   }
@@ -232,16 +254,16 @@ std::optional<CUresult> HostMemory::free_claimed(Block& block, std::uint64_t lif
   }
   end_zero_copy(block);
   if (for_context || CUPOOL_MUTATED("host-memory-without-a-fence")) {
-    return settle_free(block, cache_.cache(block, life, life_now));
+    return put(block, [&] { return cache_.cache(block, life, life_now); });
   }
-  const HostCache::Taken taken = cache_.retire(block, epoch, life, life_now);
-  if (taken == HostCache::Taken::yes && cache_.retired_bytes() >= kFencedBytes) {
+  const auto freed = put(block, [&] { return cache_.retire(block, epoch, life, life_now); });
+  if (freed && cache_.retired_bytes() >= kFencedBytes) {
     const CUresult fenced = context.ordering().close_if_full({1, ~std::uint64_t{0}},
                                                              Ordering::IfBusy::skip);
     if (fenced != CUDA_SUCCESS) note_failure(context, fenced);
     idle_.cache_reclaimed(context);
   }
-  return settle_free(block, taken);
+  return freed;
 }
 
 // A large block by itself may be retired, whatever its size.
@@ -258,6 +280,7 @@ bool HostMemory::is_crowded(Context& context, const Block& block) {
 
 // The order is the lane's or that of points, as in Frees.
 bool HostMemory::keeps_order(Context& context) const {
+  if (CUPOOL_MUTATED("host-free-forgets-the-order")) return true;
   if (Lane::is_open()) {
     if (LaneWork::any()) idle_.look_for_libraries();
     if (Lane::covers_free(driver_)) return true;

@@ -118,7 +118,9 @@ class HostMemory {
   void forget(Block& block);
 
   std::optional<CUresult> free_claimed(Block& block, std::uint64_t life);
-  std::optional<CUresult> settle_free(Block& block, HostCache::Taken taken);
+  template <typename Put>
+  std::optional<CUresult> put(Block& block, const Put& put);
+  bool make_room(Context& context, std::uint64_t bytes);
   bool is_crowded(Context& context, const Block& block);
   bool verify_nothing(Context& context);
   bool keeps_order(Context& context) const;
@@ -144,7 +146,7 @@ class HostMemory {
 
 template <typename Real>
 CUresult HostMemory::allocate(void** address, std::size_t bytes, unsigned kind, const Real& real) {
-  Context* context = nullptr;
+  Context* context = registry_.current();
   const bool served = address != nullptr && may_allocate(&context, bytes, kind);
   if (served) {
     if (const Block* const block = reclaim_and_pop(*context, bytes, kind)) {
@@ -158,6 +160,8 @@ CUresult HostMemory::allocate(void** address, std::size_t bytes, unsigned kind, 
   if (result == CUDA_SUCCESS && address != nullptr) {
     forget_stale(*address);
     if (served) adopt(*context, *address, bytes, kind);
+    (context == nullptr ? stats::device(-1) : context->stats())
+        .add(stats::Counter::host_malloc_calls_total);
   }
   return result;
 }
