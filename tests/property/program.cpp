@@ -101,7 +101,19 @@ class Generator {
         operations.push_back(
             {Kind::host_copy, thread_, slot, below(kStreams), below(kBlocks), 0});
       }
+      // What a free is leaned on for besides memory (contract 2).
+      const unsigned block = below(kBlocks);
+      const unsigned buffer = below(kBuffers);
+      const bool copies = buffers_ && chance(30);
+      const bool stamps = !copies && chance(40);
+      if (copies || stamps) {
+        operations.push_back({Kind::allocate, thread_, block, 0, 0, sizes_[below(4)]});
+        operations.push_back(
+            {copies ? Kind::copy_out : Kind::stamp, thread_, block, below(kStreams), buffer, 0});
+      }
       operations.push_back({Kind::host_release, thread_, slot, 0, some_context(), 0});
+      if (copies) operations.push_back({Kind::host_touch, thread_, buffer, 0, 1, 0});
+      if (stamps) operations.push_back({Kind::check, thread_, block, below(kStreams), 0, 0});
     }
   }
 
