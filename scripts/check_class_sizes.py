@@ -17,7 +17,7 @@ import tempfile
 LIMIT = 15
 # Class: (most public, most private), and the reason.
 EXCEPTIONS = {
-    "Allocator": (16, 0, "fifteen accessors of its parts, and one of all blocks"),
+    "Allocator": (17, 0, "sixteen accessors of its parts, and one of all blocks"),
     "Context": (21, 0, "eleven accessors of its parts; the others are its life and its gate"),
     "DeviceStats": (16, 1, "a counter, a gauge and their kin, each written and read"),
 }

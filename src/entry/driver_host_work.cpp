@@ -44,7 +44,7 @@ CUresult launch_graph(CUstream stream, const Call& call) {
 bool is_nobodys(const void* host) {
   Allocator* const allocator = engine();
   return allocator != nullptr &&
-         allocator->host().find(reinterpret_cast<CUdeviceptr>(host)).nobodys;
+         allocator->host().blocks().find_around(reinterpret_cast<CUdeviceptr>(host)).nobodys;
 }
 
 template <typename Call>

@@ -23,8 +23,8 @@ thread_local Known known_errors[kContexts];
 
 /// Calls that cupool may answer by itself, or whose driver's answer it sees.
 bool is_hooked(const char* call) {
-  for (const char* hooked : {"cuMemAlloc", "cuMemFree", "cuMemFreeAsync", "cuCtxSynchronize", "cuMemHostAlloc",
-                             "cuMemFreeHost"}) {
+  for (const char* hooked : {"cuMemAlloc", "cuMemFree", "cuMemFreeAsync", "cuCtxSynchronize",
+                             "cuMemHostAlloc", "cuMemFreeHost"}) {
     if (std::strcmp(call, hooked) == 0) return true;
   }
   return false;

@@ -95,11 +95,9 @@ class Generator {
       operations.push_back({Kind::host_allocate, thread_, slot, flags, context, size});
       if (chance(20)) operations.push_back({Kind::context_synchronize, thread_, 0, 0, 0, 0});
       if (chance(70)) {
-        operations.push_back(
-            {Kind::host_stamp, thread_, slot, below(kStreams), some_context(), 0});
+        operations.push_back({Kind::host_stamp, thread_, slot, below(kStreams), some_context(), 0});
       } else {
-        operations.push_back(
-            {Kind::host_copy, thread_, slot, below(kStreams), below(kBlocks), 0});
+        operations.push_back({Kind::host_copy, thread_, slot, below(kStreams), below(kBlocks), 0});
       }
       // What a free is leaned on for besides memory (contract 2).
       const unsigned block = below(kBlocks);

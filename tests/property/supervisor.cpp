@@ -220,7 +220,8 @@ std::uint64_t end_of_batch(const Options& options, std::uint64_t seed) {
 
 Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
   // Mixed, so that every combination occurs, and near batches differ.
-  std::uint64_t dice = (options.lane || options.host ? seed : seed / kBatch + 1) * 0x9e3779b97f4a7c15u;
+  std::uint64_t dice =
+      (options.lane || options.host ? seed : seed / kBatch + 1) * 0x9e3779b97f4a7c15u;
   dice ^= dice >> 29;
   const auto pick = [&](std::initializer_list<const char*> values) {
     const std::size_t index = (dice >> 8) % values.size();

@@ -50,7 +50,6 @@ class Context final : public StreamSource {
   stats::DeviceStats& stats() { return device_.stats(); }
   /// Bytes of the largest request that is served: CUPOOL_MAX_BLOCK.
   std::uint64_t max_block() const { return max_block_; }
-  const std::atomic<std::uint64_t>& incarnation_cell() const { return incarnation_; }
   std::uint64_t incarnation() const { return incarnation_.load(std::memory_order_acquire); }
 
   CUresult thread_stream(CUstream* stream) override {

@@ -59,40 +59,6 @@ Block* HostCache::pop_in(Shard& shard, std::uint64_t wanted, std::uint64_t reque
   return nullptr;
 }
 
-HostCache::Taken HostCache::cache(Block& block, std::uint64_t life,
-                                  const std::atomic<std::uint64_t>& life_now) {
-  return take_in(block, life, life_now, [&](Shard& shard) { put_idle(shard, block); });
-}
-
-HostCache::Taken HostCache::retire(Block& block, EpochNumber epoch, std::uint64_t life,
-                                   const std::atomic<std::uint64_t>& life_now) {
-  block.lane_epoch = value_of(epoch);
-  return take_in(block, life, life_now, [&](Shard& shard) {
-    retired_bytes_.fetch_add(block.capacity, std::memory_order_relaxed);
-    shard.retired.push(&block);
-  });
-}
-
-template <typename Put>
-HostCache::Taken HostCache::take_in(Block& block, std::uint64_t life,
-                                    const std::atomic<std::uint64_t>& life_now, const Put& put) {
-  Shard& shard = own_shard(host_node_of(block.kind));
-  for (bool allotted = false;; allotted = true) {
-    {
-      const std::lock_guard lock(shard.mutex);
-      if (life_now.load(std::memory_order_acquire) != life) return Taken::gone;
-      const std::uint64_t bytes = shard.bytes.load(std::memory_order_relaxed) + block.capacity;
-      if (bytes <= shard.allotted && lists_of(shard, host_kind_of(block.kind)) != nullptr) {
-        shard.bytes.store(bytes, std::memory_order_relaxed);
-        ++shard.counts.frees;
-        put(shard);
-        return Taken::yes;
-      }
-    }
-    if (allotted || !allot(shard, block.capacity)) return Taken::full;
-  }
-}
-
 // Made once for each shard and kind. Out of host memory: null.
 HostCache::Lists* HostCache::lists_of(Shard& shard, unsigned kind) {
   Lists*& lists = shard.idle[kind];

@@ -21,8 +21,7 @@
 
 namespace cupool::engine {
 
-/// One per process. Thread-safe. Blocks belong to one incarnation of one context at a time
-/// (`life`); a block of an earlier one is not taken in.
+/// One per process. Thread-safe.
 class HostCache {
  public:
   /// The calls that a shard has counted since the last fold().
@@ -46,11 +45,18 @@ class HostCache {
     full,  ///< no room below the limit, or no host memory for the lists: the block is the caller's
     gone,  ///< its context has ended: the block is nobody's
   };
-  /// Takes in a claimed block that nothing uses any more. `life_now` is read under the lock.
-  Taken cache(Block& block, std::uint64_t life, const std::atomic<std::uint64_t>& life_now);
+  /// Takes in a claimed block that nothing uses any more. `is_alive()`, called under the lock:
+  /// whether the block's context has not ended since it was claimed.
+  template <typename IsAlive>
+  Taken cache(Block& block, const IsAlive& is_alive) {
+    return take_in(block, is_alive, [&](Shard& shard) { put_idle(shard, block); });
+  }
   /// Takes in a claimed block that the GPU may use until `epoch` is complete.
-  Taken retire(Block& block, EpochNumber epoch, std::uint64_t life,
-               const std::atomic<std::uint64_t>& life_now);
+  template <typename IsAlive>
+  Taken retire(Block& block, EpochNumber epoch, const IsAlive& is_alive) {
+    block.lane_epoch = value_of(epoch);
+    return take_in(block, is_alive, [&](Shard& shard) { put_retired(shard, block); });
+  }
 
   /// Whether one in kLookEvery frees of this thread is due: then what is believed of the GPU is
   /// looked at.
@@ -95,7 +101,7 @@ class HostCache {
     std::atomic<std::uint64_t> bytes{0};  ///< idle and retired; written under the lock
     std::uint64_t allotted = 0;           ///< of the limit
     Counts counts;
-    BlockList retired;  ///< oldest first
+    BlockList retired;                      ///< oldest first
     std::array<Lists*, kHostKinds> idle{};  ///< made once needed; never destroyed
   };
 
@@ -105,14 +111,17 @@ class HostCache {
   void each_shard(const Visit& visit);
   Block* pop_in(Shard& shard, std::uint64_t wanted, std::uint64_t requested, unsigned kind,
                 EpochNumber complete);
-  template <typename Put>
-  Taken take_in(Block& block, std::uint64_t life, const std::atomic<std::uint64_t>& life_now,
-                const Put& put);
+  template <typename IsAlive, typename Put>
+  Taken take_in(Block& block, const IsAlive& is_alive, const Put& put);
   bool allot(Shard& shard, std::uint64_t bytes);
   bool reserve(std::uint64_t bytes);
   void give_up_unused_allotments();
   static Lists* lists_of(Shard& shard, unsigned kind);
   void put_idle(Shard& shard, Block& block);
+  void put_retired(Shard& shard, Block& block) {
+    retired_bytes_.fetch_add(block.capacity, std::memory_order_relaxed);
+    shard.retired.push(&block);
+  }
   static void unlink(List& list, Block& block);
   void reclaim_in(Shard& shard, EpochNumber complete);
   static void shrink(Shard& shard, std::uint64_t bytes) {
@@ -126,5 +135,24 @@ class HostCache {
   alignas(128) std::atomic<std::uint64_t> reserved_{0};  ///< the sum of all allotments
   std::atomic<std::uint64_t> retired_bytes_{0};
 };
+
+template <typename IsAlive, typename Put>
+HostCache::Taken HostCache::take_in(Block& block, const IsAlive& is_alive, const Put& put) {
+  Shard& shard = own_shard(host_node_of(block.kind));
+  for (bool allotted = false;; allotted = true) {
+    {
+      const std::lock_guard lock(shard.mutex);
+      if (!is_alive()) return Taken::gone;
+      const std::uint64_t bytes = shard.bytes.load(std::memory_order_relaxed) + block.capacity;
+      if (bytes <= shard.allotted && lists_of(shard, host_kind_of(block.kind)) != nullptr) {
+        shard.bytes.store(bytes, std::memory_order_relaxed);
+        ++shard.counts.frees;
+        put(shard);
+        return Taken::yes;
+      }
+    }
+    if (allotted || !allot(shard, block.capacity)) return Taken::full;
+  }
+}
 
 }  // namespace cupool::engine

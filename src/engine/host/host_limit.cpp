@@ -49,9 +49,9 @@ std::uint64_t least_on_the_way(const std::string& mount, std::string group, cons
 std::uint64_t memory_of_process(const std::string& root) {
   const long pages = sysconf(_SC_PHYS_PAGES);
   const long page = sysconf(_SC_PAGESIZE);
-  std::uint64_t least = pages > 0 && page > 0 ? static_cast<std::uint64_t>(pages) *
-                                                    static_cast<std::uint64_t>(page)
-                                              : 0;
+  std::uint64_t least = pages > 0 && page > 0
+                            ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page)
+                            : 0;
   const std::string groups = contents(root + "/proc/self/cgroup");
   for (std::size_t at = 0; at < groups.size();) {
     const std::size_t end = std::min(groups.find('\n', at), groups.size());
@@ -65,8 +65,8 @@ std::uint64_t memory_of_process(const std::string& root) {
     if (controllers == ",,") {
       least = std::min(least, least_on_the_way(root + "/sys/fs/cgroup", group, "memory.max"));
     } else if (controllers.find(",memory,") != std::string::npos) {
-      least = std::min(least, least_on_the_way(root + "/sys/fs/cgroup/memory", group,
-                                               "memory.limit_in_bytes"));
+      least = std::min(
+          least, least_on_the_way(root + "/sys/fs/cgroup/memory", group, "memory.limit_in_bytes"));
     }
   }
   return least;

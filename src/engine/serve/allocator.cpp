@@ -22,7 +22,7 @@ Allocator::Allocator(const cuda::Driver& driver, const config::Settings& setting
       frees_(driver, blocks_, policy_, idle_),
       pass_through_(driver, registry_, blocks_, imports_, policy_, idle_, out_of_memory_),
       synchronization_(registry_, idle_, policy_),
-      queries_(driver, registry_, blocks_, imports_, host_),
+      queries_(driver, registry_, blocks_, imports_, host_.blocks()),
       sharing_(driver, registry_, blocks_, exports_, imports_, out_of_memory_),
       endings_(driver, registry_, blocks_, exports_, imports_, policy_, host_,
                PrimaryContexts::of_process()),

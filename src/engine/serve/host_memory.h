@@ -9,19 +9,17 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 
 #include "config/settings.h"
-#include "engine/block/pointer_map.h"
 #include "engine/context/context_registry.h"
 #include "engine/host/host_cache.h"
 #include "engine/host/host_nodes.h"
-#include "engine/reclaim/pending_work.h"
-#include "engine/serve/found_memory.h"
 #include "engine/serve/free_policy.h"
-#include "engine/serve/idle_memory.h"
+#include "engine/serve/host_blocks.h"
+#include "engine/serve/host_frees.h"
 #include "engine/serve/host_function.h"
+#include "engine/serve/idle_memory.h"
 
 namespace cupool::engine {
 
@@ -42,7 +40,7 @@ class HostMemory {
     const Block* const block =
         cache_.pop(host_capacity_for(bytes), bytes, kind, current_host_node(),
                    context->ordering().epochs().complete_up_to());
-    return block == nullptr ? nullptr : address_of(*block);
+    return block == nullptr ? nullptr : HostBlocks::address_of(*block);
   }
 
   /// As try_allocate(), also from what the GPU has left by now and from other threads' shards; else
@@ -65,14 +63,8 @@ class HostMemory {
     return result;
   }
 
-  /// The page-locked memory that contains `address`, which may be that of cupool's, as the program
-  /// sees it. `base`: where that begins, if it is known.
-  FoundMemory find(CUdeviceptr address) const;
-  FoundMemory find(CUdeviceptr base, CUdeviceptr address) const;
-
-  /// The block that contains `address` is known outside CUDA's ordering (SYNC_MEMOPS): the driver
-  /// frees it.
-  void mark_shared_outside(CUdeviceptr address);
+  /// The records of all blocks.
+  HostBlocks& blocks() { return blocks_; }
 
   /// Gives all that lies idle, and what is retired, back to the driver, whose frees wait for the
   /// GPU. True: there was some.
@@ -84,7 +76,7 @@ class HostMemory {
   /// A step of decay is over.
   void end_decay_step() { cache_.end_decay_step(); }
   /// Called once, by the first call that caches a block.
-  void when_it_caches(void (*call)()) { first_cached_.store(call, std::memory_order_release); }
+  void when_it_caches(void (*call)()) { frees_.when_it_caches(call); }
 
   /// The driver has ended `context`, with its page-locked memory. `alone`: see ContextEnd.
   void context_gone(Context& context, bool alone);
@@ -100,48 +92,25 @@ class HostMemory {
     bool refused = false;    ///< freed before: the driver must not free it
   };
 
-  static void* address_of(const Block& block) {
-    return reinterpret_cast<void*>(std::uint64_t{block.address});
-  }
   bool serves(const Context& context) const {
     return home_.load(std::memory_order_acquire) == &context && may_serve(context);
   }
   bool may_serve(const Context& context) const;
   bool may_allocate(Context** context, std::size_t bytes, unsigned kind);
   Block* reclaim_and_pop(Context& context, std::size_t bytes, unsigned kind);
-  bool adopt(Context& context, void* address, std::size_t bytes, unsigned kind);
+  void adopt(Context& context, void* address, std::size_t bytes, unsigned kind);
   void forget_stale(const void* address);
-  void note_peak();
-
   Given give_up(void* host);
   void given_up(const Given& given, bool freed);
-  void forget(Block& block);
-
-  std::optional<CUresult> free_claimed(Block& block, std::uint64_t life);
-  template <typename Put>
-  std::optional<CUresult> put(Block& block, const Put& put);
-  bool make_room(Context& context, std::uint64_t bytes);
-  bool is_crowded(Context& context, const Block& block);
-  bool verify_nothing(Context& context);
-  bool keeps_order(Context& context) const;
-  bool settle(Context& context);
-  void end_zero_copy(const Block& block);
-  bool release(Context& context, BlockList& blocks);
-  void note_first_cached();
 
   const cuda::Driver& driver_;
   ContextRegistry& registry_;
-  FreePolicy& policy_;
-  IdleMemory& idle_;
-  const bool on_;
-  const std::uint64_t most_cached_;  ///< CUPOOL_HOST_MAX_CACHED
-  PointerMap blocks_;
+  const std::uint64_t most_cached_;  ///< CUPOOL_HOST_MAX_CACHED; 0: the driver serves
+  HostBlocks blocks_;
   HostCache cache_;
-  std::atomic<Context*> home_{nullptr};
-  std::atomic<std::uint64_t> held_{0};  ///< bytes of all blocks
-  std::atomic<std::uint64_t> peak_{0};  ///< of what the program had of them
-  std::atomic<unsigned> suspicions_{0};
-  std::atomic<void (*)()> first_cached_{nullptr};
+  HostFrees frees_;
+  std::atomic<Context*> home_{nullptr};  ///< the context that is served
+  std::atomic<std::uint64_t> peak_{0};   ///< of what the program had of the blocks
 };
 
 template <typename Real>
@@ -150,7 +119,7 @@ CUresult HostMemory::allocate(void** address, std::size_t bytes, unsigned kind, 
   const bool served = address != nullptr && may_allocate(&context, bytes, kind);
   if (served) {
     if (const Block* const block = reclaim_and_pop(*context, bytes, kind)) {
-      *address = address_of(*block);
+      *address = HostBlocks::address_of(*block);
       return CUDA_SUCCESS;
     }
   }

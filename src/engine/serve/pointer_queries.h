@@ -10,7 +10,7 @@
 #include "engine/context/context_registry.h"
 #include "engine/ipc/imports.h"
 #include "engine/serve/found_memory.h"
-#include "engine/serve/host_memory.h"
+#include "engine/serve/host_blocks.h"
 #include "stats/device_stats.h"
 #include "trace/watch.h"
 
@@ -20,7 +20,7 @@ namespace cupool::engine {
 class PointerQueries {
  public:
   PointerQueries(const cuda::Driver& driver, ContextRegistry& registry, PointerMap& blocks,
-                 IpcImports& imports, HostMemory& host)
+                 IpcImports& imports, HostBlocks& host)
       : driver_(driver), registry_(registry), blocks_(blocks), imports_(imports), host_(host) {}
 
   /// Whether a block of cupool begins at `address`, in any state.
@@ -30,7 +30,7 @@ class PointerQueries {
 
   /// The memory that contains `address`, as the program sees it.
   FoundMemory find(CUdeviceptr address) {
-    const FoundMemory pinned = host_.find(address);
+    const FoundMemory pinned = host_.find_around(address);
     return pinned.served() || pinned.nobodys ? pinned : find(base_of(address), address);
   }
   /// As find(), if the driver has given the memory's start as `base`.
@@ -78,7 +78,7 @@ class PointerQueries {
   ContextRegistry& registry_;
   PointerMap& blocks_;
   IpcImports& imports_;
-  HostMemory& host_;
+  HostBlocks& host_;
   std::array<std::atomic<std::uint64_t>, stats::kMaxDevices> pitch_units_{};
 };
 

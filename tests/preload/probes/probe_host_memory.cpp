@@ -93,8 +93,8 @@ void describe(void* memory, std::size_t offset) {
 int seen() {
   const Gpu gpu;
   for (const std::size_t bytes : {100, 5000, 70000, 60000, 3 << 20}) {
-    for (const unsigned flags : {0u, unsigned{CU_MEMHOSTALLOC_PORTABLE},
-                                 unsigned{CU_MEMHOSTALLOC_WRITECOMBINED}}) {
+    for (const unsigned flags :
+         {0u, unsigned{CU_MEMHOSTALLOC_PORTABLE}, unsigned{CU_MEMHOSTALLOC_WRITECOMBINED}}) {
       void* const memory = allocate(bytes, flags);
       std::memset(memory, 7, bytes);
       describe(memory, 0);
