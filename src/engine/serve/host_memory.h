@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Page-locked memory of the program (cuMemAllocHost, cuMemHostAlloc, cuMemFreeHost), served from a
-// cache. Read with docs/design.md, section Page-locked host memory.
+// cache (contract 14). Read with docs/design.md, section Page-locked host memory.
 //
 // Each block is an allocation of the driver's with the same address, so at any time the driver may
 // free it instead: whatever is uncommon goes to the driver.
