@@ -17,7 +17,7 @@ import tempfile
 LIMIT = 15
 # Class: (most public, most private), and the reason.
 EXCEPTIONS = {
-    "Allocator": (17, 0, "sixteen accessors of its parts, and one of all blocks"),
+    "Allocator": (18, 0, "seventeen accessors of its parts, and one of all blocks"),
     "Context": (21, 0, "eleven accessors of its parts; the others are its life and its gate"),
     "Device": (16, 2, "ten accessors of its parts; the others choose and trim its memory"),
     "DeviceStats": (16, 1, "a counter, a gauge and their kin, each written and read"),

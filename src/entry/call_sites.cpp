@@ -20,6 +20,7 @@ CallSiteFacts look_up(const char* symbol, const void* caller) {
   facts.symbol = symbol;
   if (symbol != nullptr) facts.real = resolve_runtime_function(symbol, caller);
   facts.bypassed = is_in_listed_library(caller);
+  facts.of_toolkit = is_cuda_library(caller);
   facts.has_short_cut = !facts.bypassed && facts.allows_short_cut();
   return facts;
 }
@@ -67,6 +68,12 @@ CallSiteFacts facts_of(const char* symbol, const void* caller) {
 
 bool is_bypassed_otherwise(const void* caller) {
   return in_bypassed_call() || find(nullptr, caller).bypassed;
+}
+
+bool is_of_its_own_otherwise(const void* caller) {
+  if (in_bypassed_call()) return true;
+  const CallSiteFacts facts = find(nullptr, caller);
+  return facts.bypassed || facts.of_toolkit;
 }
 
 bool any_call_site() {

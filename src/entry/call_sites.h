@@ -18,6 +18,7 @@ struct CallSiteFacts {
   const char* symbol = nullptr;
   RealRuntimeFunction real;  ///< of the caller's runtime; none for a function of the driver
   bool bypassed = false;     ///< its library is listed
+  bool of_toolkit = false;   ///< its library is the toolkit's (entry/caller)
 
   /// Whether its runtime allows the short cut. From CUDA 12.0 on cudaSetDevice makes the device's
   /// context current at once, so that the driver's current context is the one that the real
@@ -70,6 +71,14 @@ inline CallSite call_sites[std::size_t{1} << kCallSitesLog2];
 /// The same, found out where it is not known; within a bypassed call `bypassed` is true.
 /// Thread-safe. Where the table is full each call is looked up: right, only slower.
 CallSiteFacts facts_of(const char* symbol, const void* caller);
+
+/// What is_bypassed() and the toolkit's libraries have in common: page-locked memory that they
+/// allocate is their own affair, and the driver's.
+bool is_of_its_own_otherwise(const void* caller);
+[[gnu::always_inline]] inline bool is_of_its_own(const void* caller) {
+  const CallSiteFacts* const known = known_at_once(nullptr, caller);
+  return known != nullptr ? known->bypassed || known->of_toolkit : is_of_its_own_otherwise(caller);
+}
 
 /// is_bypassed() where one look does not tell.
 bool is_bypassed_otherwise(const void* caller);

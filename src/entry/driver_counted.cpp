@@ -4,6 +4,7 @@
 // receive a block of cupool's.
 #include "cuda/scopes.h"
 #include "engine/context/submission.h"
+#include "engine/host/host_class.h"
 #include "engine/reclaim/host_targets.h"
 #include "engine/reclaim/pinned_memory.h"
 #include "entry/call_sites.h"
@@ -36,10 +37,37 @@ void count(Counter counter, CUresult result) {
   }
 }
 
-// Memory that a library of the toolkit pins for its kernels is internal.
-void pinned(CUresult result, void* const* address, std::size_t bytes, const void* caller) {
-  if (result != CUDA_SUCCESS || cupool::entry::is_cuda_library(caller)) return;
-  cupool::engine::PinnedMemory::add(*address, bytes);
+// Page-locked memory of the cache, without a driver call.
+bool pop_host(void** address, std::size_t bytes, unsigned kind, const void* caller) {
+  Allocator* const allocator = engine();
+  if (allocator == nullptr || address == nullptr || cupool::entry::is_of_its_own(caller)) {
+    return false;
+  }
+  void* const memory = allocator->host().try_allocate(bytes, kind);
+  if (memory == nullptr) return false;
+  *address = memory;
+  return true;
+}
+
+// Memory that a library of the toolkit pins for its kernels is internal, and the driver serves it.
+template <typename Real>
+CUresult allocate_host(void** address, std::size_t bytes, unsigned kind, const void* caller,
+                       const Real& real) {
+  HostTargets::made();
+  Allocator* const allocator = started_engine();
+  CUresult result = CUDA_SUCCESS;
+  if (allocator == nullptr) {
+    result = real(bytes);
+    count(Counter::host_malloc_calls_total, result);
+  } else {
+    const bool own = cupool::entry::is_of_its_own(caller);
+    result = allocator->host().allocate(address, bytes, own ? cupool::engine::kNoHostKind : kind,
+                                        real);
+  }
+  if (result == CUDA_SUCCESS && !cupool::entry::is_cuda_library(caller)) {
+    cupool::engine::PinnedMemory::add(*address, bytes);
+  }
+  return result;
 }
 
 // The program's own allocator may run out of memory because of cupool's idle memory.
@@ -197,21 +225,23 @@ CUresult cupool_hook_cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsig
 }
 
 CUresult cupool_hook_cuMemHostAlloc(void** address, size_t bytes, unsigned int flags) {
+  const void* const caller = __builtin_return_address(0);
+  const unsigned kind = cupool::engine::host_kind(flags);
+  if (pop_host(address, bytes, kind, caller)) return CUDA_SUCCESS;
   CUPOOL_REAL_OR_RETURN(cuMemHostAlloc);
-  HostTargets::made();
-  const CUresult result = real.cuMemHostAlloc(address, bytes, flags);
-  pinned(result, address, bytes, __builtin_return_address(0));
-  count(Counter::host_malloc_calls_total, result);
-  return result;
+  return allocate_host(address, bytes, kind, caller, [&](size_t wanted) {
+    return real.cuMemHostAlloc(address, wanted, flags);
+  });
 }
 
 CUresult cupool_hook_cuMemAllocHost_v2(void** address, size_t bytes) {
+  const void* const caller = __builtin_return_address(0);
+  constexpr unsigned kKind = cupool::engine::kPlainHostKind;
+  if (pop_host(address, bytes, kKind, caller)) return CUDA_SUCCESS;
   CUPOOL_REAL_OR_RETURN(cuMemAllocHost_v2);
-  HostTargets::made();
-  const CUresult result = real.cuMemAllocHost_v2(address, bytes);
-  pinned(result, address, bytes, __builtin_return_address(0));
-  count(Counter::host_malloc_calls_total, result);
-  return result;
+  return allocate_host(address, bytes, kKind, caller, [&](size_t wanted) {
+    return real.cuMemAllocHost_v2(address, wanted);
+  });
 }
 
 }  // extern "C"

@@ -40,6 +40,13 @@ CUresult launch_graph(CUstream stream, const Call& call) {
   return result;
 }
 
+// Whether `host` is page-locked memory that the program has freed.
+bool is_nobodys(const void* host) {
+  Allocator* const allocator = engine();
+  return allocator != nullptr &&
+         allocator->host().blocks().find_around(reinterpret_cast<CUdeviceptr>(host)).nobodys;
+}
+
 template <typename Call>
 CUresult synchronize(CUstream stream, const Call& call) {
   Allocator* const allocator = engine();
@@ -198,6 +205,7 @@ CUresult cupool_hook_cuStreamSynchronize_ptsz(CUstream stream) {
 CUresult cupool_hook_cuMemHostGetDevicePointer_v2(CUdeviceptr* address, void* host,
                                                   unsigned int flags) {
   CUPOOL_REAL_OR_RETURN(cuMemHostGetDevicePointer_v2);
+  if (is_nobodys(host)) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = real.cuMemHostGetDevicePointer_v2(address, host, flags);
   if (result != CUDA_SUCCESS) return result;
   const void* const caller = __builtin_return_address(0);
@@ -213,11 +221,26 @@ CUresult cupool_hook_cuMemHostGetDevicePointer_v2(CUdeviceptr* address, void* ho
 }
 
 CUresult cupool_hook_cuMemFreeHost(void* host) {
-  CUPOOL_REAL_OR_RETURN(cuMemFreeHost);
-  PinnedMemory::remove(host);
-  const auto call = [&] { return real.cuMemFreeHost(host); };
   Allocator* const allocator = engine();
-  return allocator == nullptr ? call() : allocator->pass_through().free_host(host, call);
+  if (allocator != nullptr) {
+    if (const auto freed = allocator->host().try_free(host)) return *freed;
+  }
+  CUPOOL_REAL_OR_RETURN(cuMemFreeHost);
+  const auto call = [&] { return real.cuMemFreeHost(host); };
+  if (allocator == nullptr) {
+    PinnedMemory::remove(host);
+    return call();
+  }
+  return allocator->host().free_by_driver(host, [&] {
+    PinnedMemory::remove(host);
+    return allocator->pass_through().free_host(host, call);
+  });
+}
+
+CUresult cupool_hook_cuMemHostGetFlags(unsigned int* flags, void* host) {
+  CUPOOL_REAL_OR_RETURN(cuMemHostGetFlags);
+  if (is_nobodys(host)) return CUDA_ERROR_INVALID_VALUE;
+  return real.cuMemHostGetFlags(flags, host);
 }
 
 CUresult cupool_hook_cuMemHostUnregister(void* host) {

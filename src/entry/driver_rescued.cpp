@@ -34,6 +34,15 @@ __attribute__((noinline)) CUresult rescue(const Call& call) {
   return allocator == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : allocator->out_of_memory().retry(call);
 }
 
+// Page-locked memory that lies idle goes back first.
+template <typename Call>
+__attribute__((noinline)) CUresult rescue_pinned(const Call& call) {
+  cupool::engine::Allocator* allocator = cupool::process::engine();
+  if (allocator == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = allocator->host().give_back() ? call() : CUDA_ERROR_OUT_OF_MEMORY;
+  return result == CUDA_ERROR_OUT_OF_MEMORY ? rescue(call) : result;
+}
+
 template <typename Call>
 __attribute__((noinline)) CUresult rescue_stream(const Call& create) {
   cupool::engine::Allocator* allocator = cupool::process::engine();
@@ -74,7 +83,7 @@ CUresult launch(const cupool::cuda::Driver& real, const void* configuration, CUs
     cupool::engine::HostTargets::made();                                           \
     const auto call = [&] { return real.symbol(host, bytes, flags); };             \
     CUresult result = call();                                                      \
-    if (result == CUDA_ERROR_OUT_OF_MEMORY) result = rescue(call);                 \
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) result = rescue_pinned(call);          \
     if (result == CUDA_SUCCESS && !is_cuda_library(__builtin_return_address(0))) { \
       cupool::engine::PinnedMemory::add(host, bytes);                              \
     }                                                                              \

@@ -71,6 +71,8 @@ class Steps {
     const bool urgent = decay_step > kScarceStep && is_urgent();
     if (urgent || Clock::now() >= next_step_) {
       work([this] { return decay_.go_on(); });
+      work([] { return served->host().give_back_unneeded(); });
+      served->host().end_decay_step();
       next_step_ = Clock::now() + decay_step;
     }
     next_look_ = std::min(next_step_, Clock::now() + (urgent ? kScarceStep : kScarceSpan));
@@ -157,12 +159,19 @@ void start_decay() {
   }
 }
 
-// Without pools there is nothing to give back.
-void start_with_pools() {
-  if (decay_step.count() != 0 && woken == nullptr) {
+// With the first block of a pool, or the first page-locked block that is cached: before, there is
+// nothing to give back.
+void start_decay_once() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (decay_step.count() == 0 || woken != nullptr) return;
     woken = new std::condition_variable;
-    start_decay();
   }
+  start_decay();
+}
+
+void start_with_pools() {
+  start_decay_once();
   if (start_neighbour_channel(*served, decay_step.count() == 0)) return;
   CUPOOL_LOG(info, "cannot start the thread that answers other processes that lack memory");
 }
@@ -178,7 +187,10 @@ void start_housekeeping(engine::Allocator& allocator, const config::Settings& se
   decay_step = std::chrono::duration_cast<microseconds>(settings.decay) /
                static_cast<int>(engine::BlockCache::kDecaySteps);
   decay_is_chosen = is_chosen("CUPOOL_DECAY_MS");
-  if (!preallocates) return allocator.preparation().when_pools_serve(start_with_pools);
+  if (!preallocates) {
+    allocator.host().when_it_caches(start_decay_once);
+    return allocator.preparation().when_pools_serve(start_with_pools);
+  }
   woken = new std::condition_variable;
   allocator.preparation().when_pools_serve(start_with_pools);
   if (!start_background("cupool-idle", run)) {

@@ -255,6 +255,17 @@ void add_events(Page& page, const DeviceSnapshot& device, bool at_exit) {
   event(Counter::own_async_free_calls_total);
   event(Counter::managed_malloc_calls_total);
   event(Counter::host_malloc_calls_total);
+  event(Counter::host_served_total);
+  event(Counter::host_free_waits_total,
+        format_duration_ns(device[Counter::host_free_wait_ns_total]));
+  if (device[Gauge::host_cached_bytes].peak > 0) {
+    page.row(row_label("  ", label_of(Gauge::host_cached_bytes)) + ": at most",
+             {"", "", signed_text(device[Gauge::host_cached_bytes].peak, format_bytes)});
+  }
+  if (device[Counter::host_lost_bytes_total] > 0) {
+    page.row(row_label("  ", label_of(Counter::host_lost_bytes_total)),
+             {"", "", format_bytes(device[Counter::host_lost_bytes_total])});
+  }
 }
 
 // Calls of threads without a current context: cupool cannot have served them.

@@ -35,6 +35,7 @@ namespace cupool::util {
   X(block_cache, "idle blocks of a context")                                                       \
   X(pointer_map, "which address is which block")                                                   \
   X(spare_blocks, "unused records of blocks")                                                      \
+  X(host_cache, "freed page-locked memory of one shard")                                           \
   X(host_work, "events behind work that touches host memory")                                      \
   X(pinned_memory, "which host memory is page-locked")                                             \
   X(host_reachable, "ranges of memory that kernels share with the host")                           \

@@ -52,6 +52,9 @@ PROGRAMS = [
     ("primary", "preload/probes/probe_contexts mode=primary", {}),
     ("capture_contexts", "preload/probes/probe_capture_contexts", {"CUPOOL_SIM_DEVICES": "2"}),
     ("step_aside", "preload/probes/probe_step_aside", {"CUPOOL_SIM_MEMORY": "512M"}),
+    ("host_memory", "preload/probes/probe_host_memory case=pairs threads=3 rounds=2", {}),
+    ("host_memory_busy", "preload/probes/probe_host_memory case=busy", {"CUPOOL_FREE_MODE": "ordered"}),
+    ("host_memory_reset", "preload/probes/probe_host_memory case=reset", {}),
     ("exit_return", "preload/probes/probe_exit mode=return", {}),
     ("exit_destructor", "preload/probes/probe_exit mode=destructor", {}),
 ]

@@ -103,6 +103,11 @@ void Machine::forget_context(int context) {
     for (Buffer& buffer : slots.buffers) {
       if (buffer.host != nullptr && buffer.context == context) buffer = Buffer{};
     }
+    for (HostBlock& block : slots.host_blocks) {
+      if (block.memory == nullptr || block.context != context) continue;
+      cupoolSimOwner(block.memory, block.size, 0);
+      block = HostBlock{};
+    }
     for (unsigned index = 0; index < kGraphs; ++index) {
       const Capture& capture = slots.captures[index];
       if (capture.active && capture.members.front().context == context) lose_capture(slots, index);

@@ -23,7 +23,8 @@ thread_local Known known_errors[kContexts];
 
 /// Calls that cupool may answer by itself, or whose driver's answer it sees.
 bool is_hooked(const char* call) {
-  for (const char* hooked : {"cuMemAlloc", "cuMemFree", "cuMemFreeAsync", "cuCtxSynchronize"}) {
+  for (const char* hooked : {"cuMemAlloc", "cuMemFree", "cuMemFreeAsync", "cuCtxSynchronize",
+                             "cuMemHostAlloc", "cuMemFreeHost"}) {
     if (std::strcmp(call, hooked) == 0) return true;
   }
   return false;
@@ -45,6 +46,7 @@ Machine::Machine(FreeMode free_mode, bool aligns_large)
   int devices = 1;
   expect(cuDeviceGetCount(&devices), "cuDeviceGetCount", kNoContext);
   machinery_.devices = static_cast<unsigned>(devices);
+  machinery_.host = std::getenv("CUPOOL_TEST_HOST") != nullptr;
 }
 
 std::string Machine::run(const Program& program) {
@@ -192,6 +194,14 @@ void Machine::run_on_this_thread(const Operation& op) {
       return errand(op);
     case Kind::trap:
       return trap(op);
+    case Kind::host_allocate:
+      return host_allocate(op);
+    case Kind::host_release:
+      return host_release(op);
+    case Kind::host_stamp:
+      return host_stamp(op);
+    case Kind::host_copy:
+      return host_copy(op);
     case Kind::thread_restart:
     case Kind::slow_synchronize:
     case Kind::gate_open:
@@ -348,6 +358,9 @@ void Machine::finish_slots(Slots& slots) {
     if (block.address != 0 && alive(block.context)) {
       release_block(slots, block, 0, block.context);
     }
+  }
+  for (HostBlock& block : slots.host_blocks) {
+    if (block.memory != nullptr && !failed()) host_release(block, block.context);
   }
   for (Graph& graph : slots.graphs) graph_destroy(graph);
 }

@@ -67,6 +67,14 @@ struct Buffer {
   std::vector<std::uint64_t> pending;  ///< streams that may still use it
 };
 
+/// Page-locked memory, used by work of any context.
+struct HostBlock {
+  void* memory = nullptr;
+  std::uint64_t size = 0;
+  std::uint64_t owner = 0;  ///< its name for the judge
+  int context = 0;          ///< current when it was allocated
+};
+
 struct Event {
   CUevent handle = nullptr;
   int context = 0;
@@ -95,6 +103,7 @@ struct Slots {
   StreamRef streams[kStreams];
   Event events[kEvents];
   Buffer buffers[kBuffers];
+  HostBlock host_blocks[kHostBlocks];
   Capture captures[kGraphs];
   Graph graphs[kGraphs];
 };
@@ -190,6 +199,13 @@ class Machine {
   void buffer_create(const Operation& op);
   void buffer_destroy(const Operation& op);
   void host_touch(const Operation& op);
+
+  // host_operations.cpp
+  void host_allocate(const Operation& op);
+  void host_release(const Operation& op);
+  bool host_release(HostBlock& block, int current);
+  void host_stamp(const Operation& op);
+  void host_copy(const Operation& op);
 
   // work_operations.cpp
   StreamRef stream(const Operation& op, unsigned slot, int context);

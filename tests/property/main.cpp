@@ -41,7 +41,7 @@ int usage() {
       "property_programs [--library FILE] [--sanitizer-runtime FILE] [--first SEED|random]\n"
       "  [--count N] [--jobs N] [--free-mode auto|ordered|sync] [--mutation NAME]\n"
       "  [--forgets non_blocking|per_thread|destroyed] [--expect-fault WORDS]\n"
-      "  [--pass-over WORDS]... [--no-shrink] [--lane]\n");
+      "  [--pass-over WORDS]... [--no-shrink] [--lane] [--host]\n");
   return 2;
 }
 
@@ -74,6 +74,10 @@ int run(int argc, char** argv) {
     const char* value = i + 1 < argc ? argv[i + 1] : "";
     if (name == "--no-shrink" || name == "--lane") {
       (name == "--lane" ? options.lane : options.shrink) = name == "--lane";
+      continue;
+    }
+    if (name == "--host") {
+      options.host = true;
       continue;
     }
     ++i;

@@ -26,7 +26,8 @@ class Generator {
   Generator(std::uint64_t seed, const Machinery& machinery)
       : random_(seed * 0x9e3779b97f4a7c15u + 1),
         device_bytes_(machinery.device_bytes),
-        devices_(machinery.devices) {}
+        devices_(machinery.devices),
+        host_(machinery.host) {}
 
   Program make(std::uint64_t seed) {
     Program program;
@@ -47,6 +48,10 @@ class Generator {
     shares_ = chance(10);
     errands_ = chance(8);
     traps_ = !lives_ && chance(6);
+    if (host_) {
+      for (std::uint64_t& size : host_sizes_) size = some_host_size();
+      contexts_ = !program.concurrent && chance(40);
+    }
     if (second_device_) program.operations.push_back({Kind::device_open, 0, 0, 0, 0, 0});
     for (unsigned i = kFirstCreated; i < kStreams; ++i) {
       program.operations.push_back(
@@ -72,6 +77,42 @@ class Generator {
     if (kind < 85) return (1ull << 20) + below(6u << 20);
     if (kind < 95) return device_bytes_ / 16 + random_() % (device_bytes_ / 8);
     return device_bytes_ / 4 + random_() % (device_bytes_ / 2);
+  }
+
+  std::uint64_t some_host_size() {
+    const unsigned kind = below(100);
+    if (kind < 50) return 1 + below(16384);
+    return 1 + (kind < 80 ? below(1u << 20) : below(3u << 20));
+  }
+
+  // Page-locked memory that is used, freed, and allocated again at once.
+  void host_churn(std::vector<Operation>& operations) {
+    const unsigned slot = below(kHostBlocks);
+    const std::uint64_t size = host_sizes_[below(2)];
+    for (unsigned i = 0, count = 1 + below(4); i < count; ++i) {
+      const unsigned flags = chance(80) ? 0 : below(3);
+      const unsigned context = some_context();
+      operations.push_back({Kind::host_allocate, thread_, slot, flags, context, size});
+      if (chance(20)) operations.push_back({Kind::context_synchronize, thread_, 0, 0, 0, 0});
+      if (chance(70)) {
+        operations.push_back({Kind::host_stamp, thread_, slot, below(kStreams), some_context(), 0});
+      } else {
+        operations.push_back({Kind::host_copy, thread_, slot, below(kStreams), below(kBlocks), 0});
+      }
+      // What a free is leaned on for besides memory (contract 2).
+      const unsigned block = below(kBlocks);
+      const unsigned buffer = below(kBuffers);
+      const bool copies = buffers_ && chance(30);
+      const bool stamps = !copies && chance(40);
+      if (copies || stamps) {
+        operations.push_back({Kind::allocate, thread_, block, 0, 0, sizes_[below(4)]});
+        operations.push_back(
+            {copies ? Kind::copy_out : Kind::stamp, thread_, block, below(kStreams), buffer, 0});
+      }
+      operations.push_back({Kind::host_release, thread_, slot, 0, some_context(), 0});
+      if (copies) operations.push_back({Kind::host_touch, thread_, buffer, 0, 1, 0});
+      if (stamps) operations.push_back({Kind::check, thread_, block, below(kStreams), 0, 0});
+    }
   }
 
   unsigned some_context() {
@@ -135,6 +176,7 @@ class Generator {
 
   void next(std::vector<Operation>& operations) {
     if (!chance(70)) thread_ = below(threads_);
+    if (host_ && chance(50)) return host_churn(operations);
     if (chance(25)) return churn(operations);
     if (shares_ && chance(8)) return share(operations);
     if ((second_device_ || contexts_) && chance(8)) return lend(operations);
@@ -319,7 +361,9 @@ class Generator {
   std::mt19937_64 random_;
   const std::uint64_t device_bytes_;
   const unsigned devices_;
+  const bool host_;
   std::uint64_t sizes_[4] = {};
+  std::uint64_t host_sizes_[2] = {};
   unsigned threads_ = 1;
   unsigned thread_ = 0;
   bool captures_ = false;

@@ -17,6 +17,7 @@ constexpr unsigned kStreams = 7;   ///< 0: legacy, 1: the thread's own, the othe
 constexpr unsigned kFirstCreated = 2;
 constexpr unsigned kEvents = 4;
 constexpr unsigned kBuffers = 3;
+constexpr unsigned kHostBlocks = 6;
 constexpr unsigned kGraphs = 2;  ///< and of captures
 
 enum class Kind {
@@ -43,6 +44,7 @@ struct Program {
 struct Machinery {
   std::uint64_t device_bytes = 0;
   unsigned devices = 1;
+  bool host = false;  ///< programs about page-locked memory
 };
 
 /// The same seed gives the same program.

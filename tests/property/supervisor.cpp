@@ -206,6 +206,7 @@ Machinery machinery_of(const Surroundings& surroundings) {
       machinery.device_bytes = std::strtoull(variable.c_str() + 18, nullptr, 10) << 20;
     }
     if (variable == "CUPOOL_SIM_DEVICES=2") machinery.devices = 2;
+    if (variable == "CUPOOL_TEST_HOST=1") machinery.host = true;
   }
   return machinery;
 }
@@ -213,13 +214,14 @@ Machinery machinery_of(const Surroundings& surroundings) {
 }  // namespace
 
 std::uint64_t end_of_batch(const Options& options, std::uint64_t seed) {
-  if (options.lane) return seed + 1;
+  if (options.lane || options.host) return seed + 1;
   return (seed / kBatch + 1) * kBatch;
 }
 
 Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
   // Mixed, so that every combination occurs, and near batches differ.
-  std::uint64_t dice = (options.lane ? seed : seed / kBatch + 1) * 0x9e3779b97f4a7c15u;
+  std::uint64_t dice =
+      (options.lane || options.host ? seed : seed / kBatch + 1) * 0x9e3779b97f4a7c15u;
   dice ^= dice >> 29;
   const auto pick = [&](std::initializer_list<const char*> values) {
     const std::size_t index = (dice >> 8) % values.size();
@@ -256,6 +258,10 @@ Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
     set("CUPOOL_SIM_FAIL", refusal);
   }
   if (options.lane) result.variables.push_back("CUPOOL_TEST_LANE=1");
+  if (options.host) {
+    result.variables.push_back("CUPOOL_TEST_HOST=1");
+    set("CUPOOL_HOST_MAX_CACHED", pick({"", "", "1M", "100%"}));
+  }
   set("CUPOOL_TEST_MUTATION", options.mutation);
   std::string preload = options.sanitizer_runtime;
   if (!options.library.empty()) preload += (preload.empty() ? "" : ":") + options.library;

@@ -28,6 +28,9 @@ struct Options {
   bool shrink = true;
   /// Each program in a process of its own, which is in one lane (docs/design.md) at its start.
   bool lane = false;
+  /// Programs about page-locked memory, each in a process of its own: one that has several contexts
+  /// is not served any more.
+  bool host = false;
 };
 
 /// The environment in which the program of `seed` runs; the same for all of its batch.

@@ -90,7 +90,7 @@ TEST(PrometheusReport, HasEveryCounterAndGauge) {
   EXPECT_EQ(metrics["cupool_" #key].samples["cupool_" #key + kLabels], \
             std::to_string(device[stats::Gauge::key].current));
 #include "stats/counters.def"
-  EXPECT_EQ(counters, stats::kCounters - 2) << "two counters are of time";
+  EXPECT_EQ(counters, stats::kCounters - 3) << "three counters are of time";
   EXPECT_EQ(metrics["cupool_message_wait_seconds_total"].type, "counter");
   EXPECT_EQ(
       metrics["cupool_free_wait_seconds_total"].samples["cupool_free_wait_seconds_total" + kLabels],

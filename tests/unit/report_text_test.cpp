@@ -133,6 +133,9 @@ TEST_F(TextReport, RareLinesAppearWhenThereIsSomethingToSay) {
       {Counter::own_async_free_calls_total, "own cudaFreeAsync"},
       {Counter::managed_malloc_calls_total, "managed allocations"},
       {Counter::host_malloc_calls_total, "host allocations"},
+      {Counter::host_served_total, "from the cache of host memory"},
+      {Counter::host_free_waits_total, "host frees that waited"},
+      {Counter::host_lost_bytes_total, "host bytes lost"},
   };
   for (const auto& each : rare) {
     stats::Snapshot snapshot = fixed_snapshot();

@@ -101,7 +101,8 @@ struct alignas(128) Block {
   /// Exported as a descriptor, whose end is not announced: the memory is never reused.
   Relaxed<bool> exported{false};
   /// Number of the epoch that was open when the block was freed in a lane (engine/reclaim/lane):
-  /// the GPU may use the cached block until it is complete. 0: it was cached behind a fence.
+  /// the GPU may use the cached block until it is complete. 0: it was cached behind a fence. Of
+  /// retired page-locked memory: the epoch behind which it is idle.
   Relaxed<std::uint64_t> lane_epoch{0};
   /// Set aside: freed, and neither cached nor released while its context lives.
   Relaxed<bool> aside{false};
@@ -115,7 +116,12 @@ struct alignas(128) Block {
   std::uint32_t chain_length = 0;
   Block* last_of_chain = nullptr;
   Block* next_chain = nullptr;
+
+  // Valid for idle page-locked memory (engine/host/host_cache).
+  Block* newer = nullptr;
+  std::uint32_t idle_since = 0;  ///< step of decay
 };
+static_assert(sizeof(Block) == 128, "two cache lines");
 
 Block* new_block();
 void delete_block(Block* block);

@@ -5,6 +5,7 @@
 
 #include "engine/context/thread_order.h"
 #include "engine/reclaim/lane.h"
+#include "engine/reclaim/pending_work.h"
 
 namespace cupool::engine {
 
@@ -22,6 +23,7 @@ class Submission {
     }
   }
   [[gnu::always_inline]] ~Submission() {
+    PendingWork::submitted();
     if (work_ == Lane::Work::inside) {
       LaneWork::submitted();
     } else if (work_ == Lane::Work::outside) {
@@ -39,6 +41,7 @@ class Submission {
 
 /// Before a driver call whose work goes to streams that are not known.
 inline void submits_unknown(const cuda::Driver& driver, const char* call) {
+  PendingWork::distrust();
   Lane::leave_unknown(driver, call);
   ThreadOrder::submits_unknown(driver);
 }

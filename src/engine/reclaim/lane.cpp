@@ -18,6 +18,7 @@
 #include "engine/reclaim/dependent_launches.h"
 #include "engine/reclaim/lane_history.h"
 #include "engine/reclaim/other_streams.h"
+#include "engine/reclaim/pending_work.h"
 #include "engine/reclaim/serving.h"
 #include "engine/reclaim/unseen_work.h"
 #include "util/clock.h"
@@ -177,6 +178,9 @@ void Lane::try_to_return(const cuda::Driver& driver) {
 }
 
 void Lane::leave(End why, const char* call) {
+  if (why == End::off || why == End::unknown_work || why == End::unseen_work) {
+    PendingWork::distrust();
+  }
   if (word_.load(std::memory_order_acquire) == kLeft) return;
   const std::lock_guard lock(change_mutex);
   if (word_.load(std::memory_order_relaxed) != kLeft) leave_locked(why, call);
@@ -205,6 +209,7 @@ void Lane::leave_locked(End why, const char* call) {
 }
 
 void Lane::leave_unknown(const cuda::Driver& driver, const char* call) {
+  PendingWork::distrust();
   if (is_over()) return;
   leave(End::unknown_work, call);
   LaneMark::wait(driver);
@@ -275,6 +280,7 @@ void Lane::reset() {
   LaneMark::reset();
   UnseenWork::reset();
   DependentLaunch::reset();
+  PendingWork::reset();
 }
 
 bool several_contexts() {

@@ -3,6 +3,7 @@
 // it is kept, since a function's handle may name another one once its module is gone.
 #include "engine/reclaim/pinned_memory.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -32,7 +33,8 @@ void PinnedMemory::add(const void* start, std::size_t bytes) {
   const auto first = reinterpret_cast<std::uintptr_t>(start);
   if (start == nullptr || bytes == 0 || over_.load()) return;
   const std::lock_guard lock(mutex);
-  ranges()[first] = first + bytes;
+  std::uintptr_t& end = ranges()[first];
+  end = std::max(end, first + bytes);
   if (first < lowest_.load()) lowest_.store(first);
   if (first + bytes > highest_.load()) highest_.store(first + bytes);
   count_.store(ranges().size());
@@ -52,14 +54,15 @@ void PinnedMemory::end_without_lock() {
   highest_ = 0;
 }
 
-bool PinnedMemory::holds(std::uintptr_t address) {
+std::uintptr_t PinnedMemory::start_of(std::uintptr_t address) {
   if (address < lowest_.load(std::memory_order_relaxed) ||
       address >= highest_.load(std::memory_order_relaxed)) {
-    return false;
+    return 0;
   }
   const std::lock_guard lock(mutex);
   const auto next = ranges().upper_bound(address);
-  return next != ranges().begin() && address < std::prev(next)->second;
+  if (next == ranges().begin() || address >= std::prev(next)->second) return 0;
+  return std::prev(next)->first;
 }
 
 bool PinnedMemory::holds_word_of(const void* bytes, std::size_t size) {

@@ -24,7 +24,9 @@ class PinnedMemory {
   /// Whether there is any. One load.
   static bool any() { return count_.load(std::memory_order_relaxed) != 0; }
   /// Whether `address` lies in it.
-  static bool holds(std::uintptr_t address);
+  static bool holds(std::uintptr_t address) { return start_of(address) != 0; }
+  /// The begin of the memory in which `address` lies; 0: it lies in none.
+  static std::uintptr_t start_of(std::uintptr_t address);
 
   /// Whether one of the words that a kernel is launched with lies in it. `parameters` and `extra`
   /// are those of cuLaunchKernel. What a kernel finds by a pointer in memory is not seen.

@@ -14,6 +14,7 @@ Allocator::Allocator(const cuda::Driver& driver, const config::Settings& setting
       imports_(driver),
       policy_(settings.free_mode),
       idle_(settings_, registry_, blocks_, exports_, policy_),
+      host_(driver, settings_, registry_, policy_, idle_),
       out_of_memory_(driver, registry_, idle_),
       preparation_(registry_, idle_.give_backs()),
       default_pools_(registry_, policy_, preparation_, idle_.give_backs()),
@@ -23,12 +24,12 @@ Allocator::Allocator(const cuda::Driver& driver, const config::Settings& setting
       pass_through_(driver, registry_, blocks_, imports_, policy_, idle_, out_of_memory_,
                     default_pools_),
       synchronization_(registry_, idle_, policy_),
-      queries_(driver, registry_, blocks_, imports_),
+      queries_(driver, registry_, blocks_, imports_, host_.blocks()),
       sharing_(driver, registry_, blocks_, exports_, imports_, out_of_memory_),
-      endings_(driver, registry_, blocks_, exports_, imports_, policy_,
+      endings_(driver, registry_, blocks_, exports_, imports_, policy_, host_,
                PrimaryContexts::of_process()),
-      step_aside_(registry_, policy_, idle_, out_of_memory_, default_pools_),
-      figures_(registry_, blocks_, exports_) {
+      step_aside_(registry_, policy_, idle_, out_of_memory_, default_pools_, host_),
+      figures_(registry_, blocks_, exports_, host_) {
   Serving::start();
   // Without events of a context nothing proves a cached block unused.
   if (!settings_.lane || settings_.free_mode == config::FreeMode::sync ||

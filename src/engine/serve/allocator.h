@@ -15,6 +15,7 @@
 #include "engine/serve/figures.h"
 #include "engine/serve/free_policy.h"
 #include "engine/serve/frees.h"
+#include "engine/serve/host_memory.h"
 #include "engine/serve/idle_memory.h"
 #include "engine/serve/out_of_memory.h"
 #include "engine/serve/pass_through.h"
@@ -39,6 +40,8 @@ class Allocator {
   Frees& frees() { return frees_; }
   /// Allocations and frees that the driver serves.
   PassThrough& pass_through() { return pass_through_; }
+  /// Page-locked memory.
+  HostMemory& host() { return host_; }
   /// Second attempts of calls that ran out of device memory.
   OutOfMemory& out_of_memory() { return out_of_memory_; }
   /// Synchronisation by the program.
@@ -77,6 +80,7 @@ class Allocator {
   IpcImports imports_;
   FreePolicy policy_;
   IdleMemory idle_;
+  HostMemory host_;
   OutOfMemory out_of_memory_;
   PoolPreparation preparation_;
   DefaultPools default_pools_;

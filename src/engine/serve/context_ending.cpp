@@ -64,6 +64,7 @@ void ContextEnding::context_gone(Context& context, bool alone) {
   if (lost != 0) stats::note_event(stats::EventKind::context_lost, stats, lost);
   context.device().orphans().add(orphans);
   imports_.context_gone(context);
+  host_.context_gone(context, alone);
   // Managed and mapped memory is gone with its context. For mapped memory, the driver knows the
   // context.
   const auto is_gone = [&](CUdeviceptr start) {
@@ -87,6 +88,7 @@ void ContextEnding::leave_context(Context& context) {
   registry_.forget_found();
   blocks_.extract([&](const Block& candidate) { return candidate.context == &context; });
   imports_.context_gone(context);
+  host_.context_gone(context, false);
 }
 
 }  // namespace cupool::engine

@@ -11,6 +11,7 @@
 #include "engine/ipc/imports.h"
 #include "engine/reclaim/lane.h"
 #include "engine/serve/free_policy.h"
+#include "engine/serve/host_memory.h"
 #include "util/lock_order.h"
 
 namespace cupool::engine {
@@ -20,13 +21,14 @@ class ContextEnding {
  public:
   ContextEnding(const cuda::Driver& driver, ContextRegistry& registry, PointerMap& blocks,
                 IpcExports& exports, IpcImports& imports, FreePolicy& policy,
-                PrimaryContexts& primaries)
+                HostMemory& host, PrimaryContexts& primaries)
       : driver_(driver),
         registry_(registry),
         blocks_(blocks),
         exports_(exports),
         imports_(imports),
         policy_(policy),
+        host_(host),
         primaries_(primaries) {}
 
   /// Makes a call that may end `context` (null: a context cupool does not serve). If
@@ -97,6 +99,7 @@ class ContextEnding {
   IpcExports& exports_;
   IpcImports& imports_;
   FreePolicy& policy_;
+  HostMemory& host_;
   PrimaryContexts& primaries_;
   util::Ranked<util::LockRank::context_end>
       ending_mutex_;  ///< serialises the clean-up after a context's end

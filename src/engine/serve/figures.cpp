@@ -52,6 +52,7 @@ void Figures::fold() {
   for (Device* device : registry_.devices().all()) {
     for (Context* context : registry_.contexts_of(device->ordinal())) context->threads().fold();
   }
+  host_.fold();
 }
 
 void Figures::refresh() {

@@ -7,6 +7,7 @@
 #include "engine/block/pointer_map.h"
 #include "engine/context/context_registry.h"
 #include "engine/ipc/exports.h"
+#include "engine/serve/host_memory.h"
 #include "stats/device_stats.h"
 
 namespace cupool::engine {
@@ -14,8 +15,8 @@ namespace cupool::engine {
 /// Thread-safe.
 class Figures {
  public:
-  Figures(ContextRegistry& registry, PointerMap& blocks, IpcExports& exports)
-      : registry_(registry), blocks_(blocks), exports_(exports) {}
+  Figures(ContextRegistry& registry, PointerMap& blocks, IpcExports& exports, HostMemory& host)
+      : registry_(registry), blocks_(blocks), exports_(exports), host_(host) {}
 
   /// Folds the threads' tallies into the statistics.
   void fold();
@@ -33,6 +34,7 @@ class Figures {
   ContextRegistry& registry_;
   PointerMap& blocks_;
   IpcExports& exports_;
+  HostMemory& host_;
 };
 
 }  // namespace cupool::engine

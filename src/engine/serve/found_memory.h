@@ -15,12 +15,13 @@ namespace cupool::engine {
 /// here, nobody's memory, or none of these, which is the driver's to answer.
 struct FoundMemory {
   const Block* live = nullptr;
+  const Block* host = nullptr;  ///< a live block of page-locked memory
   std::optional<IpcImports::Seen> imported;
   /// A freed block, or bytes of a block beyond the request.
   bool nobodys = false;
 
   /// Whether cupool serves the memory. Only then are context() and requested() defined.
-  bool served() const { return live != nullptr || imported; }
+  bool served() const { return live != nullptr || host != nullptr || imported; }
   CUcontext context() const;
   std::uint64_t requested() const;
 

@@ -10,6 +10,7 @@
 #include "engine/context/thread_order.h"
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/message_calls.h"
+#include "engine/serve/host_function.h"
 #include "engine/serve/retire.h"
 #include "engine/serve/thread_limits.h"
 #include "util/clock.h"
@@ -36,25 +37,7 @@ std::uint64_t bytes_of_epoch(Device& device) {
                   device.budget().pending_limit() / kLeastEpochs);
 }
 
-// This thread is not a driver thread that runs the program's host functions.
-thread_local bool runs_no_host_functions = false;
-
 }  // namespace
-
-// The driver's answer to a free in a host function of the program, where it permits none. It
-// refuses allocations, wrong addresses and the query of the current context there too. Host
-// functions run in a thread of the driver's own, which runs nothing else of the program (measured).
-// So each thread is checked until it proves to be another one. The hot paths need a cache of the
-// thread's, which only checked threads have.
-// one has that has been asked for.
-CUresult Frees::refusal_here() const {
-  if (runs_no_host_functions) return CUDA_SUCCESS;
-  CUcontext current = nullptr;
-  const CUresult result = driver_.cuCtxGetCurrent(&current);
-  if (result == CUDA_ERROR_NOT_PERMITTED) return result;
-  runs_no_host_functions = result == CUDA_SUCCESS;
-  return CUDA_SUCCESS;
-}
 
 // Adds a block to the thread's batch. True: the batch has reached its threshold.
 [[gnu::always_inline]] inline bool Frees::add_to_batch(Context& context, ThreadCache& cache,
@@ -113,7 +96,7 @@ CUresult Frees::refusal_here() const {
 }
 
 std::optional<CUresult> Frees::try_free(CUdeviceptr address) {
-  if (const CUresult refusal = refusal_here()) return refusal;
+  if (const CUresult refusal = refusal_in_host_function(driver_)) return refusal;
   if (!Serving::open()) return free_closed(address);
   Block* block = nullptr;
   const PointerMap::Claim claim = claim_block(blocks_, address, &block);
@@ -126,7 +109,7 @@ std::optional<CUresult> Frees::try_free(CUdeviceptr address) {
 }
 
 bool Frees::try_free_live(CUdeviceptr address) {
-  if (!Serving::open() || refusal_here() != CUDA_SUCCESS) return false;
+  if (!Serving::open() || refusal_in_host_function(driver_) != CUDA_SUCCESS) return false;
   Block* block = nullptr;
   return claim_block(blocks_, address, &block) == PointerMap::Claim::claimed &&
          free_claimed(*block) == CUDA_SUCCESS;
@@ -233,7 +216,7 @@ CUresult Frees::refusal_of(CUstream stream) const {
 
 // The block is in no epoch until the stream's work is ordered before the context's fences.
 std::optional<CUresult> Frees::try_free_in_stream(CUdeviceptr address, CUstream stream) {
-  if (const CUresult refusal = refusal_here()) return refusal;
+  if (const CUresult refusal = refusal_in_host_function(driver_)) return refusal;
   if (blocks_.find(address) != nullptr) {  // asks nothing for the program's own pools
     if (const CUresult refusal = refusal_of(stream)) return driver_frees_.refuse(address, refusal);
   }

@@ -47,7 +47,6 @@ class Frees {
   CUresult free_claimed_otherwise(Block& block);
 
  private:
-  CUresult refusal_here() const;
   CUresult refusal_of(CUstream stream) const;
   std::optional<CUresult> free_closed(CUdeviceptr address);
   CUresult free_claimed(Block& block);

@@ -11,6 +11,7 @@
 #include "engine/context/thread_order.h"
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/message_calls.h"
+#include "engine/reclaim/pending_work.h"
 #include "engine/serve/failure.h"
 #include "engine/serve/messages.h"
 #include "engine/serve/retire.h"
@@ -37,10 +38,11 @@ void IdleMemory::look_for_libraries(Look look) {
   const bool rdma_matters = (settings_.backend == config::Backend::automatic &&
                              !rdma_library_found_.load(std::memory_order_relaxed)) ||
                             settings_.free_mode == config::FreeMode::automatic;
-  if ((!rdma_matters && Lane::is_over()) || (!libraries_were_added() && look == Look::if_added)) {
+  const bool unseen_matters = !Lane::is_over() || PendingWork::is_trusted();
+  if ((!rdma_matters && !unseen_matters) || (!libraries_were_added() && look == Look::if_added)) {
     return;
   }
-  if (!Lane::is_over() && loaded_unseen_work_library() != nullptr) {
+  if (unseen_matters && loaded_unseen_work_library() != nullptr) {
     Lane::leave(Lane::End::unknown_work, "a library of OptiX or of the video engines");
   }
   if (!rdma_matters) return;

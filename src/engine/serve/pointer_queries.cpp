@@ -64,7 +64,8 @@ const Block* PointerQueries::live_block(CUdeviceptr base) const {
 }
 
 FoundMemory PointerQueries::find(CUdeviceptr base, CUdeviceptr address) {
-  FoundMemory found;
+  FoundMemory found = host_.find(base, address);
+  if (found.served() || found.nobodys) return found;
   const Block* const live = live_block(base);
   if (live == nullptr) {
     found.imported = imports_.find(base);
@@ -101,6 +102,7 @@ bool PointerQueries::is_freed_block(CUdeviceptr base) const {
 }
 
 void PointerQueries::mark_shared_outside(CUdeviceptr address, KnownBy by, KnownUntil until) {
+  host_.mark_shared_outside(address);
   Block* block = blocks_.find(base_of(address));
   if (block == nullptr) return;
   if (until == KnownUntil::driver_frees && block->source == BlockSource::malloc) return;

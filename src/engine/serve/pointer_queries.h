@@ -10,6 +10,7 @@
 #include "engine/context/context_registry.h"
 #include "engine/ipc/imports.h"
 #include "engine/serve/found_memory.h"
+#include "engine/serve/host_blocks.h"
 #include "stats/device_stats.h"
 #include "trace/watch.h"
 
@@ -19,8 +20,8 @@ namespace cupool::engine {
 class PointerQueries {
  public:
   PointerQueries(const cuda::Driver& driver, ContextRegistry& registry, PointerMap& blocks,
-                 IpcImports& imports)
-      : driver_(driver), registry_(registry), blocks_(blocks), imports_(imports) {}
+                 IpcImports& imports, HostBlocks& host)
+      : driver_(driver), registry_(registry), blocks_(blocks), imports_(imports), host_(host) {}
 
   /// Whether a block of cupool begins at `address`, in any state.
   bool holds(CUdeviceptr address) const;
@@ -28,7 +29,10 @@ class PointerQueries {
   bool knows(CUdeviceptr address) const { return blocks_.find(address) != nullptr; }
 
   /// The memory that contains `address`, as the program sees it.
-  FoundMemory find(CUdeviceptr address) { return find(base_of(address), address); }
+  FoundMemory find(CUdeviceptr address) {
+    const FoundMemory pinned = host_.find_around(address);
+    return pinned.served() || pinned.nobodys ? pinned : find(base_of(address), address);
+  }
   /// As find(), if the driver has given the memory's start as `base`.
   FoundMemory find(CUdeviceptr base, CUdeviceptr address);
 
@@ -74,6 +78,7 @@ class PointerQueries {
   ContextRegistry& registry_;
   PointerMap& blocks_;
   IpcImports& imports_;
+  HostBlocks& host_;
   std::array<std::atomic<std::uint64_t>, stats::kMaxDevices> pitch_units_{};
 };
 

@@ -29,6 +29,7 @@ void StepAside::stop_serving(const char* reason) {
         give_back(*context);
       }
     }
+    host_.give_back();
     if (!again) first = Serving::step_aside();
   }
   default_pools_.leave_all();

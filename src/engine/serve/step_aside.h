@@ -7,6 +7,7 @@
 #include "engine/reclaim/serving.h"
 #include "engine/serve/default_pools.h"
 #include "engine/serve/free_policy.h"
+#include "engine/serve/host_memory.h"
 #include "engine/serve/idle_memory.h"
 #include "engine/serve/out_of_memory.h"
 
@@ -16,12 +17,13 @@ namespace cupool::engine {
 class StepAside {
  public:
   StepAside(ContextRegistry& registry, FreePolicy& policy, IdleMemory& idle,
-            OutOfMemory& out_of_memory, DefaultPools& default_pools)
+            OutOfMemory& out_of_memory, DefaultPools& default_pools, HostMemory& host)
       : registry_(registry),
         policy_(policy),
         idle_(idle),
         out_of_memory_(out_of_memory),
-        default_pools_(default_pools) {}
+        default_pools_(default_pools),
+        host_(host) {}
 
   /// Makes every later allocation pass through, and warns with `reason`. Called before the program
   /// uses its memory in the way that cupool cannot see. Blocks freed so far go back to the device,
@@ -38,6 +40,7 @@ class StepAside {
   IdleMemory& idle_;
   OutOfMemory& out_of_memory_;
   DefaultPools& default_pools_;
+  HostMemory& host_;
 };
 
 }  // namespace cupool::engine

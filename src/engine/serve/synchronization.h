@@ -6,6 +6,7 @@
 #include "engine/context/thread_order.h"
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/legacy_stream.h"
+#include "engine/reclaim/pending_work.h"
 #include "engine/serve/failure.h"
 #include "engine/serve/idle_memory.h"
 #include "engine/serve/messages.h"
@@ -35,6 +36,7 @@ class Synchronization {
     const EpochNumber before = context->ordering().begin_synchronize();
     const HostWork::Mark host_work = context->host_work().begin_wait();
     LaneWork::Claim claim(Lane::is_in(context->handle()));
+    PendingWork::Claim all(!several_contexts());
     const CUresult result = real();
     if (result == CUDA_SUCCESS || failure == Failure::counted) {
       context->stats().add(stats::Counter::synchronize_calls_total);
@@ -42,6 +44,7 @@ class Synchronization {
     }
     if (result == CUDA_SUCCESS) {
       claim.settle();
+      all.settle();
       ThreadOrder::has_waited_for_context(context->handle());
       context->ordering().end_synchronize(before);
       context->host_work().end_context_wait(host_work);

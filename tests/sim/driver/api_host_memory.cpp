@@ -36,7 +36,16 @@ CUresult release(Entry& in, void* memory) {
   const auto base = reinterpret_cast<uintptr_t>(memory);
   const Allocation* found = w.addresses.starting_at(base);
   if (found == nullptr || found->origin != Origin::host) return CUDA_ERROR_INVALID_VALUE;
+  // It is mapped in every context, and none may use it any more.
   result = wait_for(in, *found->context, tails(*found->context));
+  for (size_t i = 0; result == CUDA_SUCCESS && i < w.contexts.size(); ++i) {
+    Context& context = *w.contexts[i];
+    if (&context != found->context && context.sticky == CUDA_SUCCESS) {
+      wait_for(in, context, tails(context));
+    }
+    found = w.addresses.starting_at(base);
+    if (found == nullptr) return result;
+  }
   found = w.addresses.starting_at(base);
   if (result != CUDA_SUCCESS || found == nullptr) return result;
   release_host(base, found->held);

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lists are newest first: the newest block is the warmest, and the oldest ones are those that decay
+// gives back. A shard keeps the part of the limit that it once needed, so that threads which free
+// and allocate in turn write nothing that others read.
+#include "engine/host/host_cache.h"
+
+#include <new>
+
+namespace cupool::engine {
+
+std::size_t HostCache::own_index() {
+  static std::atomic<unsigned> threads{0};
+  thread_local const unsigned own = threads.fetch_add(1, std::memory_order_relaxed);
+  return own % kShards;
+}
+
+template <typename Visit>
+void HostCache::each_shard(const Visit& visit) {
+  for (auto& of_node : shards_) {
+    for (Shard& shard : of_node) visit(shard);
+  }
+}
+
+Block* HostCache::pop(std::uint64_t wanted, std::uint64_t requested, unsigned kind, unsigned node,
+                      EpochNumber complete) {
+  return pop_in(own_shard(node), wanted, requested, kind, complete);
+}
+
+Block* HostCache::pop_others(std::uint64_t wanted, std::uint64_t requested, unsigned kind,
+                             unsigned node, EpochNumber complete) {
+  for (Shard& shard : shards_[node % kHostNodes]) {
+    if (shard.bytes.load(std::memory_order_relaxed) < wanted) continue;
+    if (Block* const block = pop_in(shard, wanted, requested, kind, complete)) return block;
+  }
+  return nullptr;
+}
+
+Block* HostCache::pop_in(Shard& shard, std::uint64_t wanted, std::uint64_t requested, unsigned kind,
+                         EpochNumber complete) {
+  const std::lock_guard lock(shard.mutex);
+  if (!shard.retired.empty()) reclaim_in(shard, complete);
+  Lists* const lists = shard.idle[kind];
+  if (lists == nullptr) return nullptr;
+  const std::size_t first = host_class(wanted);
+  for (const std::size_t index : {first, first + 1}) {
+    List& list = lists->of_class[index];
+    unsigned looks = 0;
+    for (Block* block = list.newest; block != nullptr && looks != kLongestSearch;
+         block = block->next, ++looks) {
+      if (!host_block_fits(block->capacity, wanted)) continue;
+      unlink(list, *block);
+      shrink(shard, block->capacity);
+      ++shard.counts.hits;
+      block->requested = requested;
+      block->state.store(BlockState::live, std::memory_order_release);
+      return block;
+    }
+  }
+  return nullptr;
+}
+
+// Made once for each shard and kind. Out of host memory: null.
+HostCache::Lists* HostCache::lists_of(Shard& shard, unsigned kind) {
+  Lists*& lists = shard.idle[kind];
+  if (lists == nullptr) lists = new (std::nothrow) Lists;
+  return lists;
+}
+
+// What another thread of the shard takes meanwhile is missing then: the caller gives the block to
+// the driver.
+bool HostCache::allot(Shard& shard, std::uint64_t bytes) {
+  if (!reserve(bytes)) {
+    give_up_unused_allotments();
+    if (!reserve(bytes)) return false;
+  }
+  const std::lock_guard lock(shard.mutex);
+  shard.allotted += bytes;
+  return true;
+}
+
+bool HostCache::reserve(std::uint64_t bytes) {
+  const std::uint64_t before = reserved_.fetch_add(bytes, std::memory_order_relaxed);
+  if (bytes <= limit() && before <= limit() - bytes) return true;
+  reserved_.fetch_sub(bytes, std::memory_order_relaxed);
+  return false;
+}
+
+void HostCache::give_up_unused_allotments() {
+  each_shard([this](Shard& shard) {
+    const std::lock_guard lock(shard.mutex);
+    const std::uint64_t used = shard.bytes.load(std::memory_order_relaxed);
+    reserved_.fetch_sub(shard.allotted - used, std::memory_order_relaxed);
+    shard.allotted = used;
+  });
+}
+
+void HostCache::put_idle(Shard& shard, Block& block) {
+  List& list = shard.idle[host_kind_of(block.kind)]->of_class[host_class(block.capacity)];
+  block.idle_since = step_.load(std::memory_order_relaxed);
+  block.newer = nullptr;
+  block.next = list.newest;
+  (list.newest == nullptr ? list.oldest : list.newest->newer) = &block;
+  list.newest = &block;
+}
+
+void HostCache::unlink(List& list, Block& block) {
+  (block.newer == nullptr ? list.newest : block.newer->next) = block.next;
+  (block.next == nullptr ? list.oldest : block.next->newer) = block.newer;
+  block.next = block.newer = nullptr;
+}
+
+void HostCache::reclaim_in(Shard& shard, EpochNumber complete) {
+  while (!shard.retired.empty() &&
+         std::uint64_t{shard.retired.head->lane_epoch} <= value_of(complete)) {
+    Block* const block = shard.retired.pop();
+    retired_bytes_.fetch_sub(block->capacity, std::memory_order_relaxed);
+    put_idle(shard, *block);
+  }
+}
+
+void HostCache::reclaim(EpochNumber complete) {
+  each_shard([&](Shard& shard) {
+    if (shard.bytes.load(std::memory_order_relaxed) == 0) return;
+    const std::lock_guard lock(shard.mutex);
+    reclaim_in(shard, complete);
+  });
+}
+
+BlockList HostCache::take(Which which, std::uint64_t most_bytes) {
+  BlockList taken;
+  const std::uint32_t now = step_.load(std::memory_order_relaxed);
+  each_shard([&](Shard& shard) {
+    if (shard.bytes.load(std::memory_order_relaxed) == 0) return;
+    const std::lock_guard lock(shard.mutex);
+    for (Lists* const lists : shard.idle) {
+      if (lists == nullptr) continue;
+      for (List& list : lists->of_class) {
+        while (list.oldest != nullptr && taken.bytes < most_bytes) {
+          Block& block = *list.oldest;
+          if (which == Which::unneeded && now - block.idle_since < kDecaySteps) break;
+          unlink(list, block);
+          shrink(shard, block.capacity);
+          taken.push(&block);
+        }
+      }
+    }
+    while (which == Which::all && !shard.retired.empty() && taken.bytes < most_bytes) {
+      Block* const block = shard.retired.pop();
+      retired_bytes_.fetch_sub(block->capacity, std::memory_order_relaxed);
+      shrink(shard, block->capacity);
+      taken.push(block);
+    }
+  });
+  return taken;
+}
+
+bool HostCache::look_is_due() {
+  thread_local std::uint32_t frees_to_look = kLookEvery;
+  if (--frees_to_look != 0) return false;
+  frees_to_look = kLookEvery;
+  return true;
+}
+
+std::uint64_t HostCache::bytes() const {
+  std::uint64_t sum = 0;
+  for (const auto& of_node : shards_) {
+    for (const Shard& shard : of_node) sum += shard.bytes.load(std::memory_order_relaxed);
+  }
+  return sum;
+}
+
+HostCache::Counts HostCache::take_counts() {
+  Counts sum;
+  each_shard([&](Shard& shard) {
+    const std::lock_guard lock(shard.mutex);
+    sum.hits += shard.counts.hits;
+    sum.frees += shard.counts.frees;
+    shard.counts = Counts{};
+  });
+  return sum;
+}
+
+}  // namespace cupool::engine

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// The records of page-locked blocks: which memory at which address is cupool's, and what the
+// program may see of it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "engine/block/pointer_map.h"
+#include "engine/context/context.h"
+#include "engine/serve/found_memory.h"
+
+namespace cupool::engine {
+
+/// One per process. Thread-safe.
+class HostBlocks {
+ public:
+  explicit HostBlocks(const cuda::Driver& driver) : driver_(driver) {}
+
+  /// Whether there are any. One load.
+  bool any() const { return bytes() != 0; }
+  std::uint64_t bytes() const { return held_.load(std::memory_order_relaxed); }
+
+  /// The block that begins at `host`, in any state, or null.
+  Block* find(const void* host) const {
+    return any() ? map_.find(reinterpret_cast<CUdeviceptr>(host)) : nullptr;
+  }
+  static void* address_of(const Block& block) {
+    return reinterpret_cast<void*>(std::uint64_t{block.address});
+  }
+
+  /// The page-locked memory that contains `address`, as the program sees it. `base`: where it
+  /// begins.
+  FoundMemory find(CUdeviceptr base, CUdeviceptr address) const;
+  FoundMemory find_around(CUdeviceptr address) const;
+
+  /// The block that contains `address` is known outside CUDA's ordering (SYNC_MEMOPS).
+  void mark_shared_outside(CUdeviceptr address);
+
+  /// Records memory that the driver has allocated for `bytes`, as a live block. Null: out of host
+  /// memory. `tag`: host_tag().
+  Block* adopt(Context& context, void* address, std::size_t bytes, std::uint8_t tag);
+  /// Drops the record of a block that the driver is about to free: another thread may get the
+  /// address at once.
+  void forget(const Block& block);
+  /// Undoes forget().
+  void remember(Block& block);
+
+  /// Has the driver free blocks that no list holds; its frees wait for the GPU. The caller is in a
+  /// visit. True: there were some.
+  bool release(Context& context, BlockList& blocks);
+
+  /// The driver has ended `context`, with its page-locked memory. `alone`: see ContextEnd.
+  void context_gone(Context& context, bool alone);
+
+ private:
+  void count(const Block& block, std::int64_t sign);
+
+  const cuda::Driver& driver_;
+  PointerMap map_;
+  std::atomic<std::uint64_t> held_{0};
+};
+
+}  // namespace cupool::engine

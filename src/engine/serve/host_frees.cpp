@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// A free waits as one of device memory does (engine/serve/frees), and its block is retired behind a
+// fence; or it is cached at once, where the GPU is known to have nothing to do. The next owner is
+// the host, so no order on the device is enough.
+#include "engine/serve/host_frees.h"
+
+#include "cuda/errors.h"
+#include "engine/context/thread_order.h"
+#include "engine/reclaim/lane.h"
+#include "engine/reclaim/pending_work.h"
+#include "engine/serve/failure.h"
+#include "engine/serve/host_function.h"
+#include "util/clock.h"
+#include "util/log.h"
+#include "util/mutation.h"
+#include "util/uncancelled.h"
+
+namespace cupool::engine {
+
+using stats::Counter;
+using stats::DeviceStats;
+
+namespace {
+
+// Retired bytes beyond which a free waits, as the driver's own would.
+constexpr std::uint64_t kMostRetired = 64ull << 20;
+// Retired bytes that get a fence at the free, since memory of this size is worth a microsecond.
+constexpr std::uint64_t kFencedBytes = 1ull << 20;
+// Looks in a row that found the GPU busy although no work was seen, before that is believed.
+constexpr unsigned kSuspicions = 3;
+
+// A wait of a free.
+template <typename Wait>
+WaitResult timed_wait(DeviceStats& stats, const Wait& wait) {
+  const std::uint64_t start = util::now_ns();
+  const WaitResult result = wait();
+  if (result.waited) {
+    stats.add(Counter::host_free_waits_total);
+    stats.add(Counter::host_free_wait_ns_total, util::now_ns() - start);
+  }
+  return result;
+}
+
+}  // namespace
+
+std::optional<CUresult> HostFrees::free(Block& block, std::uint64_t word) {
+  Context& context = *block.context;
+  const std::uint64_t life = context.incarnation();
+  // Read after the life: a context that ends is marked first.
+  if (!context.usable()) return std::nullopt;
+  if (PendingWork::none() && runs_no_host_functions() &&
+      !policy_.host_reachable().any(HostReachable::Kind::zero_copy) && !HostCache::look_is_due()) {
+    if (!block.state.claim(word)) return CUDA_ERROR_INVALID_VALUE;
+    const auto is_alive = [&] { return context.incarnation() == life; };
+    return put(block, [&] { return cache_.cache(block, is_alive); });
+  }
+  const util::Uncancelled throughout;
+  if (const CUresult refusal = refusal_in_host_function(driver_)) return refusal;
+  if (!block.state.claim(word)) return CUDA_ERROR_INVALID_VALUE;
+  return free_claimed(block, life);
+}
+
+// Puts a block into the cache, as `put` does. `std::nullopt`: there is no room for it. It is live
+// again, and the driver frees it.
+template <typename Put>
+std::optional<CUresult> HostFrees::put(Block& block, const Put& put) {
+  using Taken = HostCache::Taken;
+  Taken taken = put();
+  if (__builtin_expect(taken == Taken::full, 0) && make_room(*block.context, block.capacity)) {
+    taken = put();
+  }
+  if (taken == Taken::full) {
+    block.state.store(BlockState::live);
+    return std::nullopt;
+  }
+  if (first_cached_.load(std::memory_order_relaxed) != nullptr) {
+    if (void (*const call)() = first_cached_.exchange(nullptr)) call();
+  }
+  return CUDA_SUCCESS;
+}
+
+// The driver's free of others takes as long as that of the block itself would; the block is more
+// likely to be wanted again.
+bool HostFrees::make_room(Context& context, std::uint64_t bytes) {
+  const util::Uncancelled throughout;
+  if (bytes > cache_.limit() || Serving::any_capture()) return false;
+  const ContextVisit visit(context);
+  if (!visit || !context.usable()) return false;
+  BlockList others = cache_.take(HostCache::Which::unneeded, bytes);
+  if (others.bytes < bytes) {
+    BlockList more = cache_.take(HostCache::Which::idle, bytes - others.bytes);
+    others.splice(more);
+  }
+  return blocks_.release(context, others);
+}
+
+// As of device memory: what touches host memory is waited for, and what this thread does next comes
+// behind its work so far (contract 2). The epoch covers all work of the context until now.
+std::optional<CUresult> HostFrees::free_claimed(Block& block, std::uint64_t life) {
+  Context& context = *block.context;
+  DeviceStats& stats = context.stats();
+  const auto is_alive = [&] { return context.incarnation() == life; };
+  if (PendingWork::none() && verify_nothing(context)) {
+    end_zero_copy(block);
+    return put(block, [&] { return cache_.cache(block, is_alive); });
+  }
+  PendingWork::Claim claim(!several_contexts());
+  const HostWork::Mark before = context.host_work().begin_wait();
+  const EpochNumber epoch = context.ordering().epochs().join(0, 1);
+  using For = FreePolicy::Wait::For;
+  const For what = policy_.wait_of(context).what;
+  bool for_context = what == For::context;
+  WaitResult result;
+  if (what == For::host_work && !CUPOOL_MUTATED("host-free-leaves-copies")) {
+    result = timed_wait(stats, [&] { return context.host_work().wait(); });
+    for_context = cuda::is_refusal(result.error);
+  }
+  for_context = for_context || !keeps_order(context) || is_crowded(context, block);
+  if (for_context) {
+    result = timed_wait(stats, [&] { return context.ordering().wait(epoch); });
+    if (result.complete()) {
+      context.host_work().end_context_wait(before);
+      ThreadOrder::has_waited_for_context(context.handle());
+      claim.settle();
+    }
+    idle_.cache_reclaimed(context);
+  }
+  if (!result.complete()) {  // the driver answers
+    note_failure(context, result.error);
+    block.state.store(BlockState::live);
+    return std::nullopt;
+  }
+  end_zero_copy(block);
+  if (for_context || CUPOOL_MUTATED("host-memory-without-a-fence")) {
+    return put(block, [&] { return cache_.cache(block, is_alive); });
+  }
+  const auto freed = put(block, [&] { return cache_.retire(block, epoch, is_alive); });
+  if (freed && cache_.retired_bytes() >= kFencedBytes) {
+    const CUresult fenced =
+        context.ordering().close_if_full({1, ~std::uint64_t{0}}, Ordering::IfBusy::skip);
+    if (fenced != CUDA_SUCCESS) note_failure(context, fenced);
+    idle_.cache_reclaimed(context);
+  }
+  return freed;
+}
+
+// A large block by itself may be retired, whatever its size.
+bool HostFrees::is_crowded(Context& context, const Block& block) {
+  const auto is_too_much = [&] {
+    const std::uint64_t retired = cache_.retired_bytes();
+    return retired != 0 && retired + block.capacity > kMostRetired;
+  };
+  if (!is_too_much()) return false;
+  settle(context);
+  cache_.reclaim(context.ordering().epochs().complete_up_to());
+  return is_too_much();
+}
+
+// The order is the lane's or that of points, as in Frees.
+bool HostFrees::keeps_order(Context& context) const {
+  if (CUPOOL_MUTATED("host-free-forgets-the-order")) return true;
+  if (Lane::is_open()) {
+    if (LaneWork::any()) idle_.look_for_libraries();
+    if (Lane::covers_free(driver_)) return true;
+  }
+  return !ThreadOrder::has_work() || ThreadOrder::frees(driver_, context);
+}
+
+// Records a fence, and looks whether the GPU has come to it. True: it has nothing else to do.
+bool HostFrees::settle(Context& context) {
+  idle_.look_for_libraries();
+  const ContextVisit visit(context);
+  if (!visit) return false;
+  PendingWork::Claim claim(!several_contexts());
+  Ordering& ordering = context.ordering();
+  const EpochNumber epoch = ordering.epochs().join(0, 1);
+  BlockList reclaimed;
+  const CUresult result = ordering.poll(Ordering::Poll::all, &reclaimed);
+  if (result != CUDA_SUCCESS) note_failure(context, result);
+  if (!reclaimed.empty()) idle_.cache_or_release(context, reclaimed);
+  if (result != CUDA_SUCCESS || ordering.epochs().complete_up_to() < epoch) return false;
+  claim.settle();
+  return true;
+}
+
+// Nothing is pending, as far as the hooks have seen. From time to time the GPU itself is asked. If
+// it is busy all the same, work reaches it unseen, or some of cupool's own is under way.
+bool HostFrees::verify_nothing(Context& context) {
+  if (settle(context)) {
+    suspicions_.store(0, std::memory_order_relaxed);
+    return true;
+  }
+  if (!PendingWork::none()) return false;
+  PendingWork::submitted();
+  if (suspicions_.fetch_add(1, std::memory_order_relaxed) + 1 == kSuspicions) {
+    PendingWork::distrust();
+    CUPOOL_LOG(info,
+               "the GPU was busy though no work was seen: freed page-locked memory waits for "
+               "a fence from now on");
+  }
+  return false;
+}
+
+// Kernels that were given its device pointer are complete, or covered by the block's fence.
+void HostFrees::end_zero_copy(const Block& block) {
+  constexpr HostReachable::Kind kKind = HostReachable::Kind::zero_copy;
+  HostReachable& reachable = policy_.host_reachable();
+  if (!reachable.any(kKind)) return;
+  CUdeviceptr device = 0;
+  if (driver_.cuMemHostGetDevicePointer_v2(&device, HostBlocks::address_of(block), 0) !=
+      CUDA_SUCCESS)
+    return;
+  reachable.end(kKind, device, [] { return CUDA_SUCCESS; });
+}
+
+}  // namespace cupool::engine

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Frees of page-locked memory that cupool has served: what a free waits for, and when its block may
+// be handed out again. Read with docs/design.md, section Page-locked host memory.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "engine/host/host_cache.h"
+#include "engine/serve/free_policy.h"
+#include "engine/serve/host_blocks.h"
+#include "engine/serve/idle_memory.h"
+
+namespace cupool::engine {
+
+/// Part of HostMemory. Thread-safe.
+class HostFrees {
+ public:
+  HostFrees(const cuda::Driver& driver, FreePolicy& policy, IdleMemory& idle, HostBlocks& blocks,
+            HostCache& cache)
+      : driver_(driver), policy_(policy), idle_(idle), blocks_(blocks), cache_(cache) {}
+
+  /// Frees a block whose state was `word`, of a context that cupool serves. `std::nullopt`: no
+  /// effect that lasts; the driver frees it.
+  std::optional<CUresult> free(Block& block, std::uint64_t word);
+
+  /// Records a fence and looks whether the GPU has come to it. True: it has nothing else to do.
+  bool settle(Context& context);
+
+  /// Called once, by the first call that caches a block.
+  void when_it_caches(void (*call)()) { first_cached_.store(call, std::memory_order_release); }
+
+ private:
+  std::optional<CUresult> free_claimed(Block& block, std::uint64_t life);
+  template <typename Put>
+  std::optional<CUresult> put(Block& block, const Put& put);
+  bool make_room(Context& context, std::uint64_t bytes);
+  bool is_crowded(Context& context, const Block& block);
+  bool verify_nothing(Context& context);
+  bool keeps_order(Context& context) const;
+  void end_zero_copy(const Block& block);
+
+  const cuda::Driver& driver_;
+  FreePolicy& policy_;
+  IdleMemory& idle_;
+  HostBlocks& blocks_;
+  HostCache& cache_;
+  std::atomic<unsigned> suspicions_{0};
+  std::atomic<void (*)()> first_cached_{nullptr};
+};
+
+}  // namespace cupool::engine

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// Misses, and what goes back to the driver.
+#include "engine/serve/host_memory.h"
+
+#include <algorithm>
+
+#include "engine/block/accounting.h"
+#include "engine/context/rdma_libraries.h"
+#include "engine/host/host_limit.h"
+#include "engine/reclaim/lane.h"
+#include "util/mutation.h"
+
+namespace cupool::engine {
+
+using stats::Counter;
+using stats::DeviceStats;
+using stats::Gauge;
+
+namespace {
+
+// May be cached whatever the program had at its peak.
+constexpr std::uint64_t kLeastCached = 32ull << 20;
+// Given back at once by decay: unpinning takes the driver some 0.6 ms a MiB.
+constexpr std::uint64_t kHostSlice = 16ull << 20;
+
+// Several contexts may use the memory, and the fence of one covers no work of another.
+bool has_one_context() {
+  return !several_contexts() || CUPOOL_MUTATED("forgets-other-contexts");
+}
+
+}  // namespace
+
+HostMemory::HostMemory(const cuda::Driver& driver, const config::Settings& settings,
+                       ContextRegistry& registry, FreePolicy& policy, IdleMemory& idle)
+    : driver_(driver),
+      registry_(registry),
+      most_cached_(driver.cuMemFreeHost == nullptr || driver.cuCtxRecordEvent == nullptr
+                       ? 0
+                       : most_cached_host_bytes(settings.host_max_cached, memory_of_process())),
+      blocks_(driver),
+      frees_(driver, policy, idle, blocks_, cache_) {}
+
+// RDMA libraries keep page-locked memory registered with their hardware.
+bool HostMemory::may_serve(const Context& context) const {
+  return most_cached_ != 0 && context.usable() && Serving::open() && has_one_context() &&
+         noted_rdma_library() == nullptr;
+}
+
+bool HostMemory::may_allocate(Context** context, std::size_t bytes, unsigned kind) {
+  if (most_cached_ == 0 || bytes == 0 || bytes > kLargestHostBlock || kind == kNoHostKind ||
+      refusal_in_host_function(driver_) != CUDA_SUCCESS) {
+    return false;
+  }
+  if (*context == nullptr) return false;
+  Context* const current = registry_.ask_for_current(*context);
+  if (current == nullptr) return false;
+  Context* none = nullptr;
+  home_.compare_exchange_strong(none, current, std::memory_order_acq_rel);
+  *context = current;
+  if (serves(*current)) return true;
+  // Mostly for good: nothing of it will be needed again.
+  if (cache_.any() && !Serving::any_capture()) give_back();
+  return false;
+}
+
+Block* HostMemory::reclaim_and_pop(Context& context, std::size_t bytes, unsigned kind) {
+  const std::uint64_t wanted = host_capacity_for(bytes);
+  const unsigned node = current_host_node();
+  const auto complete = [&] { return context.ordering().epochs().complete_up_to(); };
+  if (Block* const block = cache_.pop(wanted, bytes, kind, node, complete())) return block;
+  if (!cache_.any()) return nullptr;
+  if (cache_.retired_bytes() != 0) frees_.settle(context);
+  if (Block* const block = cache_.pop(wanted, bytes, kind, node, complete())) return block;
+  return cache_.pop_others(wanted, bytes, kind, node, complete());
+}
+
+// The driver's call took longer than the look for libraries. What lies idle never exceeds what the
+// program itself had at its peak, but for a little.
+void HostMemory::adopt(Context& context, void* address, std::size_t bytes, unsigned kind) {
+  if (loaded_rdma_library() != nullptr ||
+      blocks_.adopt(context, address, bytes, host_tag(kind, current_host_node())) == nullptr) {
+    return;
+  }
+  const std::uint64_t held = blocks_.bytes();
+  const std::uint64_t idle = cache_.bytes();
+  const std::uint64_t had = held > idle ? held - idle : 0;
+  std::uint64_t peak = peak_.load(std::memory_order_relaxed);
+  while (peak < had && !peak_.compare_exchange_weak(peak, had, std::memory_order_relaxed)) {
+  }
+  cache_.set_limit(std::min(most_cached_, std::max({peak, had, kLeastCached})));
+}
+
+// The driver hands out an address only after it was freed, by a route that cupool does not see.
+void HostMemory::forget_stale(const void* address) {
+  Block* const stale = blocks_.find(address);
+  if (stale == nullptr) return;
+  Context& context = *stale->context;
+  BlockList kept;
+  if (stale->state.load() != BlockState::live) {
+    BlockList all = cache_.take(HostCache::Which::all);
+    while (Block* const block = all.pop()) {
+      if (block != stale) kept.push(block);
+    }
+  }
+  blocks_.forget(*stale);
+  delete_block(stale);
+  const ContextVisit visit(context);
+  if (visit) blocks_.release(context, kept);
+}
+
+std::optional<CUresult> HostMemory::try_free(void* host) {
+  Block* const block = blocks_.find(host);
+  if (block == nullptr) return std::nullopt;
+  const std::uint64_t word = block->state.word();
+  if (HostBlocks::address_of(*block) != host) return std::nullopt;
+  if (BlockStateCell::state_of(word) != BlockState::live) {
+    const CUresult refusal = refusal_in_host_function(driver_);
+    return refusal != CUDA_SUCCESS ? refusal : CUDA_ERROR_INVALID_VALUE;
+  }
+  if (!serves(*block->context) || block->shared_outside.load(std::memory_order_relaxed)) {
+    return std::nullopt;
+  }
+  return frees_.free(*block, word);
+}
+
+HostMemory::Given HostMemory::give_up(void* host) {
+  Given given;
+  Block* const block = blocks_.find(host);
+  if (block == nullptr) return given;
+  const std::uint64_t word = block->state.word();
+  if (HostBlocks::address_of(*block) != host) return given;
+  given.life = block->context->incarnation();
+  given.refused = BlockStateCell::state_of(word) != BlockState::live || !block->state.claim(word);
+  if (given.refused) return given;
+  given.block = block;
+  blocks_.forget(*block);
+  return given;
+}
+
+void HostMemory::given_up(const Given& given, bool freed) {
+  if (freed || given.block->context->incarnation() != given.life) return delete_block(given.block);
+  blocks_.remember(*given.block);
+}
+
+bool HostMemory::give_back() {
+  Context* const home = home_.load(std::memory_order_acquire);
+  if (home == nullptr || !cache_.any()) return false;
+  const ContextVisit visit(*home, kLongestWaitForOthersNs);
+  if (!visit || !home->usable()) return false;
+  BlockList all = cache_.take(HostCache::Which::all);
+  return blocks_.release(*home, all);
+}
+
+// A free by the driver waits for the GPU, and a background thread must not: the end of the process
+// and of the context wait for it.
+bool HostMemory::give_back_unneeded() {
+  Context* const home = home_.load(std::memory_order_acquire);
+  if (home == nullptr || !cache_.any() || Serving::any_capture()) return false;
+  const ContextVisit visit(*home);
+  if (!visit || !home->usable() || !frees_.settle(*home)) return false;
+  cache_.reclaim(home->ordering().epochs().complete_up_to());
+  BlockList some = cache_.take(HostCache::Which::unneeded, kHostSlice);
+  return blocks_.release(*home, some);
+}
+
+// First the cache, which takes nothing of this incarnation in any more.
+void HostMemory::context_gone(Context& context, bool alone) {
+  if (home_.load(std::memory_order_acquire) != &context) return;
+  cache_.take(HostCache::Which::all);
+  blocks_.context_gone(context, alone);
+  home_.store(nullptr, std::memory_order_release);
+}
+
+void HostMemory::fold() {
+  const HostCache::Counts counts = cache_.take_counts();
+  Context* const home = home_.load(std::memory_order_acquire);
+  DeviceStats& stats = home == nullptr ? stats::device(-1) : home->stats();
+  stats.add(Counter::host_malloc_calls_total, counts.hits);
+  stats.add(Counter::host_served_total, counts.hits);
+  stats.add(Counter::host_free_calls_total, counts.frees);
+  if (home != nullptr) stats.gauge_set(Gauge::host_cached_bytes, signed_bytes(cache_.bytes()));
+}
+
+}  // namespace cupool::engine

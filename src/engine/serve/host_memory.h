@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Page-locked memory of the program (cuMemAllocHost, cuMemHostAlloc, cuMemFreeHost), served from a
+// cache (contract 14). Read with docs/design.md, section Page-locked host memory.
+//
+// Each block is an allocation of the driver's with the same address, so at any time the driver may
+// free it instead: whatever is uncommon goes to the driver.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "config/settings.h"
+#include "engine/context/context_registry.h"
+#include "engine/host/host_cache.h"
+#include "engine/host/host_nodes.h"
+#include "engine/serve/free_policy.h"
+#include "engine/serve/host_blocks.h"
+#include "engine/serve/host_frees.h"
+#include "engine/serve/host_function.h"
+#include "engine/serve/idle_memory.h"
+
+namespace cupool::engine {
+
+/// One per process. Thread-safe. Serves one context, the first that allocates; in a process with
+/// several the driver serves.
+class HostMemory {
+ public:
+  HostMemory(const cuda::Driver& driver, const config::Settings& settings,
+             ContextRegistry& registry, FreePolicy& policy, IdleMemory& idle);
+
+  /// Memory of the cache for the calling thread, or null: allocate() decides. No driver call.
+  void* try_allocate(std::size_t bytes, unsigned kind) {
+    Context* const context = registry_.known_current();
+    if (bytes == 0 || kind == kNoHostKind || bytes > kLargestHostBlock || context == nullptr ||
+        !runs_no_host_functions() || !serves(*context)) {
+      return nullptr;
+    }
+    const Block* const block =
+        cache_.pop(host_capacity_for(bytes), bytes, kind, current_host_node(),
+                   context->ordering().epochs().complete_up_to());
+    return block == nullptr ? nullptr : HostBlocks::address_of(*block);
+  }
+
+  /// As try_allocate(), also from what the GPU has left by now and from other threads' shards; else
+  /// by `real(bytes)`, which allocates into `*address`. If that fails, all idle page-locked memory
+  /// goes back to the driver, and it is repeated once. `kind`: host_kind().
+  template <typename Real>
+  CUresult allocate(void** address, std::size_t bytes, unsigned kind, const Real& real);
+
+  /// Frees the memory at `host` if it is cupool's. `std::nullopt`: the driver's to free, by
+  /// free_by_driver().
+  std::optional<CUresult> try_free(void* host);
+
+  /// Makes the driver's free of `host`, which may be a block.
+  template <typename Real>
+  CUresult free_by_driver(void* host, const Real& real) {
+    const Given given = give_up(host);
+    if (given.refused) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = real();
+    if (given.block != nullptr) given_up(given, result == CUDA_SUCCESS);
+    return result;
+  }
+
+  /// The records of all blocks.
+  HostBlocks& blocks() { return blocks_; }
+
+  /// Gives all that lies idle, and what is retired, back to the driver, whose frees wait for the
+  /// GPU. True: there was some.
+  bool give_back();
+
+  /// For decay, on a background thread: gives some memory back that was idle for a whole span, if
+  /// the GPU has nothing to do. True: there may be more. The caller holds off the end of contexts.
+  bool give_back_unneeded();
+  /// A step of decay is over.
+  void end_decay_step() { cache_.end_decay_step(); }
+  /// Called once, by the first call that caches a block.
+  void when_it_caches(void (*call)()) { frees_.when_it_caches(call); }
+
+  /// The driver has ended `context`, with its page-locked memory. `alone`: see ContextEnd.
+  void context_gone(Context& context, bool alone);
+
+  /// Adds what the shards have counted to the statistics.
+  void fold();
+
+ private:
+  // A block in a call of the driver's.
+  struct Given {
+    Block* block = nullptr;  ///< null: not cupool's
+    std::uint64_t life = 0;  ///< of its context
+    bool refused = false;    ///< freed before: the driver must not free it
+  };
+
+  bool serves(const Context& context) const {
+    return home_.load(std::memory_order_acquire) == &context && may_serve(context);
+  }
+  bool may_serve(const Context& context) const;
+  bool may_allocate(Context** context, std::size_t bytes, unsigned kind);
+  Block* reclaim_and_pop(Context& context, std::size_t bytes, unsigned kind);
+  void adopt(Context& context, void* address, std::size_t bytes, unsigned kind);
+  void forget_stale(const void* address);
+  Given give_up(void* host);
+  void given_up(const Given& given, bool freed);
+
+  const cuda::Driver& driver_;
+  ContextRegistry& registry_;
+  const std::uint64_t most_cached_;  ///< CUPOOL_HOST_MAX_CACHED; 0: the driver serves
+  HostBlocks blocks_;
+  HostCache cache_;
+  HostFrees frees_;
+  std::atomic<Context*> home_{nullptr};  ///< the context that is served
+  std::atomic<std::uint64_t> peak_{0};   ///< of what the program had of the blocks
+};
+
+template <typename Real>
+CUresult HostMemory::allocate(void** address, std::size_t bytes, unsigned kind, const Real& real) {
+  Context* context = registry_.current();
+  const bool served = address != nullptr && may_allocate(&context, bytes, kind);
+  if (served) {
+    if (const Block* const block = reclaim_and_pop(*context, bytes, kind)) {
+      *address = HostBlocks::address_of(*block);
+      return CUDA_SUCCESS;
+    }
+  }
+  const std::size_t wanted = served ? host_capacity_for(bytes) : bytes;
+  CUresult result = real(wanted);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && give_back()) result = real(wanted);
+  if (result == CUDA_SUCCESS && address != nullptr) {
+    forget_stale(*address);
+    if (served) adopt(*context, *address, bytes, kind);
+    (context == nullptr ? stats::device(-1) : context->stats())
+        .add(stats::Counter::host_malloc_calls_total);
+  }
+  return result;
+}
+
+}  // namespace cupool::engine

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Contract 14: page-locked host memory, served again once nothing uses it, is as without cupool.
+#include "harness.h"
+
+namespace preload {
+namespace {
+
+// Work is complete when it is submitted: what is cached depends on the program alone.
+const Environment kEarly{{"CUPOOL_SIM_MODE", "early"}};
+
+const char* const kModes[] = {"auto", "ordered", "sync"};
+
+// Contracts 3, 6 and 14.
+TEST(PageLockedMemory, IsSeenAsWithoutUs) {
+  for (const char* mode : kModes) {
+    SCOPED_TRACE(mode);
+    expect_same("probe_host_memory case=seen", 0, 1, {{"CUPOOL_FREE_MODE", mode}});
+  }
+}
+
+TEST(PageLockedMemory, IsServedAgain) {
+  const PreloadedRun run = expect_same("probe_host_memory case=pairs rounds=10", 0, 1, kEarly);
+  EXPECT_EQ(run.counter("host_malloc_calls_total"), 110u);
+  EXPECT_EQ(run.counter("host_free_calls_total"), 110u);
+  EXPECT_EQ(run.counter("host_served_total"), 100u) << "ten sizes and one more that is free";
+}
+
+TEST(PageLockedMemory, IsItsOwnersWithManyThreads) {
+  for (const char* mode : kModes) {
+    SCOPED_TRACE(mode);
+    expect_same("probe_host_memory case=pairs threads=8 rounds=20", 0, 1,
+                {{"CUPOOL_FREE_MODE", mode}});
+  }
+}
+
+// Contract 2: the host writes at once, so that no order on the device is enough.
+TEST(PageLockedMemory, IsHandedOutOnceNoKernelUsesIt) {
+  for (const char* mode : kModes) {
+    for (const char* bytes : {"4096", "3000000"}) {
+      SCOPED_TRACE(std::string(mode) + " " + bytes);
+      expect_same(std::string("probe_host_memory case=busy bytes=") + bytes, 0, 1,
+                  {{"CUPOOL_FREE_MODE", mode}, {"CUPOOL_SIM_JUDGE", "1"}});
+    }
+  }
+}
+
+// Contract 10.
+TEST(PageLockedMemory, GoesWithItsContext) {
+  const PreloadedRun run = expect_same("probe_host_memory case=reset", 0, 1, kEarly);
+  EXPECT_EQ(run.counter("host_lost_bytes_total"), 3 * 8192u);
+}
+
+TEST(PageLockedMemory, IsTheDriversWithSeveralContexts) {
+  const PreloadedRun run = expect_same("probe_host_memory case=contexts", 0, 1, kEarly);
+  EXPECT_EQ(run.counter("host_served_total"), 0u);
+}
+
+// Contract 9.
+TEST(PageLockedMemory, IsTheDriversDuringACapture) {
+  expect_same("probe_host_memory case=capture");
+}
+
+TEST(PageLockedMemory, IsTheDriversIfTheCacheIsOff) {
+  const PreloadedRun run = expect_same("probe_host_memory case=pairs rounds=10", 0, 1,
+                                       with(kEarly, {{"CUPOOL_HOST_MAX_CACHED", "0"}}));
+  EXPECT_EQ(run.counter("host_malloc_calls_total"), 110u);
+  EXPECT_EQ(run.counter("host_served_total"), 0u);
+  EXPECT_EQ(run.counter("host_free_calls_total"), 0u);
+}
+
+TEST(PageLockedMemory, GoesBackAfterATime) {
+  const PreloadedRun run = expect_same("probe_host_memory case=idle ms=1000", 0, 1,
+                                       with(kEarly, {{"CUPOOL_DECAY_MS", "100"}}));
+  EXPECT_EQ(run.counter("host_returned_bytes_total"), 8u << 20);
+}
+
+// Contract 4: the call that fails is made again after idle memory went back.
+TEST(PageLockedMemory, GoesBackBeforeACallIsRefused) {
+  const PreloadedRun run = expect_same("probe_host_memory case=idle ms=0", 0, 1,
+                                       with(kEarly, {{"CUPOOL_SIM_FAIL", "cuMemHostAlloc:9=2"}}));
+  EXPECT_EQ(run.counter("host_returned_bytes_total"), 8u << 20);
+}
+
+// Fail open.
+TEST(PageLockedMemory, SurvivesADriverThatRefusesCalls) {
+  for (const char* rule : {"cuCtxRecordEvent:*=801", "cuEventQuery:*=999", "cuEventCreate:*=2",
+                           "cuMemFreeHost:1=999"}) {
+    SCOPED_TRACE(rule);
+    const PreloadedRun run =
+        run_preloaded("probe_host_memory case=pairs rounds=5", {{"CUPOOL_SIM_FAIL", rule}});
+    EXPECT_EQ(run.process.exit_code, 0) << run.describe();
+  }
+}
+
+}  // namespace
+}  // namespace preload

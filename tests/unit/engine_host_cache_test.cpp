@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cache of page-locked memory by itself: what fits what, the limit, retired blocks, decay; and
+// the limit that a machine sets (contract 14).
+#include "engine/host/host_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "engine/host/host_limit.h"
+#include "engine/reclaim/pending_work.h"
+#include "temporary_folder.h"
+
+namespace cupool::engine {
+namespace {
+
+constexpr std::uint64_t kMib = 1 << 20;
+
+class HostCacheTest : public testing::Test {
+ protected:
+  HostCacheTest() { cache_.set_limit(64 * kMib); }
+
+  Block& block(std::uint64_t bytes, unsigned kind = 0, unsigned node = 0) {
+    blocks_.push_back(std::make_unique<Block>());
+    Block& made = *blocks_.back();
+    made.capacity = host_capacity_for(bytes);
+    made.kind = host_tag(kind, node);
+    made.state.store(BlockState::freed);
+    return made;
+  }
+  HostCache::Taken cache(Block& block) {
+    return cache_.cache(block, [this] { return alive_; });
+  }
+  HostCache::Taken retire(Block& block, std::uint64_t epoch) {
+    return cache_.retire(block, EpochNumber{epoch}, [this] { return alive_; });
+  }
+  Block* pop(std::uint64_t bytes, unsigned kind = 0, unsigned node = 0,
+             std::uint64_t complete = 0) {
+    return cache_.pop(host_capacity_for(bytes), bytes, kind, node, EpochNumber{complete});
+  }
+
+  HostCache cache_;
+  std::vector<std::unique_ptr<Block>> blocks_;
+  bool alive_ = true;
+};
+
+TEST_F(HostCacheTest, ClassesAreInOrderAndWithinTheTable) {
+  std::size_t last = 0;
+  for (std::uint64_t pages = 1; pages <= kLargestHostBlock / kHostPage; pages += pages / 9 + 1) {
+    const std::size_t index = host_class(pages * kHostPage);
+    ASSERT_GE(index, last) << pages;
+    ASSERT_LT(index + 1, kHostClasses) << pages;
+    last = index;
+  }
+}
+
+TEST_F(HostCacheTest, ServesWhatFitsAndNothingElse) {
+  Block& one = block(100 * 1024);
+  EXPECT_EQ(cache(one), HostCache::Taken::yes);
+  EXPECT_EQ(pop(101 * 1024), nullptr) << "too large";
+  EXPECT_EQ(pop(80 * 1024), nullptr) << "more than an eighth would be wasted";
+  EXPECT_EQ(pop(100 * 1024, 1), nullptr) << "of other flags";
+  EXPECT_EQ(pop(100 * 1024, 0, 1), nullptr) << "of another node";
+  EXPECT_EQ(pop(90 * 1024), &one);
+  EXPECT_EQ(one.requested, 90 * 1024u);
+  EXPECT_EQ(one.state.load(), BlockState::live);
+  EXPECT_EQ(pop(100 * 1024), nullptr);
+}
+
+TEST_F(HostCacheTest, RetiredBlocksAreServedOnceTheirEpochIsComplete) {
+  Block& first = block(8192);
+  Block& second = block(8192);
+  EXPECT_EQ(retire(first, 5), HostCache::Taken::yes);
+  EXPECT_EQ(retire(second, 6), HostCache::Taken::yes);
+  EXPECT_EQ(cache_.retired_bytes(), 16384u);
+  EXPECT_EQ(pop(8192, 0, 0, 4), nullptr);
+  EXPECT_EQ(pop(8192, 0, 0, 5), &first);
+  EXPECT_EQ(pop(8192, 0, 0, 5), nullptr);
+  EXPECT_EQ(pop(8192, 0, 0, 9), &second);
+  EXPECT_EQ(cache_.retired_bytes(), 0u);
+}
+
+TEST_F(HostCacheTest, OtherThreadsFindWhatOneHasFreed) {
+  Block& one = block(kMib);
+  std::thread([&] { EXPECT_EQ(cache(one), HostCache::Taken::yes); }).join();
+  EXPECT_EQ(pop(kMib), nullptr);
+  EXPECT_EQ(cache_.pop_others(kMib, kMib, 0, 0, EpochNumber{0}), &one);
+}
+
+TEST_F(HostCacheTest, KeepsItsLimitWhateverThreadsHaveUsedOfIt) {
+  cache_.set_limit(4 * kMib);
+  std::vector<Block*> all;
+  for (int i = 0; i < 4; ++i) {
+    all.push_back(&block(kMib));
+    EXPECT_EQ(cache(*all.back()), HostCache::Taken::yes);
+  }
+  EXPECT_EQ(cache(block(kHostPage)), HostCache::Taken::full);
+  EXPECT_EQ(cache_.bytes(), 4 * kMib);
+  for (int i = 0; i < 4; ++i) EXPECT_NE(pop(kMib), nullptr);
+  // What this thread does not use any more, another one gets.
+  Block& large = block(4 * kMib);
+  std::thread([&] { EXPECT_EQ(cache(large), HostCache::Taken::yes); }).join();
+  EXPECT_EQ(cache(*all.front()), HostCache::Taken::full);
+}
+
+TEST_F(HostCacheTest, TakesNothingOfAContextThatHasEnded) {
+  alive_ = false;
+  EXPECT_EQ(cache(block(4096)), HostCache::Taken::gone);
+  EXPECT_EQ(cache_.bytes(), 0u);
+}
+
+TEST_F(HostCacheTest, DecayTakesWhatWasIdleForAWholeSpan) {
+  Block& early = block(kMib);
+  cache(early);
+  for (std::uint32_t i = 0; i < HostCache::kDecaySteps; ++i) {
+    EXPECT_TRUE(cache_.take(HostCache::Which::unneeded).empty());
+    cache_.end_decay_step();
+  }
+  Block& late = block(kMib);
+  cache(late);
+  BlockList taken = cache_.take(HostCache::Which::unneeded);
+  EXPECT_EQ(taken.pop(), &early);
+  EXPECT_TRUE(taken.empty());
+  Block& retired = block(kMib);
+  retire(retired, 3);
+  EXPECT_EQ(cache_.take(HostCache::Which::idle).count, 1u);
+  EXPECT_EQ(cache_.take(HostCache::Which::all).count, 1u);
+  EXPECT_EQ(cache_.bytes(), 0u);
+  EXPECT_EQ(cache_.retired_bytes(), 0u);
+}
+
+TEST_F(HostCacheTest, CountsCalls) {
+  cache(block(4096));
+  pop(4096);
+  pop(4096);
+  const HostCache::Counts counts = cache_.take_counts();
+  EXPECT_EQ(counts.frees, 1u);
+  EXPECT_EQ(counts.hits, 1u);
+  EXPECT_EQ(cache_.take_counts().frees, 0u);
+}
+
+// The state that lets a free do without a fence.
+TEST(PendingWork, IsNoneOnlyBehindACompleteFence) {
+  PendingWork::reset();
+  EXPECT_FALSE(PendingWork::none()) << "at the start nothing is known";
+  {
+    PendingWork::Claim claim;
+    EXPECT_FALSE(PendingWork::none());
+    claim.settle();
+  }
+  EXPECT_TRUE(PendingWork::none());
+  PendingWork::submitted();
+  EXPECT_FALSE(PendingWork::none());
+  {
+    PendingWork::Claim claim;
+    PendingWork::submitted();  // behind the fence, perhaps
+    claim.settle();
+  }
+  EXPECT_FALSE(PendingWork::none());
+  {
+    PendingWork::Claim earlier;
+    PendingWork::Claim later;
+    earlier.settle();
+    EXPECT_FALSE(PendingWork::none()) << "a later claim makes it void";
+    later.settle();
+  }
+  EXPECT_TRUE(PendingWork::none());
+  {
+    PendingWork::submitted();
+    PendingWork::Claim of_one_context(false);
+    of_one_context.settle();
+  }
+  EXPECT_FALSE(PendingWork::none());
+}
+
+TEST(PendingWork, IsNeverKnownAgainOnceWorkMayBeUnseen) {
+  PendingWork::reset();
+  PendingWork::Claim before;
+  PendingWork::distrust();
+  before.settle();
+  EXPECT_FALSE(PendingWork::none());
+  PendingWork::Claim after;
+  after.settle();
+  EXPECT_FALSE(PendingWork::none());
+  PendingWork::reset();
+}
+
+// A machine of files.
+class HostLimitTest : public testing::Test {
+ protected:
+  void write(const std::string& path, const std::string& text) {
+    const std::filesystem::path file = root() + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+  std::string root() const { return folder_.file("machine"); }
+  std::uint64_t memory() { return memory_of_process(root()); }
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(HostLimitTest, IsTheMachinesWithoutAControlGroup) {
+  EXPECT_GT(memory(), 0u);
+  EXPECT_EQ(memory(), memory_of_process(root() + "/nowhere"));
+}
+
+TEST_F(HostLimitTest, IsTheLeastOfTheGroupsOnTheWay) {
+  write("/proc/self/cgroup", "0::/a/b\n");
+  write("/sys/fs/cgroup/a/b/memory.max", "max\n");
+  const std::uint64_t whole = memory();
+  write("/sys/fs/cgroup/a/memory.max", "1048576\n");
+  EXPECT_EQ(memory(), 1048576u);
+  write("/sys/fs/cgroup/a/b/memory.max", "4096\n");
+  EXPECT_EQ(memory(), 4096u);
+  write("/proc/self/cgroup", "0::/\n");
+  EXPECT_EQ(memory(), whole);
+  write("/sys/fs/cgroup/memory.max", "8192\n");
+  EXPECT_EQ(memory(), 8192u) << "of a container";
+}
+
+TEST_F(HostLimitTest, KnowsTheFirstVersionToo) {
+  write("/proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/docker/7\n");
+  write("/sys/fs/cgroup/memory/docker/7/memory.limit_in_bytes", "2097152\n");
+  EXPECT_EQ(memory(), 2097152u);
+  write("/sys/fs/cgroup/memory/docker/7/memory.limit_in_bytes", "9223372036854771712\n");
+  EXPECT_GT(memory(), 2097152u);
+}
+
+TEST_F(HostLimitTest, AutoIsASixteenthAndAtMostFourGib) {
+  const config::LimitOption automatic{};
+  EXPECT_EQ(most_cached_host_bytes(automatic, 16 * kMib), kMib);
+  EXPECT_EQ(most_cached_host_bytes(automatic, std::uint64_t{1} << 40), std::uint64_t{4} << 30);
+  EXPECT_EQ(most_cached_host_bytes({{3 * kMib, false}, false}, kMib), 3 * kMib);
+  EXPECT_EQ(most_cached_host_bytes({{50, true}, false}, 8 * kMib), 4 * kMib);
+  EXPECT_EQ(most_cached_host_bytes({{0, false}, false}, 8 * kMib), 0u);
+}
+
+}  // namespace
+}  // namespace cupool::engine
