@@ -9,6 +9,8 @@
 namespace cupool::engine {
 namespace {
 
+static_assert(sizeof(Block) == 128, "two cache lines");
+
 util::Ranked<util::LockRank::spare_blocks> spare_mutex;
 Block* spare = nullptr;
 

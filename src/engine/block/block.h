@@ -121,7 +121,6 @@ struct alignas(128) Block {
   Block* newer = nullptr;
   std::uint32_t idle_since = 0;  ///< step of decay
 };
-static_assert(sizeof(Block) == 128, "two cache lines");
 
 Block* new_block();
 void delete_block(Block* block);
