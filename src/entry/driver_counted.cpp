@@ -100,7 +100,7 @@ CUresult allocate_in_stream(CUmemoryPool pool, std::size_t bytes, const void* ca
 
 // The engine for a call of the program on a pool. None within a call of cupool's own, for libraries
 // that hook the driver.
-Allocator* asked() {
+Allocator* caller_engine() {
   return cupool::cuda::RelaxedCaptureScope::is_open() ? nullptr : engine();
 }
 
@@ -108,7 +108,7 @@ Allocator* asked() {
 DefaultPool* default_pool(CUmemoryPool pool, CUmemPool_attribute attribute) {
   const bool differs =
       attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD || attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
-  Allocator* const allocator = differs ? asked() : nullptr;
+  Allocator* const allocator = differs ? caller_engine() : nullptr;
   return allocator == nullptr ? nullptr : allocator->default_pools().find(pool);
 }
 
@@ -116,7 +116,7 @@ DefaultPool* default_pool(CUmemoryPool pool, CUmemPool_attribute attribute) {
 // claim is all there is to know.
 void claim(CUmemoryPool pool) {
   DefaultPool::claim(pool);
-  if (Allocator* const allocator = asked()) allocator->default_pools().leave(pool);
+  if (Allocator* const allocator = caller_engine()) allocator->default_pools().leave(pool);
 }
 
 // Memory of cudaMalloc may be freed in stream order as well. A call of `free` shows whether a

@@ -90,6 +90,13 @@ TEST(DefaultPool, IsNotTouchedDuringACapture) {
   expect_out("mode=capture", kNever, "capture 0\ngone 1\nstays 1\ndone\n");
 }
 
+TEST(DefaultPool, HarmsNoCapture) {  // contract 9
+  for (const char* decay : {"4", "0"}) {
+    expect_same("probe_default_pool mode=captures", 0, 1,
+                {{"CUPOOL_DECAY_MS", decay}, {"CUPOOL_SIM_MEMORY", "400M"}});
+  }
+}
+
 TEST(DefaultPool, MayBeSetAndTrimmedBesideAllocations) {
   for (const char* mode : {"early", "timed"}) {
     expect_same("probe_default_pool mode=threads", 0, 1,

@@ -4,8 +4,8 @@
 // there), pending (the same, while work lies before the frees), info (idle memory counts as free),
 // stays (until decay), peaks (what is needed again and again stays), owned (the program sets or
 // trims the pool: how= threshold, zero, trim; or first=1: before its first allocation), managed,
-// aside (cupool steps aside), other (pools of the program's own), capture, threads (allocations
-// beside calls that set and trim the pool).
+// aside (cupool steps aside), other (pools of the program's own), capture, captures, threads
+// (allocations beside calls that set and trim the pool).
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <unistd.h>
@@ -280,6 +280,33 @@ void capture() {
   probe::say("stays", reserved() >= kMuch);
 }
 
+// While decay looks at the pool all the time; and memory runs out in one of them.
+void captures() {
+  cudaGraph_t graph = nullptr;
+  void* const block = allocate(kMiB);
+  synchronize();
+  int failed = 0;
+  for (int i = 0; i < 400; ++i) {
+    if (i % 8 == 0) leave_idle();
+    const bool good = cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess &&
+                      cudaMemsetAsync(block, 2, 4096, stream) == cudaSuccess && usleep(100) == 0 &&
+                      cudaStreamEndCapture(stream, &graph) == cudaSuccess;
+    failed += !good;
+    if (good) MUST(cudaGraphDestroy(graph));
+  }
+  probe::say("failed", failed);
+  const size_t most = free_memory() / 4 * 3 / kMiB * kMiB;
+  leave_idle(most);
+  void* large = nullptr;
+  MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  probe::say("malloc", cudaMalloc(&large, most));
+  probe::say("capture", cudaStreamEndCapture(stream, &graph));
+  MUST(cudaGraphDestroy(graph));
+  MUST(cudaFree(large));
+  MUST(cudaFreeAsync(block, stream));
+  synchronize();
+}
+
 void threads() {
   std::vector<std::thread> all;
   for (int i = 0; i < 4; ++i) {
@@ -325,6 +352,7 @@ int main(int argc, char** argv) {
   if (mode == "aside") aside();
   if (mode == "other") other();
   if (mode == "capture") capture();
+  if (mode == "captures") captures();
   if (mode == "threads") threads();
   MUST(cudaStreamDestroy(stream));
   std::printf("done\n");
