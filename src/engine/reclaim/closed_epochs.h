@@ -2,6 +2,7 @@
 // The closed epochs of a context and their fences: closing, querying, waiting, and reclaiming.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -35,8 +36,14 @@ class ClosedEpochs {
   /// all work; or the driver records no events of the context (see can_record()).
   CUresult record(const Batch& least);
 
-  /// As record(). If it closed an epoch, also queries the older fences.
+  /// As record(), called by a free. If it closed an epoch, also queries the older fences.
   CUresult close_if_full(const Batch& batch);
+
+  /// A free has not waited for the GPU, and its thread had submitted work since its last free.
+  /// Needs no lock.
+  void count_unwaited() { unwaited_.fetch_add(1, std::memory_order_relaxed); }
+  /// Such a free has waited after all, since too much was pending.
+  void discount_waited() { discounted_.fetch_add(1, std::memory_order_relaxed); }
 
   /// Whether a fence covers `epoch`; records one if none does and one is possible now.
   bool fence(EpochNumber epoch);
@@ -80,13 +87,16 @@ class ClosedEpochs {
     CUevent fence = nullptr;  ///< null: closed without one
     BlockList blocks;         ///< without those kept by threads
     std::uint64_t bytes = 0;  ///< pending, including blocks kept by threads
-    std::size_t frees = 0;    ///< blocks, including those kept by threads
-    unsigned waiters = 0;     ///< threads that wait for the fence
+    std::uint64_t fenced_ns = 0;
+    std::uint64_t unwaited = 0;  ///< of unwaited_, when the fence was recorded
+    bool by_free = false;        ///< it was recorded by the last of them
+    unsigned waiters = 0;        ///< threads that wait for the fence
     bool seen_complete = false;
   };
 
   enum class Fence { none, recorded };
   CUresult close(Fence with, const Batch& least);
+  void count_stalls_avoided(const Epoch& pending);
   CUresult create_event(CUevent* event);
   Epoch* first_fenced_from(EpochNumber epoch);
   void make_cached(BlockList& blocks);
@@ -103,6 +113,9 @@ class ClosedEpochs {
   BlockList reclaimed_;
   std::vector<CUevent> spare_events_;
   bool can_record_;
+  std::atomic<std::uint64_t> unwaited_{0};    ///< frees; they are numbered from 1
+  std::atomic<std::uint64_t> discounted_{0};  ///< of these
+  std::uint64_t stalls_looked_at_ = 0;        ///< no free up to this one is counted any more
 };
 
 }  // namespace cupool::engine
