@@ -166,14 +166,19 @@ struct Family {
 const std::vector<Family<stats::Counter>>& counter_families() {
   using stats::Counter;
   static const auto* const families = new std::vector<Family<Counter>>{
-      {"cupool_malloc_served_total", "counter", "Successful allocations, by where the memory is from",
+      {"cupool_malloc_served_total",
+       "counter",
+       "Successful allocations, by where the memory is from",
        "source",
        {{Counter::served_thread_cache_total, "thread_cache"},
         {Counter::served_shared_cache_total, "shared_cache"},
         {Counter::served_fresh_total, "fresh"},
         {Counter::served_passthrough_total, "driver"}},
        {}},
-      {"cupool_free_waits_total", "counter", "Frees that waited for the GPU, by reason", "reason",
+      {"cupool_free_waits_total",
+       "counter",
+       "Frees that waited for the GPU, by reason",
+       "reason",
        {{Counter::free_waits_sync_total, "sync"},
         {Counter::free_waits_host_copy_total, "host_copy"},
         {Counter::free_waits_managed_total, "managed"},
@@ -181,14 +186,19 @@ const std::vector<Family<stats::Counter>>& counter_families() {
         {Counter::free_waits_pending_limit_total, "pending_limit"},
         {Counter::free_waits_order_total, "order"}},
        {Counter::free_waits_total}},
-      {"cupool_free_unserved_total", "counter", "Frees that freed no block of cupool, by kind", "kind",
+      {"cupool_free_unserved_total",
+       "counter",
+       "Frees that freed no block of cupool, by kind",
+       "kind",
        {{Counter::free_passthrough_total, "driver"},
         {Counter::free_foreign_total, "foreign"},
         {Counter::free_null_total, "null"},
         {Counter::free_rejected_total, "rejected"}},
        {}},
-      {"cupool_other_malloc_calls_total", "counter",
-       "Allocations of the program by other functions, untouched, by kind", "kind",
+      {"cupool_other_malloc_calls_total",
+       "counter",
+       "Allocations of the program by other functions, untouched, by kind",
+       "kind",
        {{Counter::own_async_malloc_calls_total, "async"},
         {Counter::managed_malloc_calls_total, "managed"},
         {Counter::host_malloc_calls_total, "host"}},
@@ -198,13 +208,16 @@ const std::vector<Family<stats::Counter>>& counter_families() {
 
 const std::vector<Family<stats::Gauge>>& gauge_families() {
   using stats::Gauge;
-  static const auto* const families = new std::vector<Family<Gauge>>{
-      {"cupool_held_bytes", "gauge", "Bytes of the blocks that cupool holds, by state", "state",
-       {{Gauge::application_bytes, "application"},
-        {Gauge::rounding_bytes, "rounding"},
-        {Gauge::retired_bytes, "retired"},
-        {Gauge::cached_bytes, "cached"}},
-       {Gauge::held_bytes}}};
+  static const auto* const families =
+      new std::vector<Family<Gauge>>{{"cupool_held_bytes",
+                                      "gauge",
+                                      "Bytes of the blocks that cupool holds, by state",
+                                      "state",
+                                      {{Gauge::application_bytes, "application"},
+                                       {Gauge::rounding_bytes, "rounding"},
+                                       {Gauge::retired_bytes, "retired"},
+                                       {Gauge::cached_bytes, "cached"}},
+                                      {Gauge::held_bytes}}};
   return *families;
 }
 
@@ -250,9 +263,8 @@ void add_gauge(Exposition& out, stats::Gauge gauge, const char* help, const char
     out.metric("cupool_" + std::string(stats::key_of(gauge)), "gauge", help,
                [gauge](const Device& device) { return value_of(device, gauge); });
   }
-  out.metric(peak_name(stats::key_of(gauge)), "gauge", peak_help, [gauge](const Device& device) {
-    return std::to_string(device[gauge].peak);
-  });
+  out.metric(peak_name(stats::key_of(gauge)), "gauge", peak_help,
+             [gauge](const Device& device) { return std::to_string(device[gauge].peak); });
 }
 
 void add_figures(Exposition& out) {

@@ -267,7 +267,7 @@ void add_settings(Page& page, const stats::Snapshot& snapshot) {
 std::string text_report(const stats::Snapshot& snapshot) {
   Page page;
   const Verdict verdict = add_verdict(page, snapshot);
-  for (const std::string& finding : verdict.findings) page.text(wrapped("  - ", finding));
+  page.text(finding_lines(verdict));
   if (snapshot.observation) page.text(observe_text(snapshot));
   page.blank();
   add_heading(page, snapshot);

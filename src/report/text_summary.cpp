@@ -145,7 +145,7 @@ std::string text_summary(const stats::Snapshot& snapshot) {
   } else {
     add_overview(page, snapshot);
   }
-  for (const std::string& finding : verdict.findings) page.text(wrapped("  - ", finding));
+  page.text(finding_lines(verdict));
   add_leaks(page, snapshot.leaks, snapshot.number == 0);
   page.line("  Every figure: CUPOOL_STATS=text,full, or CUPOOL_STATS=json and cupool report");
   return page.take();

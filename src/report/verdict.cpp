@@ -78,8 +78,8 @@ std::string time_of(const RunFigures& run) {
   const std::uint64_t avoided = run[Counter::frees_unwaited_busy_total];
   const std::uint64_t frees = run[Counter::free_calls_total];
   const std::uint64_t waits = run[Counter::free_waits_total];
-  std::string text =
-      number_of(avoided, "stall", "stalls") + " avoided in " + number_of(frees, "free", "frees");
+  std::string text = "at least " + number_of(avoided, "stall", "stalls") + " avoided in " +
+                     number_of(frees, "free", "frees");
   if (avoided == 0) {
     text = run.counts_stalls ? "no free was seen to avoid a stall"
                              : "stalls avoided are not counted (CUPOOL_FREE_MODE=ordered)";
@@ -152,10 +152,10 @@ std::string next_of(const RunFigures& run) {
   return "nothing to do; cupool compare ./program measures the gain";
 }
 
-std::vector<std::string> findings_of(const RunFigures& run) {
-  std::vector<std::string> found;
+std::vector<Verdict::Finding> findings_of(const RunFigures& run) {
+  std::vector<Verdict::Finding> found;
   const auto add = [&found](std::string what, const std::string& cure) {
-    found.push_back(std::move(what) + ": " + cure);
+    found.push_back({std::move(what), cure});
   };
   const std::uint64_t waits = run[Counter::free_waits_total];
   if (waits > 0 && !served_none(run)) {
@@ -297,6 +297,14 @@ std::string verdict_lines(const Verdict& verdict, const char* indent) {
   const std::string before = indent;
   return wrapped(before + "Time    ", verdict.time) + wrapped(before + "Memory  ", verdict.memory) +
          wrapped(before + "Next    ", verdict.next);
+}
+
+std::string finding_lines(const Verdict& verdict) {
+  std::string lines;
+  for (const Verdict::Finding& finding : verdict.findings) {
+    lines += wrapped("  - ", finding.what + ":") + wrapped("    ", finding.cure);
+  }
+  return lines;
 }
 
 }  // namespace cupool::report

@@ -54,7 +54,11 @@ struct Verdict {
   std::string time;
   std::string memory;
   std::string next;
-  std::vector<std::string> findings;  ///< each ends with what to do
+  struct Finding {
+    std::string what;
+    std::string cure;  ///< what to do about it
+  };
+  std::vector<Finding> findings;
 };
 
 /// Pure. Throws only std::bad_alloc, as do the functions below.
@@ -75,7 +79,8 @@ std::uint64_t suggested_pending_bytes(std::uint64_t retired_peak, std::uint64_t 
 /// length. Words are not split.
 std::string wrapped(const std::string& before, const std::string& text, std::size_t width = 110);
 
-/// The three lines of a verdict.
+/// The three lines of a verdict, and the lines of its findings. A command stands on its own line.
 std::string verdict_lines(const Verdict& verdict, const char* indent);
+std::string finding_lines(const Verdict& verdict);
 
 }  // namespace cupool::report

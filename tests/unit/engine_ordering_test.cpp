@@ -136,7 +136,7 @@ TEST_F(OrderingTest, AFreeAvoidsAStallIfWorkIsStillPendingSomeTimeAfterIt) {
   std::array<Block, 4> blocks;
   const auto avoided = [this] { return stats_.value(stats::Counter::frees_unwaited_busy_total); };
   const auto free_behind_work = [&](Block& block) {
-    ordering.count_unwaited();
+    ordering.epochs().stalls_avoided().count();
     retire(ordering, block);
     EXPECT_EQ(ordering.close_if_full({1, 1 << 20}), CUDA_SUCCESS);
   };
@@ -178,12 +178,12 @@ TEST_F(OrderingTest, AFreeThatWaitedAtTheLimitAvoidsNoStall) {
   Ordering ordering(driver_, kContext, stats_);
   std::array<Block, 2> blocks;
   for (Block& block : blocks) {
-    ordering.count_unwaited();
+    ordering.epochs().stalls_avoided().count();
     retire(ordering, block);
     EXPECT_EQ(ordering.close_if_full({1, 1 << 20}), CUDA_SUCCESS);
     std::this_thread::sleep_for(std::chrono::nanoseconds(2 * stats::kShortestStallNs));
   }
-  ordering.discount_waited();
+  ordering.epochs().stalls_avoided().discount();
   BlockList reclaimed;
   ordering.poll(Ordering::Poll::closed, &reclaimed);
   EXPECT_EQ(stats_.value(stats::Counter::frees_unwaited_busy_total), 1u);

@@ -107,14 +107,29 @@ TEST(PrometheusReport, HasEveryCounterAndGauge) {
   auto metrics = metrics_in(prometheus_report(snapshot));
   std::size_t counters = 0;
   // Wholes and parts: APartOfAWholeIsALabel.
-  const std::set<std::string> in_families = {
-      "served_thread_cache_total", "served_shared_cache_total", "served_fresh_total",
-      "served_passthrough_total", "free_waits_total", "free_waits_sync_total",
-      "free_waits_host_copy_total", "free_waits_managed_total", "free_waits_zero_copy_total",
-      "free_waits_pending_limit_total", "free_waits_order_total", "free_passthrough_total",
-      "free_foreign_total", "free_null_total", "free_rejected_total",
-      "own_async_malloc_calls_total", "managed_malloc_calls_total", "host_malloc_calls_total",
-      "application_bytes", "rounding_bytes", "retired_bytes", "cached_bytes", "held_bytes"};
+  const std::set<std::string> in_families = {"served_thread_cache_total",
+                                             "served_shared_cache_total",
+                                             "served_fresh_total",
+                                             "served_passthrough_total",
+                                             "free_waits_total",
+                                             "free_waits_sync_total",
+                                             "free_waits_host_copy_total",
+                                             "free_waits_managed_total",
+                                             "free_waits_zero_copy_total",
+                                             "free_waits_pending_limit_total",
+                                             "free_waits_order_total",
+                                             "free_passthrough_total",
+                                             "free_foreign_total",
+                                             "free_null_total",
+                                             "free_rejected_total",
+                                             "own_async_malloc_calls_total",
+                                             "managed_malloc_calls_total",
+                                             "host_malloc_calls_total",
+                                             "application_bytes",
+                                             "rounding_bytes",
+                                             "retired_bytes",
+                                             "cached_bytes",
+                                             "held_bytes"};
 #define CUPOOL_COUNTER(key, unit, label, help)                           \
   if (std::string(#unit) != "ns" && in_families.count(#key) == 0) {      \
     ++counters;                                                          \
@@ -166,7 +181,8 @@ TEST(PrometheusReport, PleasesPromtool) {
   std::ofstream(folder.file("report.prom")) << prometheus_report(fixed_snapshot());
   const std::string output = folder.file("output");
   const int status = std::system(
-      ("promtool check metrics < " + folder.file("report.prom") + " > " + output + " 2>&1").c_str());
+      ("promtool check metrics < " + folder.file("report.prom") + " > " + output + " 2>&1")
+          .c_str());
   EXPECT_EQ(status, 0) << test::content_of(output);
   EXPECT_EQ(test::content_of(output), "");
 }

@@ -178,7 +178,9 @@ void add(std::string text, std::vector<std::string>* to) {
 
 void add_troubles(const std::vector<Report>& reports, Story* story) {
   std::vector<std::string>* troubles = &story->troubles;
-  for (const std::string& finding : story->verdict.findings) troubles->push_back(finding + ".");
+  for (const auto& [what, cure] : story->verdict.findings) {
+    troubles->push_back(what + ": " + cure + ".");
+  }
   for (const Report& report : reports) {
     for (const DeviceReport& device : report.devices) {
       if (device.unaccounted == 0) continue;

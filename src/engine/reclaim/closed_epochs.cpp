@@ -77,20 +77,15 @@ CUresult ClosedEpochs::look_at_fences() {
 // younger fence, recorded after them, is old enough. The free that recorded the pending one came
 // behind the work that it covers.
 void ClosedEpochs::count_stalls_avoided(const Epoch& pending) {
-  if (stalls_looked_at_ == unwaited_.load(std::memory_order_relaxed)) return;
+  if (!epochs_.stalls_avoided().has_new()) return;
   const std::uint64_t now = util::now_ns();
   const auto old_enough = std::find_if(closed_.rbegin(), closed_.rend(), [now](const Epoch& epoch) {
     return epoch.fence != nullptr && now - epoch.fenced_ns >= stats::kShortestStallNs;
   });
   if (old_enough == closed_.rend() || old_enough->number < pending.number) return;
   const bool own = pending.by_free && pending.unwaited != 0;
-  const std::uint64_t looked_at = std::max(stalls_looked_at_, pending.unwaited - (own ? 1 : 0));
-  if (old_enough->unwaited <= looked_at) return;
-  stalls_looked_at_ = old_enough->unwaited;
-  const std::uint64_t frees = old_enough->unwaited - looked_at;
-  const std::uint64_t waited = std::min(frees, discounted_.load(std::memory_order_relaxed));
-  discounted_.fetch_sub(waited, std::memory_order_relaxed);
-  stats_.add(Counter::frees_unwaited_busy_total, frees - waited);
+  stats_.add(Counter::frees_unwaited_busy_total,
+             epochs_.stalls_avoided().take(pending.unwaited - (own ? 1 : 0), old_enough->unwaited));
 }
 
 bool ClosedEpochs::has_nothing_pending() {
@@ -168,7 +163,7 @@ CUresult ClosedEpochs::close(Fence with, const Batch& least) {
   epoch.blocks = closing.blocks;
   epoch.bytes = closing.counts.bytes;
   // After the record: a free that is not counted yet comes behind the work that the fence covers.
-  epoch.unwaited = unwaited_.load(std::memory_order_relaxed);
+  epoch.unwaited = epochs_.stalls_avoided().frees();
   epoch.fenced_ns = with_fence ? util::now_ns() : 0;
   return CUDA_SUCCESS;
 }

@@ -2,7 +2,6 @@
 // The closed epochs of a context and their fences: closing, querying, waiting, and reclaiming.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -38,12 +37,6 @@ class ClosedEpochs {
 
   /// As record(), called by a free. If it closed an epoch, also queries the older fences.
   CUresult close_if_full(const Batch& batch);
-
-  /// A free has not waited for the GPU, and its thread had submitted work since its last free.
-  /// Needs no lock.
-  void count_unwaited() { unwaited_.fetch_add(1, std::memory_order_relaxed); }
-  /// Such a free has waited after all, since too much was pending.
-  void discount_waited() { discounted_.fetch_add(1, std::memory_order_relaxed); }
 
   /// Whether a fence covers `epoch`; records one if none does and one is possible now.
   bool fence(EpochNumber epoch);
@@ -88,7 +81,7 @@ class ClosedEpochs {
     BlockList blocks;         ///< without those kept by threads
     std::uint64_t bytes = 0;  ///< pending, including blocks kept by threads
     std::uint64_t fenced_ns = 0;
-    std::uint64_t unwaited = 0;  ///< of unwaited_, when the fence was recorded
+    std::uint64_t unwaited = 0;  ///< frees of StallsAvoided when the fence was recorded
     bool by_free = false;        ///< it was recorded by the last of them
     unsigned waiters = 0;        ///< threads that wait for the fence
     bool seen_complete = false;
@@ -113,9 +106,6 @@ class ClosedEpochs {
   BlockList reclaimed_;
   std::vector<CUevent> spare_events_;
   bool can_record_;
-  std::atomic<std::uint64_t> unwaited_{0};    ///< frees; they are numbered from 1
-  std::atomic<std::uint64_t> discounted_{0};  ///< of these
-  std::uint64_t stalls_looked_at_ = 0;        ///< no free up to this one is counted any more
 };
 
 }  // namespace cupool::engine

@@ -59,10 +59,6 @@ class Ordering {
   /// IfBusy::skip does nothing while another thread holds the lock; a later call records the fence.
   CUresult close_if_full(const Batch& batch, IfBusy if_busy = IfBusy::wait);
 
-  /// See ClosedEpochs. Without the lock.
-  void count_unwaited() { closed_.count_unwaited(); }
-  void discount_waited() { closed_.discount_waited(); }
-
   /// Whether a fence covers `epoch`, or it is complete, so that a wait is one for a fence. Records
   /// one, if none does and one can be recorded now.
   bool fence(EpochNumber epoch);

@@ -71,7 +71,7 @@ CUresult FreeWait::bound_pending(Context& context, std::uint64_t bytes_freed, Wa
   if (waited) {
     budget.count_wait(ran_dry);
     count_wait(context.stats(), Counter::free_waits_pending_limit_total, start, before);
-    if (before == Waited::no) ordering.discount_waited();
+    if (before == Waited::no) ordering.epochs().stalls_avoided().discount();
   }
   idle_.cache_reclaimed(context);
   return result.error;

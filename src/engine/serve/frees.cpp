@@ -178,7 +178,7 @@ bool Frees::try_free_live(CUdeviceptr address) {
 
 [[gnu::noinline]] bool Frees::marks_order(Context& context, Waited waited) const {
   if (!ThreadOrder::frees(driver_, context)) return false;
-  if (waited == Waited::no) context.ordering().count_unwaited();
+  if (waited == Waited::no) context.ordering().epochs().stalls_avoided().count();
   return true;
 }
 
