@@ -92,6 +92,12 @@ std::string unknown_argument(const CLI::App& app, const std::vector<std::string>
       if (takes_next_word(*command, arguments[i])) ++i;
       continue;
     }
+    // `cupool options --free-mode`: its operand is written as other commands take it.
+    if (command->get_name() == "options" && is_option(word) &&
+        find_row(word.substr(2)) != nullptr) {
+      return "cupool options has no option " + word + ". Did you mean cupool options " +
+             word.substr(2) + "?";
+    }
     const std::string decided = decided_setting(*command, word);
     if (!decided.empty()) return decided;
     return "cupool has no " + std::string(is_option(word) ? "option " : "command ") + word +

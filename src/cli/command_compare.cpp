@@ -271,10 +271,29 @@ int conclude_unjudged(const Found& found) {
   return exit_inconclusive;
 }
 
+// A program that fails alike proves little: it may have ended before its work.
+int conclude_failed(const Found& found) {
+  const ChildEnd& end = found.trials[0].front().end;
+  const std::string how = end.signal != 0 ? "signal " + std::to_string(end.signal)
+                                          : "exit code " + std::to_string(end.exit_code);
+  std::printf(
+      "\nInconclusive (%s): the program FAILED with %s, without cupool and with it alike. What it "
+      "would do beyond that is not compared.\n",
+      found.runs().c_str(), how.c_str());
+  const std::string& errors = found.trials[0].front().errors;
+  constexpr std::size_t kTail = 2000;
+  if (!errors.empty()) {
+    std::printf("Its standard error without cupool ends with:\n%s\n",
+                errors.substr(errors.size() - std::min(errors.size(), kTail)).c_str());
+  }
+  return exit_inconclusive;
+}
+
 int conclude(const Found& found) {
   if (found.any(Likeness::different)) return conclude_different(found);
   if (found.any(Likeness::unsteady)) return conclude_unsteady(found);
   if (found.any(Likeness::unjudged)) return conclude_unjudged(found);
+  if (found.trials[0].front().end.shell_code() != 0) return conclude_failed(found);
   std::printf("\nSame results, and %s (%s).\n", found.speed().c_str(), found.runs().c_str());
   return exit_ok;
 }
@@ -323,7 +342,8 @@ void add_compare(CLI::App& app, Session& session) {
       "memory.\n"
       "The program's standard input is empty. Exit code: 0, same results; 1, different results;\n"
       "3, inconclusive: the results differ between runs without cupool, too, or one run each\n"
-      "(-n 1) cannot tell; 126, the program cannot be executed; 127, it was not found.");
+      "(-n 1) cannot tell, or the program failed in all runs alike; 126, the program cannot be "
+      "executed; 127, it was not found.");
 }
 
 }  // namespace cupool::cli

@@ -157,6 +157,7 @@ bool parse_value(std::string_view text, const Range& range, StatsFormats* out) {
     if (!parse_value(part, range, &format)) return false;
     formats.insert(format);
   }
+  if (formats.contains(StatsFormat::full)) formats.insert(StatsFormat::text);
   *out = formats;
   return true;
 }

@@ -9,6 +9,7 @@
 #include "engine/block/accounting.h"
 #include "engine/block/size_class.h"
 #include "stats/pool_growth.h"
+#include "stats/stall.h"
 #include "stats/thread_figures.h"
 #include "stats/timeline.h"
 
@@ -19,9 +20,6 @@ using stats::DeviceStats;
 using stats::Gauge;
 
 namespace {
-
-// An idle GPU needs a moment to pass an event. A shorter wait is not counted as a stall.
-constexpr std::uint64_t kPatienceNs = 10'000;
 
 thread_local bool thread_is_counted = false;
 
@@ -117,7 +115,7 @@ Observer::Gpu Observer::ask_gpu() {
   if (driver_.cuCtxRecordEvent(context, event) == CUDA_SUCCESS) {
     const std::uint64_t start = util::now_ns();
     CUresult state = driver_.cuEventQuery(event);
-    while (state == CUDA_ERROR_NOT_READY && util::now_ns() - start < kPatienceNs) {
+    while (state == CUDA_ERROR_NOT_READY && util::now_ns() - start < stats::kShortestStallNs) {
       state = driver_.cuEventQuery(event);
     }
     if (state == CUDA_SUCCESS) answer = Gpu::idle;

@@ -145,6 +145,7 @@ report::Destinations destinations_in_force() {
   const config::Settings& settings = config::settings();
   report::Destinations destinations;
   destinations.text = settings.stats.contains(config::StatsFormat::text);
+  destinations.full_text = settings.stats.contains(config::StatsFormat::full);
   destinations.json = settings.stats.contains(config::StatsFormat::json);
   destinations.csv = settings.stats.contains(config::StatsFormat::csv);
   destinations.prometheus = settings.stats.contains(config::StatsFormat::prometheus);

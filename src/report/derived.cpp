@@ -45,6 +45,18 @@ bool every_free_waits(const stats::ProcessInfo& process) noexcept {
          (reason ? reason->free_mode : process.requested_free_mode) == "sync";
 }
 
+std::uint64_t unwaited_frees(const std::array<std::uint64_t, stats::kCounters>& counters) noexcept {
+  using stats::Counter;
+  const auto value = [&counters](Counter c) { return counters[static_cast<std::size_t>(c)]; };
+  std::uint64_t rest = value(Counter::free_calls_total);
+  for (const Counter other :
+       {Counter::free_waits_total, Counter::free_passthrough_total, Counter::free_foreign_total,
+        Counter::free_null_total, Counter::free_rejected_total}) {
+    rest -= std::min(rest, value(other));
+  }
+  return rest;
+}
+
 std::uint64_t suggested_pool_bytes(const stats::Snapshot& snapshot) noexcept {
   if (is_plain_for_rdma(snapshot.process)) return 0;
   std::uint64_t highest = 0;

@@ -2,6 +2,7 @@
 // Figures derived from a snapshot, computed once for all reports.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -31,6 +32,10 @@ inline constexpr stats::Gauge kSampledGauges[] = {
 /// Held bytes minus their parts (application, rounding, retired, cached). 0, unless threads were
 /// allocating during the snapshot; any other difference is a fault of cupool.
 std::int64_t unaccounted_bytes(const stats::DeviceSnapshot& device) noexcept;
+
+/// Frees that did not wait for the GPU and were not left to the driver: what remains of all frees
+/// after those that count otherwise.
+std::uint64_t unwaited_frees(const std::array<std::uint64_t, stats::kCounters>& counters) noexcept;
 
 /// The size that a pool of this program should keep and reserve at start. It is the highest
 /// reserved size of any device's pool, rounded up to the driver's growth step

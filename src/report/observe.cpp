@@ -222,11 +222,27 @@ nlohmann::ordered_json observe_json(const stats::Snapshot& snapshot) {
   return json;
 }
 
+Verdict observed_verdict(const stats::Snapshot& snapshot) {
+  const Observation& seen = *snapshot.observation;
+  const Conclusion found = conclude(snapshot);
+  Verdict verdict;
+  verdict.time = found.verdict;
+  verdict.memory = "the program had at most " + format_bytes(seen.live_peak_bytes) +
+                   " live; cupool would hold " + format_bytes(seen.rounded_peak_bytes) +
+                   " to about " + format_bytes(seen.pool_most_bytes);
+  const bool helps = found.worth == Worth::yes || found.worth == Worth::little;
+  verdict.next = helps ? "cupool compare ./program measures the real saving"
+                       : "nothing to do; a profiler shows where the time goes";
+  return verdict;
+}
+
 std::string observe_text(const stats::Snapshot& snapshot) {
   const Conclusion found = conclude(snapshot);
-  std::string text = "Observed: nothing was changed.\n" + found.verdict + ".";
-  for (const std::string& sentence : found.sentences) text += "\n  " + sentence;
-  for (const std::string& assumption : found.assumptions) text += "\n  Assumed: " + assumption;
+  std::string text = "  Observed: nothing was changed.\n";
+  for (const std::string& sentence : found.sentences) text += wrapped("  ", sentence);
+  for (const std::string& assumption : found.assumptions) {
+    text += wrapped("  Assumed: ", assumption);
+  }
   return text;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "report/verdict.h"
 #include "stats/snapshot.h"
 
 namespace cupool::report {
@@ -48,10 +49,13 @@ struct Conclusion {
 /// Requires `snapshot.observation`. Pure. Throws only std::bad_alloc, as do the functions below.
 Conclusion conclude(const stats::Snapshot& snapshot);
 
+/// The verdict on an observed run: what cupool would save and cost.
+Verdict observed_verdict(const stats::Snapshot& snapshot);
+
 /// The section `observe` of the JSON report.
 nlohmann::ordered_json observe_json(const stats::Snapshot& snapshot);
 
-/// The section of the text report, without a line end after the last line.
+/// The section of the text report behind the verdict, with wrapped lines.
 std::string observe_text(const stats::Snapshot& snapshot);
 
 /// "yes", "little", "no" or "nothing_seen".

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prometheus text of a snapshot. Names follow from the keys of counters.def: nanoseconds become
-// seconds, a gauge's peak gets its own name, and the unit comes last. Source: prometheus.io,
+// seconds, a gauge's peak gets its own name, the unit comes last, and the parts of a whole are one
+// metric. Source: prometheus.io,
 // "Exposition formats" and "Metric and label naming".
 #include "report/prometheus.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <string_view>
 
 #include "report/derived.h"
+#include "stats/labels.h"
 #include "util/text.h"
 
 namespace cupool::report {
@@ -143,18 +146,133 @@ void add_process(Exposition& out, const stats::Snapshot& snapshot) {
   out.sample("cupool_report_time_seconds", out.who(), seconds(snapshot.end_wall_ns));
 }
 
-void add_figures(Exposition& out) {
-#define CUPOOL_COUNTER(key, unit, label, help)                                    \
-  out.metric(counter_name(#key), "counter", help, [](const Device& device) {      \
-    const std::uint64_t value = device[stats::Counter::key];                      \
-    return ends_with(#key, "_ns_total") ? seconds(value) : std::to_string(value); \
+// Figures that are parts of a whole are one metric with a label, so that its sum is that whole. The
+// wholes themselves are left out. Peaks have no sum: they keep names of their own.
+template <typename Figure>
+struct Part {
+  Figure figure;
+  const char* value;  ///< of the label
+};
+template <typename Figure>
+struct Family {
+  const char* name;
+  const char* type;
+  const char* help;
+  const char* label;
+  std::vector<Part<Figure>> parts;
+  std::vector<Figure> wholes;
+};
+
+const std::vector<Family<stats::Counter>>& counter_families() {
+  using stats::Counter;
+  static const auto* const families = new std::vector<Family<Counter>>{
+      {"cupool_malloc_served_total",
+       "counter",
+       "Successful allocations, by where the memory is from",
+       "source",
+       {{Counter::served_thread_cache_total, "thread_cache"},
+        {Counter::served_shared_cache_total, "shared_cache"},
+        {Counter::served_fresh_total, "fresh"},
+        {Counter::served_passthrough_total, "driver"}},
+       {}},
+      {"cupool_free_waits_total",
+       "counter",
+       "Frees that waited for the GPU, by reason",
+       "reason",
+       {{Counter::free_waits_sync_total, "sync"},
+        {Counter::free_waits_host_copy_total, "host_copy"},
+        {Counter::free_waits_managed_total, "managed"},
+        {Counter::free_waits_zero_copy_total, "zero_copy"},
+        {Counter::free_waits_pending_limit_total, "pending_limit"},
+        {Counter::free_waits_order_total, "order"}},
+       {Counter::free_waits_total}},
+      {"cupool_free_unserved_total",
+       "counter",
+       "Frees that freed no block of cupool, by kind",
+       "kind",
+       {{Counter::free_passthrough_total, "driver"},
+        {Counter::free_foreign_total, "foreign"},
+        {Counter::free_null_total, "null"},
+        {Counter::free_rejected_total, "rejected"}},
+       {}},
+      {"cupool_other_malloc_calls_total",
+       "counter",
+       "Allocations of the program by other functions, untouched, by kind",
+       "kind",
+       {{Counter::own_async_malloc_calls_total, "async"},
+        {Counter::managed_malloc_calls_total, "managed"},
+        {Counter::host_malloc_calls_total, "host"}},
+       {}}};
+  return *families;
+}
+
+const std::vector<Family<stats::Gauge>>& gauge_families() {
+  using stats::Gauge;
+  static const auto* const families =
+      new std::vector<Family<Gauge>>{{"cupool_held_bytes",
+                                      "gauge",
+                                      "Bytes of the blocks that cupool holds, by state",
+                                      "state",
+                                      {{Gauge::application_bytes, "application"},
+                                       {Gauge::rounding_bytes, "rounding"},
+                                       {Gauge::retired_bytes, "retired"},
+                                       {Gauge::cached_bytes, "cached"}},
+                                      {Gauge::held_bytes}}};
+  return *families;
+}
+
+std::string value_of(const Device& device, stats::Counter counter) {
+  return std::to_string(device[counter]);
+}
+std::string value_of(const Device& device, stats::Gauge gauge) {
+  return std::to_string(device[gauge].current);
+}
+
+template <typename Figure>
+void add_family(Exposition& out, const Family<Figure>& family) {
+  if (out.devices().empty()) return;
+  out.begin(family.name, family.type, family.help);
+  for (const Device& device : out.devices()) {
+    for (const Part<Figure>& part : family.parts) {
+      out.sample(family.name,
+                 out.labels_of(device) + "," + family.label + "=\"" + part.value + "\"",
+                 value_of(device, part.figure));
+    }
+  }
+}
+
+template <typename Figure>
+bool is_in_family(const std::vector<Family<Figure>>& families, Figure figure) {
+  return std::any_of(families.begin(), families.end(), [figure](const Family<Figure>& family) {
+    const auto is_figure = [figure](const Part<Figure>& part) { return part.figure == figure; };
+    return std::any_of(family.parts.begin(), family.parts.end(), is_figure) ||
+           std::count(family.wholes.begin(), family.wholes.end(), figure) != 0;
   });
-#define CUPOOL_GAUGE(key, unit, label, help)                           \
-  out.metric("cupool_" #key, "gauge", help, [](const Device& device) { \
-    return std::to_string(device[stats::Gauge::key].current);          \
-  });                                                                  \
-  out.metric(peak_name(#key), "gauge", "Highest value so far: " help,  \
-             [](const Device& device) { return std::to_string(device[stats::Gauge::key].peak); });
+}
+
+void add_counter(Exposition& out, stats::Counter counter, const char* help) {
+  if (is_in_family(counter_families(), counter)) return;
+  const std::string_view key = stats::key_of(counter);
+  out.metric(counter_name(key), "counter", help, [counter, key](const Device& device) {
+    return ends_with(key, "_ns_total") ? seconds(device[counter]) : value_of(device, counter);
+  });
+}
+
+void add_gauge(Exposition& out, stats::Gauge gauge, const char* help, const char* peak_help) {
+  if (!is_in_family(gauge_families(), gauge)) {
+    out.metric("cupool_" + std::string(stats::key_of(gauge)), "gauge", help,
+               [gauge](const Device& device) { return value_of(device, gauge); });
+  }
+  out.metric(peak_name(stats::key_of(gauge)), "gauge", peak_help,
+             [gauge](const Device& device) { return std::to_string(device[gauge].peak); });
+}
+
+void add_figures(Exposition& out) {
+  for (const auto& family : counter_families()) add_family(out, family);
+  for (const auto& family : gauge_families()) add_family(out, family);
+#define CUPOOL_COUNTER(key, unit, label, help) add_counter(out, stats::Counter::key, help);
+#define CUPOOL_GAUGE(key, unit, label, help) \
+  add_gauge(out, stats::Gauge::key, help, "Highest value so far: " help);
 #include "stats/counters.def"
 }
 

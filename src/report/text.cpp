@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The report for people: a sum that adds up, then calls, times, events, and suggested settings.
-// Three columns throughout, for easy reading; rare figures of zero are omitted.
+// The report for people with every figure: the verdict, a sum of memory that adds up, calls, times,
+// events, and settings. Figures of zero are left out.
 #include "report/text.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <vector>
 
 #include "report/derived.h"
 #include "report/observe.h"
+#include "report/text_parts.h"
+#include "report/verdict.h"
 #include "stats/labels.h"
 #include "util/text.h"
 
@@ -27,54 +28,12 @@ using util::format_count;
 using util::format_duration_ns;
 using util::format_percent;
 
-constexpr std::size_t kLabelWidth = 34;
-constexpr std::size_t kFirstWidth = 20;
-constexpr std::size_t kColumnWidth = 13;
 constexpr std::size_t kTimeWidth = 11;
-
-std::string signed_text(std::int64_t value, std::string (*format)(std::uint64_t)) {
-  const auto magnitude = static_cast<std::uint64_t>(value);
-  return value < 0 ? "-" + format(std::uint64_t{0} - magnitude) : format(magnitude);
-}
 
 // A label behind what stands before it in its row: indentation, the sign of a summand.
 std::string row_label(const char* before, std::string_view label) {
   return std::string(before) + std::string(label);
 }
-
-// Text from outside (paths, names) must stay on its line.
-std::string one_line(const std::string& text) {
-  return util::printable(text);
-}
-
-class Page {
- public:
-  void line(const std::string& text) { text_ += text + "\n"; }
-  void blank() { text_ += "\n"; }
-
-  // A label and right-aligned cells, without trailing blanks.
-  void row(const std::string& label, const std::vector<std::string>& cells,
-           std::size_t first_width = kFirstWidth, std::size_t width = kColumnWidth) {
-    std::string text = "  " + label;
-    std::size_t end = 2 + kLabelWidth;
-    bool first = true;
-    for (const std::string& cell : cells) {
-      end += first ? first_width : width;
-      first = false;
-      if (cell.empty()) continue;
-      // A cell that is too wide shifts the row, and does not overlap its neighbour.
-      const std::size_t used = text.size() + cell.size();
-      text.append(used < end ? end - used : 1, ' ');
-      text += cell;
-    }
-    line(text);
-  }
-
-  std::string take() { return std::move(text_); }
-
- private:
-  std::string text_;
-};
 
 void add_lane(Page& page, const stats::LaneFigures& lane, std::uint64_t ran_ns) {
   std::string text = "One lane: ";
@@ -97,16 +56,7 @@ void add_lane(Page& page, const stats::LaneFigures& lane, std::uint64_t ran_ns) 
 
 void add_heading(Page& page, const stats::Snapshot& snapshot) {
   const stats::ProcessInfo& process = snapshot.process;
-  const std::string& program = process.program_path.empty() ? process.argv0 : process.program_path;
-  std::string who = "cupool " + process.library_version + ": " + one_line(program) + ", process " +
-                    std::to_string(snapshot.pid) + " on " + one_line(process.host);
-  if (!process.rank.empty()) who += ", rank " + one_line(process.rank);
-  page.line(who);
-  const std::uint64_t ran_ns =
-      snapshot.end_wall_ns - std::min(process.start_wall_ns, snapshot.end_wall_ns);
-  if (snapshot.number != 0) {
-    page.line("snapshot " + std::to_string(snapshot.number) + " of the running process");
-  }
+  const std::uint64_t ran_ns = ran_ns_of(snapshot);
   page.line("started " + util::format_wall_time(process.start_wall_ns) + ", ran " +
             format_duration_ns(ran_ns) + "; free mode " + process.free_mode + ", backend " +
             process.backend);
@@ -169,36 +119,39 @@ void add_calls(Page& page, const DeviceSnapshot& device) {
     page.row(row_label("  ", label_of(number)),
              {format_count(device[number]), "", format_bytes(device[bytes])});
   };
-  const auto share = [&](const char* before, Counter counter, Counter whole, bool even_if_zero) {
+  const auto share = [&](const char* before, Counter counter, Counter whole) {
     const std::uint64_t part = device[counter];
-    if (part == 0 && !even_if_zero) return;
+    if (part == 0) return;
     page.row(row_label(before, label_of(counter)),
              {format_count(part), format_percent(part, device[whole])});
   };
   constexpr Counter mallocs = Counter::malloc_calls_total;
   calls(mallocs, Counter::malloc_requested_bytes_total);
-  share("    ", Counter::served_thread_cache_total, mallocs, true);
-  share("    ", Counter::served_shared_cache_total, mallocs, true);
-  share("    ", Counter::served_fresh_total, mallocs, true);
-  share("    ", Counter::served_passthrough_total, mallocs, true);
-  share("    ", Counter::malloc_failed_total, mallocs, false);
+  share("    ", Counter::served_thread_cache_total, mallocs);
+  share("    ", Counter::served_shared_cache_total, mallocs);
+  share("    ", Counter::served_fresh_total, mallocs);
+  share("    ", Counter::served_passthrough_total, mallocs);
+  share("    ", Counter::malloc_failed_total, mallocs);
   constexpr Counter frees = Counter::free_calls_total;
   calls(frees, Counter::free_bytes_total);
-  share("    ", Counter::frees_unwaited_busy_total, frees, true);
-  share("    ", Counter::free_waits_total, frees, true);
-  share("      ", Counter::free_waits_sync_total, frees, false);
-  share("      ", Counter::free_waits_host_copy_total, frees, false);
-  share("      ", Counter::free_waits_managed_total, frees, false);
-  share("      ", Counter::free_waits_zero_copy_total, frees, false);
-  share("      ", Counter::free_waits_pending_limit_total, frees, false);
+  const std::uint64_t unwaited = unwaited_frees(device.counters);
+  page.row("    without a wait", {format_count(unwaited), format_percent(unwaited, device[frees])});
+  share("      ", Counter::frees_unwaited_busy_total, frees);
+  share("    ", Counter::free_waits_total, frees);
+  share("      ", Counter::free_waits_sync_total, frees);
+  share("      ", Counter::free_waits_host_copy_total, frees);
+  share("      ", Counter::free_waits_managed_total, frees);
+  share("      ", Counter::free_waits_zero_copy_total, frees);
+  share("      ", Counter::free_waits_pending_limit_total, frees);
   if (device[Counter::free_waits_pending_limit_total] > 0) {
     page.row(row_label("        ", label_of(Gauge::pending_limit_bytes)),
              {"", "", signed_text(device[Gauge::pending_limit_bytes].current, format_bytes)});
   }
-  share("      ", Counter::free_waits_order_total, frees, false);
-  share("    ", Counter::free_null_total, frees, false);
-  share("    ", Counter::free_foreign_total, frees, false);
-  share("    ", Counter::free_rejected_total, frees, false);
+  share("      ", Counter::free_waits_order_total, frees);
+  share("    ", Counter::free_passthrough_total, frees);
+  share("    ", Counter::free_null_total, frees);
+  share("    ", Counter::free_foreign_total, frees);
+  share("    ", Counter::free_rejected_total, frees);
 }
 
 void add_time_row(Page& page, const std::string& label, const HistogramSummary& time) {
@@ -223,13 +176,13 @@ void add_times(Page& page, const DeviceSnapshot& device) {
 }
 
 void add_events(Page& page, const DeviceSnapshot& device, bool at_exit) {
-  const auto event = [&](Counter number, const std::string& bytes = "", bool even_if_zero = false) {
-    if (device[number] == 0 && !even_if_zero) return;
+  const auto event = [&](Counter number, const std::string& bytes = "") {
+    if (device[number] == 0) return;
     page.row(row_label("  ", label_of(number)), {format_count(device[number]), "", bytes});
   };
   page.row("Events", {"number", "", "bytes"});
-  event(Counter::growth_total, format_bytes(device[Counter::growth_bytes_total]), true);
-  event(Counter::returned_blocks_total, format_bytes(device[Counter::returned_bytes_total]), true);
+  event(Counter::growth_total, format_bytes(device[Counter::growth_bytes_total]));
+  event(Counter::returned_blocks_total, format_bytes(device[Counter::returned_bytes_total]));
   event(Counter::trims_total);
   event(Counter::oom_rescues_total);
   event(Counter::neighbours_asked_total);
@@ -247,8 +200,9 @@ void add_events(Page& page, const DeviceSnapshot& device, bool at_exit) {
   }
   const std::string live =
       at_exit ? row_label("  ", label_of(Gauge::leaked_bytes)) + ": live at exit" : "  live now";
-  page.row(live, {signed_text(device[Gauge::leaked_blocks].current, format_count), "",
-                  signed_text(device[Gauge::leaked_bytes].current, format_bytes)});
+  if (device[Gauge::leaked_blocks].current != 0)
+    page.row(live, {signed_text(device[Gauge::leaked_blocks].current, format_count), "",
+                    signed_text(device[Gauge::leaked_bytes].current, format_bytes)});
   event(Counter::ipc_exports_total);
   event(Counter::ipc_imports_total);
   event(Counter::own_async_malloc_calls_total);
@@ -288,38 +242,6 @@ void add_device(Page& page, const DeviceSnapshot& device, bool at_exit) {
   add_events(page, device, at_exit);
 }
 
-std::string frame_text(const stats::LeakFrame& frame) {
-  char offset[32];
-  std::snprintf(offset, sizeof offset, "+0x%llx", static_cast<unsigned long long>(frame.offset));
-  std::string text = one_line(frame.module) + offset;
-  if (!frame.symbol.empty()) text += " " + one_line(frame.symbol);
-  return text;
-}
-
-// The call sites with the most bytes; the JSON report has all.
-void add_leaks(Page& page, const stats::Leaks& leaks, bool at_exit) {
-  constexpr std::size_t kMostSites = 10;
-  if (leaks.one_in == 0) return;
-  page.blank();
-  std::string title = at_exit ? "Never freed, by call site" : "Live now, by call site";
-  if (leaks.one_in > 1) {
-    title += " (estimated: one allocation in " + format_count(leaks.one_in) + " was sampled)";
-  }
-  page.line(title + (leaks.sites.empty() ? ": nothing" : ""));
-  for (std::size_t i = 0; i < leaks.sites.size() && i < kMostSites; ++i) {
-    const stats::LeakSite& site = leaks.sites[i];
-    page.line("  " + format_bytes(site.bytes) + " in " + format_count(site.blocks) +
-              (site.blocks == 1 ? " block" : " blocks") + " on device " +
-              std::to_string(site.device));
-    for (const stats::LeakFrame& frame : site.frames) page.line("    " + frame_text(frame));
-    if (site.frames.empty()) page.line("    other call sites, counted together");
-  }
-  if (leaks.sites.size() > kMostSites) {
-    page.line("  and " + format_count(leaks.sites.size() - kMostSites) +
-              " more call sites: the JSON report has them");
-  }
-}
-
 // The defaults that are not in force.
 std::string overridden(const stats::ProcessInfo& process) {
   if (!modes_differ(process)) return {};
@@ -355,8 +277,11 @@ void add_settings(Page& page, const stats::Snapshot& snapshot) {
 
 std::string text_report(const stats::Snapshot& snapshot) {
   Page page;
+  const Verdict verdict = add_verdict(page, snapshot);
+  page.text(finding_lines(verdict));
+  if (snapshot.observation) page.text(observe_text(snapshot));
+  page.blank();
   add_heading(page, snapshot);
-  if (snapshot.observation) page.line("\n" + observe_text(snapshot));
   for (const DeviceSnapshot& device : snapshot.devices)
     device.ordinal < 0 ? add_unknown_device(page, device)
                        : add_device(page, device, snapshot.number == 0);

@@ -52,10 +52,15 @@ struct Format {
   const char* added;      ///< extension of its own file
   std::string (*render)(const stats::Snapshot&);
 };
-constexpr Format kText{nullptr, ".txt", text_report};
+constexpr Format kText{nullptr, ".txt", text_summary};
+constexpr Format kFullText{nullptr, ".txt", text_report};
 constexpr Format kJson{".json", ".json", json_report};
 constexpr Format kCsv{".csv", ".csv", csv_report};
 constexpr Format kPrometheus{".prom", ".prom", prometheus_report};
+
+bool is_text(const Format& format) {
+  return format.extension == nullptr;
+}
 
 bool named_by(const Format& format, const std::string& path) {
   if (format.extension == nullptr) return false;
@@ -68,7 +73,7 @@ using Formats = std::vector<const Format*>;
 
 Formats formats_of(const Destinations& destinations) {
   Formats formats;
-  if (destinations.text) formats.push_back(&kText);
+  if (destinations.text) formats.push_back(destinations.full_text ? &kFullText : &kText);
   if (destinations.json) formats.push_back(&kJson);
   if (destinations.csv) formats.push_back(&kCsv);
   if (destinations.prometheus) formats.push_back(&kPrometheus);
@@ -82,7 +87,7 @@ std::string path_of(const Format& format, const Formats& formats, const std::str
     if (!named_by(*other, path)) continue;
     return path.substr(0, path.size() - std::strlen(other->extension)) + format.added;
   }
-  return &format == &kText ? path : path + format.added;
+  return is_text(format) ? path : path + format.added;
 }
 
 void write_format(const Format& format, const Formats& formats, const std::string& path,
@@ -103,7 +108,7 @@ bool is_line_enough(const stats::Snapshot& snapshot, const std::string& path) {
 }  // namespace
 
 bool write_report_to(const std::string& path, const stats::Snapshot& snapshot) {
-  const Format* format = &kText;
+  const Format* format = &kFullText;
   for (const Format* each : {&kJson, &kCsv, &kPrometheus}) {
     if (named_by(*each, path)) format = each;
   }
@@ -126,7 +131,7 @@ void write_reports(const stats::Snapshot& snapshot, const Destinations& destinat
     const Formats formats = formats_of(destinations);
     for (const Format* format : formats) {
       if (destinations.only_prometheus && format != &kPrometheus) continue;
-      if (destinations.one_line_of_ranks && format == &kText && is_line_enough(snapshot, path)) {
+      if (destinations.one_line_of_ranks && is_text(*format) && is_line_enough(snapshot, path)) {
         const std::string line = text_line(snapshot);
         util::write_standard_error(line.data(), line.size());
         continue;

@@ -26,6 +26,7 @@ struct Destinations {
   bool prometheus = false;
   /// Of the text report at exit, ranks other than 0 write one line to standard error.
   bool one_line_of_ranks = false;
+  bool full_text = false;        ///< every figure, not only the verdict and what it is judged by
   bool only_prometheus = false;  ///< write only this format; the file names stay the same
 };
 
@@ -37,7 +38,7 @@ struct Destinations {
 void write_reports(const stats::Snapshot& snapshot, const Destinations& destinations) noexcept;
 
 /// Writes one report to the file of this name, in the format of its extension (.json, .csv, .prom;
-/// any other: text). False, with errno, on failure. Throws only std::bad_alloc.
+/// any other: text with every figure). False, with errno, on failure. Throws only std::bad_alloc.
 bool write_report_to(const std::string& path, const stats::Snapshot& snapshot);
 
 }  // namespace cupool::report

@@ -38,8 +38,9 @@ class ThreadFigures {
   void add_frees(std::uint64_t calls) noexcept {
     frees_.fetch_add(calls, std::memory_order_relaxed);
   }
-  void add_wait(std::uint64_t duration_ns) noexcept {
-    waits_.fetch_add(1, std::memory_order_relaxed);
+  /// `waits`: 0 for a further wait of a free that has waited.
+  void add_wait(std::uint64_t duration_ns, std::uint64_t waits = 1) noexcept {
+    waits_.fetch_add(waits, std::memory_order_relaxed);
     wait_ns_.fetch_add(duration_ns, std::memory_order_relaxed);
   }
 

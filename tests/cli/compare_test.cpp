@@ -44,6 +44,21 @@ TEST(Compare, SaysThatAProgramIsTheSame) {
   EXPECT_EQ(result.err, "") << "progress is for terminals";
 }
 
+// Who fails at once does the same with cupool as without.
+TEST(Compare, SaysThatAProgramFailedBothTimes) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
+  const ProcessResult failed =
+      cupool({"compare", "-n", "2", "--", "sh", "-c", "echo no input >&2; exit 7"});
+  EXPECT_EQ(failed.exit_code, 3) << failed.describe();
+  EXPECT_TRUE(contains(failed.out, "the program FAILED with exit code 7, without cupool and with"))
+      << failed.out;
+  EXPECT_TRUE(contains(failed.out, "no input")) << failed.out;
+  EXPECT_FALSE(contains(failed.out, "Same results")) << failed.out;
+  const ProcessResult killed = cupool({"compare", "-n", "2", "--", "sh", "-c", "kill -SEGV $$"});
+  EXPECT_EQ(killed.exit_code, 3) << killed.describe();
+  EXPECT_TRUE(contains(killed.out, "FAILED with signal 11")) << killed.out;
+}
+
 TEST(Compare, ShowsProgressOnATerminal) {
   const std::vector<std::string> words = {tested_command(), "compare", "-n", "1", "--",
                                           "sleep",          "1.2"};

@@ -208,7 +208,7 @@ TEST(Env, LinksToALibraryInAnAwkwardFolder) {
         "/bin/sh",
         "eval \"$(\"$CUPOOL\" env --stats text)\"; unset CUPOOL_LIBRARY; exec \"$PROBE\"", chosen);
     EXPECT_EQ(served.exit_code, 0) << served.describe();
-    EXPECT_NE(served.err.find("pool reserved"), std::string::npos) << served.describe();
+    EXPECT_NE(served.err.find("driver calls replaced"), std::string::npos) << served.describe();
     for (const char* elsewhere : {"kubernetes", "slurm"}) {
       const ProcessResult refused = cupool({"env", "--shell", elsewhere}, chosen);
       EXPECT_EQ(refused.exit_code, 2) << refused.describe();

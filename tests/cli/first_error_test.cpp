@@ -65,7 +65,7 @@ TEST(FirstError, OfAMissingReportIsNotExplainedBehindAReport) {
     return run_at_terminal({tested_command(), "run", "--stats", "text", of}, environment()).output;
   };
   const std::string served = shown(preload::probe_path("probe_runtime_shared"));
-  EXPECT_TRUE(contains(served, "allocations")) << "the report" << served;
+  EXPECT_TRUE(contains(served, "Allocations")) << "the report" << served;
   EXPECT_TRUE(contains(served, "to keep the report")) << served;
   EXPECT_FALSE(contains(served, "cupool doctor")) << served;
   EXPECT_TRUE(contains(shown("true"), "shows no way to CUDA")) << "a program without CUDA";

@@ -68,6 +68,9 @@ TEST(Options, AnUnknownNameGivesTheNearest) {
   // In the form of an option of `cupool run`, the answer has that form too.
   EXPECT_EQ(cupool({"options", "free-mod"}).err,
             "cupool: free-mod is not an option of cupool. Did you mean free-mode?\n");
+  EXPECT_EQ(cupool({"options", "--free-mode"}).err,
+            "cupool: cupool options has no option --free-mode. Did you mean cupool options "
+            "free-mode?\nSee: cupool options --help\n");
 }
 
 TEST(Options, AreFoundByAPartOfTheirNameAndInAnyForm) {

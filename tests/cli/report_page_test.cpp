@@ -170,9 +170,9 @@ TEST(MemoryChart, ShowsWhatIsPassedThrough) {
   const Report with = with_series(some);
   EXPECT_FALSE(contains(memory_chart_of(without), "c-passed"));
   const std::string chart = memory_chart_of(with);
-  EXPECT_TRUE(contains(chart, ">passed through<")) << chart;
+  EXPECT_TRUE(contains(chart, ">served by the driver<")) << chart;
   EXPECT_TRUE(contains(chart, "class=\"c-passed\"")) << chart;
-  EXPECT_TRUE(contains(chart, "passed through 2.93 KiB")) << "the tip too: " << chart;
+  EXPECT_TRUE(contains(chart, "served by the driver 2.93 KiB")) << "the tip too: " << chart;
   EXPECT_TRUE(contains(chart, ">3.00 KiB<")) << "the axis has room for it";
 }
 

@@ -128,7 +128,8 @@ INSTANTIATE_TEST_SUITE_P(All, RdmaLibraries,
                          [](const auto& row) { return std::string(row.param.name); });
 
 TEST(RdmaLibraryNames, TheTextReportSaysWhatTheLibraryDecided) {
-  const std::string text = run_with_library("probe_agents", {kNoSharing}).err;
+  const std::string text =
+      run_with_library("probe_agents", {kNoSharing, {"CUPOOL_STATS", "text,full"}}).err;
   EXPECT_TRUE(
       contains(text,
                "\nRequested: free mode auto, backend auto. In force: free mode sync, backend "

@@ -77,7 +77,7 @@ TEST(SecondCopy, StepsAsideAndTheFirstSaysSo) {
         for (const std::string& line : lines_of(result.err)) times += contains(line, text) ? 1 : 0;
         return times;
       };
-      EXPECT_EQ(count("Calls  "), 1u) << "two engines\n" << result.describe();
+      EXPECT_EQ(count("  Time    "), 1u) << "two engines\n" << result.describe();
       EXPECT_EQ(count("second copy of cupool, " + (copy_first ? library_path() : copy)), 1u)
           << result.describe();
       expect_counts(run_preloaded(probe, {{"LD_PRELOAD", preload}}));

@@ -58,9 +58,9 @@ TEST(ForkingIntoAPidNamespace, MakesNoSecondReportOfOneNumber) {
   add_preload(&command.environment);
   const ProcessResult result = run(command);
   EXPECT_EQ(result.out, "number in its namespace 1\nchild ended 0\n") << result.describe();
-  const size_t first = result.err.find("Calls  ");
+  const size_t first = result.err.find("\n  Time    ");
   EXPECT_NE(first, std::string::npos) << result.describe();
-  EXPECT_EQ(result.err.find("Calls  ", first + 1), std::string::npos) << result.describe();
+  EXPECT_EQ(result.err.find("\n  Time    ", first + 1), std::string::npos) << result.describe();
 }
 
 // Where nothing was remembered of call sites, closing a library looks at nothing.

@@ -96,8 +96,8 @@ class Job(unittest.TestCase):
 
     def assert_one_report_and_a_line_each(self, ended, number):
         self.assertEqual(ended.out.count("wrong_bytes=0"), number, ended)
-        self.assertEqual(ended.err.count("\nDevice 0: "), 1, ended)
-        self.assertEqual(len(re.findall(r", rank 0$", ended.err, re.MULTILINE)), 1, ended)
+        self.assertEqual(ended.err.count("\n  Device       0: "), 1, ended)
+        self.assertEqual(len(re.findall(r", rank 0,", ended.err, re.MULTILINE)), 1, ended)
         lines = re.findall(rf"^cupool: rank (\d+), process \d+ on .*: {CALLS} allocations", ended.err, re.MULTILINE)
         self.assertEqual(sorted(lines), [str(rank) for rank in range(1, number)], ended)
 

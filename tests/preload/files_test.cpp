@@ -6,7 +6,7 @@
 namespace preload {
 namespace {
 
-const std::string kReport = "Calls  ";
+const std::string kReport = "\n  Time    ";
 
 // --- standard error ---
 

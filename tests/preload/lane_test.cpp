@@ -149,7 +149,7 @@ struct ReportedLane {
 ReportedLane lane_in_report(const std::string& probe, const Environment& environment) {
   const ScratchFolder folder;
   const ProcessResult result = run_with_library(
-      probe, with(environment, {{"CUPOOL_STATS", "text,json"},
+      probe, with(environment, {{"CUPOOL_STATS", "text,full,json"},
                                 {"CUPOOL_STATS_FILE", folder.path() + "/report"}}));
   EXPECT_EQ(result.exit_code, 0) << result.describe();
   ReportedLane reported;

@@ -44,8 +44,8 @@ class RanksOfAJob : public testing::Test {
 TEST_F(RanksOfAJob, TheFirstReportsAndTheOthersHaveALineEach) {
   const ProcessResult result = launch(3, "probe_runtime_shared", {});
   EXPECT_EQ(result.exit_code, 0) << result.describe();
-  EXPECT_EQ(occurrences(result.err, "\nDevice 0"), 1u) << result.err;
-  EXPECT_TRUE(contains(result.err, ", rank 0\n")) << result.err;
+  EXPECT_EQ(occurrences(result.err, "\n  Device       0"), 1u) << result.err;
+  EXPECT_TRUE(contains(result.err, ", rank 0,")) << result.err;
   for (const char* rank : {"1", "2"}) {
     EXPECT_TRUE(contains(result.err, std::string("\ncupool: rank ") + rank + ", process "))
         << result.err;
@@ -55,7 +55,7 @@ TEST_F(RanksOfAJob, TheFirstReportsAndTheOthersHaveALineEach) {
 
 TEST_F(RanksOfAJob, AllReportWhereTheSettingSaysSo) {
   const ProcessResult result = launch(3, "probe_runtime_shared", {{"CUPOOL_STATS_RANKS", "all"}});
-  EXPECT_EQ(occurrences(result.err, "\nDevice 0"), 3u) << result.err;
+  EXPECT_EQ(occurrences(result.err, "\n  Device       0"), 3u) << result.err;
 }
 
 TEST_F(RanksOfAJob, AnObservedRankTellsItsVerdict) {
@@ -79,7 +79,7 @@ TEST_F(RanksOfAJob, ThatShareANameEachHaveAFile) {
   const nlohmann::json second = nlohmann::json::parse(read_file(folder.path() + "/run.rank1.json"));
   EXPECT_EQ(second.at("process").at("rank"), "1");
   EXPECT_EQ(second.at("process").at("ranks"), 3);
-  EXPECT_TRUE(contains(read_file(folder.path() + "/run.rank2.txt"), "\nDevice 0"))
+  EXPECT_TRUE(contains(read_file(folder.path() + "/run.rank2.txt"), "\n  Device       0"))
       << "files have the whole report";
 }
 

@@ -160,7 +160,7 @@ TEST(ReportDetails, ThereIsNoSeriesUnlessItIsAskedFor) {
 // cannot be written costs one warning).
 TEST(ReportDetails, AFileLimitCostsAWarningAndNotTheProgram) {
   const ScratchFolder folder;
-  const std::string probe = "probe_runtime_shared file_limit=1000";
+  const std::string probe = "probe_runtime_shared file_limit=500";
   const PreloadedRun result = run_preloaded(
       probe, {{"CUPOOL_STATS", "text"}, {"CUPOOL_STATS_FILE", folder.path() + "/report.txt"}});
   EXPECT_EQ(result.process.signal, 0) << result.describe();

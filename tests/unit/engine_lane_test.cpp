@@ -16,6 +16,7 @@
 #include "engine/reclaim/lane_history.h"
 #include "engine/reclaim/serving.h"
 #include "engine/reclaim/unseen_work.h"
+#include "stats/stall.h"
 #include "util/clock.h"
 
 namespace cupool::engine {
@@ -25,6 +26,7 @@ namespace {
 // to a stream in `idle`.
 struct Calls {
   int records = 0;
+  int queries = 0;
   int waits = 0;
   int synchronised = 0;
   bool complete = false;
@@ -63,6 +65,7 @@ class LaneTest : public testing::Test {
       return calls.record;
     };
     driver_.cuEventQuery = [](CUevent event) {
+      ++calls.queries;
       const bool complete = calls.complete || calls.idle.count(calls.recorded[event]) != 0;
       return complete ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
     };
@@ -115,6 +118,49 @@ TEST_F(LaneTest, AFreeAfterWorkMarksTheStreamOnce) {
   submit(CU_STREAM_LEGACY);
   EXPECT_TRUE(free_is_covered());
   EXPECT_EQ(calls.records, 2);
+}
+
+// The rule of stats/stall.h, by one event now and then.
+TEST_F(LaneTest, CountsTheFreesBehindWhichWorkIsStillPending) {
+  stats::DeviceStats stats;
+  const auto avoided = [&stats] { return stats.value(stats::Counter::frees_unwaited_busy_total); };
+  const auto free_behind_work = [&] {
+    submit(CU_STREAM_LEGACY);
+    EXPECT_TRUE(Lane::covers_free(driver_, &stats));
+  };
+  const auto after = [](std::uint64_t ns) {
+    const std::uint64_t start = util::now_ns();
+    while (util::now_ns() - start <= ns) {
+    }
+  };
+  open(CU_STREAM_LEGACY);
+  calls.complete = true;
+  for (int i = 0; i < 100; ++i, after(2 * stats::kShortestStallNs)) free_behind_work();
+  EXPECT_EQ(avoided(), 0u) << "the GPU keeps up";
+  after(200'000);
+  free_behind_work();  // its work is watched
+  calls.complete = false;
+  for (int i = 0; i < 50; ++i, after(2 * stats::kShortestStallNs)) free_behind_work();
+  after(200'000);
+  free_behind_work();
+  EXPECT_GE(avoided(), 49u);
+  EXPECT_LE(avoided(), 51u);
+  const std::uint64_t before = avoided();
+  calls.complete = true;
+  after(200'000);
+  for (int i = 0; i < 100; ++i, after(2 * stats::kShortestStallNs)) free_behind_work();
+  EXPECT_EQ(avoided(), before) << "nobody knows of those since the last look";
+}
+
+TEST_F(LaneTest, AsksForTheFreesBehindWorkLessThanOnceForEach) {
+  stats::DeviceStats stats;
+  open(CU_STREAM_LEGACY);
+  for (int i = 0; i < 5000; ++i) {
+    submit(CU_STREAM_LEGACY);
+    EXPECT_TRUE(Lane::covers_free(driver_, &stats));
+  }
+  EXPECT_LT(calls.queries, 2500);
+  EXPECT_LT(calls.records, 5000 + 250);
 }
 
 TEST_F(LaneTest, IsThatOfTheMainStream) {

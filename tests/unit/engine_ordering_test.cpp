@@ -3,6 +3,12 @@
 // engine_ordering_capture_test.cpp.
 #include "engine_ordering_fixture.h"
 
+#include <chrono>
+#include <thread>
+
+#include "stats/stall.h"
+#include "util/clock.h"
+
 namespace cupool::engine {
 namespace {
 
@@ -122,7 +128,65 @@ TEST_F(OrderingTest, AnEpochIsClosedWhenItHoldsABatch) {
   }
   EXPECT_EQ(gpu.calls, std::vector<std::string>{"record"});
   EXPECT_EQ(ordering.pending_bytes(), 3u * 512);
-  EXPECT_EQ(stats_.value(stats::Counter::frees_unwaited_busy_total), 3u);
+}
+
+// The rule of stats/stall.h: a fence that is pending when it was just recorded tells nothing.
+TEST_F(OrderingTest, AFreeAvoidsAStallIfWorkIsStillPendingSomeTimeAfterIt) {
+  Ordering ordering(driver_, kContext, stats_);
+  std::array<Block, 4> blocks;
+  const auto avoided = [this] { return stats_.value(stats::Counter::frees_unwaited_busy_total); };
+  const auto free_behind_work = [&](Block& block) {
+    ordering.epochs().stalls_avoided().count();
+    retire(ordering, block);
+    EXPECT_EQ(ordering.close_if_full({1, 1 << 20}), CUDA_SUCCESS);
+  };
+  const auto some_time = [] {
+    const std::uint64_t start = util::now_ns();
+    while (util::now_ns() - start <= stats::kShortestStallNs) {
+    }
+  };
+  free_behind_work(blocks[0]);
+  EXPECT_EQ(avoided(), 0u) << "the fence has only been recorded";
+  for (auto& event : gpu.complete) event.second = true;
+  some_time();
+  free_behind_work(blocks[1]);
+  EXPECT_EQ(avoided(), 0u) << "complete in time";
+  some_time();
+  free_behind_work(blocks[2]);
+  EXPECT_EQ(avoided(), 1u) << "the second one's fence is pending";
+  some_time();
+  BlockList reclaimed;
+  ordering.poll(Ordering::Poll::closed, &reclaimed);
+  EXPECT_EQ(avoided(), 2u) << "so is all behind it";
+  ordering.poll(Ordering::Poll::closed, &reclaimed);
+  EXPECT_EQ(avoided(), 2u) << "each free once";
+}
+
+// The driver's free would have found nothing to wait for: the one before it had waited.
+TEST_F(OrderingTest, AFreeWithoutWorkSinceTheLastAvoidsNoStall) {
+  Ordering ordering(driver_, kContext, stats_);
+  std::array<Block, 3> blocks;
+  for (Block& block : blocks) {
+    retire(ordering, block);
+    EXPECT_EQ(ordering.close_if_full({1, 1 << 20}), CUDA_SUCCESS);
+    std::this_thread::sleep_for(std::chrono::nanoseconds(2 * stats::kShortestStallNs));
+  }
+  EXPECT_EQ(stats_.value(stats::Counter::frees_unwaited_busy_total), 0u);
+}
+
+TEST_F(OrderingTest, AFreeThatWaitedAtTheLimitAvoidsNoStall) {
+  Ordering ordering(driver_, kContext, stats_);
+  std::array<Block, 2> blocks;
+  for (Block& block : blocks) {
+    ordering.epochs().stalls_avoided().count();
+    retire(ordering, block);
+    EXPECT_EQ(ordering.close_if_full({1, 1 << 20}), CUDA_SUCCESS);
+    std::this_thread::sleep_for(std::chrono::nanoseconds(2 * stats::kShortestStallNs));
+  }
+  ordering.epochs().stalls_avoided().discount();
+  BlockList reclaimed;
+  ordering.poll(Ordering::Poll::closed, &reclaimed);
+  EXPECT_EQ(stats_.value(stats::Counter::frees_unwaited_busy_total), 1u);
 }
 
 TEST_F(OrderingTest, ABatchIsAlsoFullByBytes) {

@@ -11,6 +11,7 @@
 
 #include "fixed_snapshot.h"
 #include "report/derived.h"
+#include "report/verdict.h"
 #include "temporary_folder.h"
 
 namespace cupool::report {
@@ -30,20 +31,62 @@ class TextReport : public testing::Test {
 
 // CUPOOL_TEST_WRITE_GOLDEN=1 writes the page anew; then read it before committing.
 TEST_F(TextReport, IsThePageThatAPersonHasRead) {
-  const std::string path = CUPOOL_TEST_GOLDEN_FOLDER "/report_one_device.txt";
-  const std::string report = text_report(fixed_snapshot());
-  if (::getenv("CUPOOL_TEST_WRITE_GOLDEN") != nullptr) std::ofstream(path) << report;
-  EXPECT_EQ(report, test::content_of(path));
+  const auto is_read = [](const char* name, const std::string& report) {
+    const std::string path = std::string(CUPOOL_TEST_GOLDEN_FOLDER "/") + name;
+    if (::getenv("CUPOOL_TEST_WRITE_GOLDEN") != nullptr) std::ofstream(path) << report;
+    EXPECT_EQ(report, test::content_of(path));
+  };
+  is_read("report_one_device.txt", text_report(fixed_snapshot()));
+  is_read("summary_one_device.txt", text_summary(fixed_snapshot()));
+}
+
+void expect_to_fit(const std::string& report, std::ptrdiff_t lines) {
+  EXPECT_LE(std::count(report.begin(), report.end(), '\n'), lines) << report;
+  std::size_t start = 0;
+  for (std::size_t end; (end = report.find('\n', start)) != std::string::npos; start = end + 1) {
+    EXPECT_LE(end - start, 110u) << report.substr(start, end - start);
+    EXPECT_FALSE(end > start && report[end - 1] == ' ') << "blanks at the end of a line";
+  }
 }
 
 TEST_F(TextReport, FitsAScreen) {
-  const std::string report = text_report(fixed_snapshot());
-  EXPECT_LE(std::count(report.begin(), report.end(), '\n'), 45);
-  std::size_t start = 0;
-  for (std::size_t end; (end = report.find('\n', start)) != std::string::npos; start = end + 1) {
-    EXPECT_LE(end - start, 100u) << report.substr(start, end - start);
-    EXPECT_FALSE(end > start && report[end - 1] == ' ') << "blanks at the end of a line";
+  expect_to_fit(text_report(fixed_snapshot()), 60);
+}
+
+TEST_F(TextReport, IsShortUnlessMoreIsAskedFor) {
+  expect_to_fit(text_summary(fixed_snapshot()), 22);
+  stats::Snapshot calm = fixed_snapshot();
+  for (Counter trouble : {Counter::free_waits_total, Counter::free_waits_host_copy_total,
+                          Counter::free_waits_pending_limit_total, Counter::oom_rescues_total}) {
+    calm.devices[0][trouble] = 0;
   }
+  calm.devices[0][Gauge::leaked_blocks].current = 0;
+  const std::string report = text_summary(calm);
+  expect_to_fit(report, 15);
+  EXPECT_THAT(report, Not(HasSubstr("fence")));
+  EXPECT_THAT(report, Not(HasSubstr("epoch")));
+  EXPECT_THAT(report, Not(HasSubstr(" 0.0 %")));
+  EXPECT_THAT(report, Not(HasSubstr("- ")));
+}
+
+// A reader in a hurry reads three lines.
+TEST_F(TextReport, BeginsWithTheVerdict) {
+  for (const std::string& report :
+       {text_summary(fixed_snapshot()), text_report(fixed_snapshot())}) {
+    const std::size_t time =
+        report.find("\n  Time    at least 700,000 stalls avoided in 1,000,010 frees");
+    const std::size_t memory = report.find("\n  Memory  peak 3.02 GiB with cupool, the program's ");
+    const std::size_t next = report.find("\n  Next    ");
+    EXPECT_LT(time, memory) << report;
+    EXPECT_LT(memory, next) << report;
+    EXPECT_EQ(report.find("\n"), time) << "one line of who reports";
+  }
+}
+
+TEST_F(TextReport, LongLinesAreWrappedBehindTheirLabel) {
+  EXPECT_EQ(wrapped("ab ", "one two three", 9), "ab one\n   two\n   three\n");
+  EXPECT_EQ(wrapped("ab ", "one two three", 10), "ab one two\n   three\n");
+  EXPECT_EQ(wrapped("ab ", "muchtoolongaword x", 9), "ab muchtoolongaword\n   x\n");
 }
 
 TEST_F(TextReport, SaysSoWhenTheSumDoesNotAddUp) {
@@ -91,11 +134,11 @@ TEST_F(TextReport, TheColumnOfThePeakUseAddsUp) {
     const std::size_t cell = row.rfind("  ");
     return cell == std::string::npos ? row : row.substr(row.find_first_not_of(' ', cell));
   };
-  EXPECT_EQ(last_cell("  Memory"), "at peak use");
+  EXPECT_EQ(last_cell("  Memory   "), "at peak use");
   EXPECT_EQ(last_cell("  application"), "2.73 GiB");
   EXPECT_EQ(last_cell("+ rounding"), "10.0 MiB");
-  EXPECT_EQ(last_cell("+ retired"), "190 MiB");
-  EXPECT_EQ(last_cell("+ cached"), "72.0 MiB");
+  EXPECT_EQ(last_cell("+ freed"), "190 MiB");
+  EXPECT_EQ(last_cell("+ reserved"), "72.0 MiB");
   EXPECT_EQ(last_cell("= held"), "3.00 GiB");
   EXPECT_EQ(last_cell("+ driver slack"), "16.0 MiB");
   EXPECT_EQ(last_cell("= pool reserved"), "3.02 GiB");
@@ -149,7 +192,7 @@ TEST_F(TextReport, RareLinesAppearWhenThereIsSomethingToSay) {
 TEST_F(TextReport, PassedThroughMemoryIsShownOnceThereWasAny) {
   stats::Snapshot snapshot = fixed_snapshot();
   snapshot.devices[0][Gauge::passthrough_bytes] = {0, 4096};
-  EXPECT_THAT(text_report(snapshot), HasSubstr("application + passed through"));
+  EXPECT_THAT(text_report(snapshot), HasSubstr("the program's in all"));
 }
 
 TEST_F(TextReport, EveryDeviceHasItsPart) {
@@ -165,7 +208,7 @@ TEST_F(TextReport, EveryDeviceHasItsPart) {
 
 TEST_F(TextReport, LeaksAreListedWithWhereTheyCameFrom) {
   stats::Snapshot snapshot = fixed_snapshot();
-  EXPECT_THAT(text_report(snapshot), Not(HasSubstr("call site")));
+  EXPECT_THAT(text_report(snapshot), Not(HasSubstr("by call site")));
   snapshot.leaks.one_in = 1;
   EXPECT_THAT(text_report(snapshot), HasSubstr("Never freed, by call site: nothing\n"));
   for (std::uint64_t i = 0; i < 12; ++i) {

@@ -48,7 +48,7 @@ class WriteReports : public testing::Test {
   }
 
   const stats::Snapshot snapshot_ = fixed_snapshot();
-  const std::string text_ = text_report(snapshot_);
+  const std::string text_ = text_summary(snapshot_);
   const std::string json_ = json_report(snapshot_);
   test::TemporaryFolder folder_;
 };
@@ -77,13 +77,13 @@ TEST_F(WriteReports, ARankBesideTheFirstHasOneLineOnStandardError) {
   running.number = 1;
   CaptureStderr();
   write_reports(running, destinations);
-  EXPECT_EQ(GetCapturedStderr(), text_report(running)) << "somebody has asked for it";
+  EXPECT_EQ(GetCapturedStderr(), text_summary(running)) << "somebody has asked for it";
   for (const char* rank : {"", "0"}) {
     stats::Snapshot first = snapshot_;
     first.process.rank = rank;
     CaptureStderr();
     write_reports(first, destinations);
-    EXPECT_EQ(GetCapturedStderr(), text_report(first)) << rank;
+    EXPECT_EQ(GetCapturedStderr(), text_summary(first)) << rank;
   }
   destinations.file_pattern = "/nonexistent/folder/%r.txt";
   EXPECT_THAT(to_stderr(destinations), HasSubstr(text_)) << "nothing is lost";
@@ -186,7 +186,7 @@ TEST_F(WriteReports, TheTimeInTheNameIsThatOfTheProcessStart) {
 TEST_F(WriteReports, ASnapshotOfTheRunningProcessHasItsNumberInTheName) {
   stats::Snapshot snapshot = snapshot_;
   snapshot.number = 2;
-  const std::string text = text_report(snapshot);
+  const std::string text = text_summary(snapshot);
   write_reports(snapshot, {true, true, folder_.file("run.log")});
   EXPECT_EQ(content_of(folder_.file("run.2.log")), text);
   EXPECT_EQ(content_of(folder_.file("run.2.log.json")), json_report(snapshot));

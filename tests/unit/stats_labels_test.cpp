@@ -18,7 +18,7 @@ TEST(Labels, StandBesideTheirKeys) {
   EXPECT_STREQ(key_of(Counter::served_thread_cache_total), "served_thread_cache_total");
   EXPECT_EQ(label_of(Counter::served_thread_cache_total), "from the thread's cache");
   EXPECT_STREQ(key_of(Gauge::retired_bytes), "retired_bytes");
-  EXPECT_EQ(label_of(Gauge::retired_bytes), "retired (GPU may still use it)");
+  EXPECT_EQ(label_of(Gauge::retired_bytes), "freed, GPU still using it");
 }
 
 TEST(Labels, AreThereForEachFigureAndFitTheirColumn) {
@@ -37,9 +37,9 @@ TEST(Labels, TellFiguresApart) {
 }
 
 TEST(Labels, AreShortWithoutTheirRemark) {
-  EXPECT_EQ(short_label_of(Gauge::retired_bytes), "retired");
+  EXPECT_EQ(short_label_of(Counter::growth_total), "growth");
   EXPECT_EQ(short_label_of(Gauge::application_bytes), "application");
-  EXPECT_EQ(short_label_of(Counter::served_passthrough_total), "passed through");
+  EXPECT_EQ(short_label_of(Counter::served_passthrough_total), "served by the driver");
   for (const std::string_view label : kCounterLabels) {
     const std::size_t remark = label.find('(');
     EXPECT_TRUE(remark == std::string_view::npos || label.back() == ')') << label;

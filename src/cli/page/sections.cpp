@@ -187,8 +187,13 @@ Section calls_of(const Report& report, const std::string& prefix) {
                               report.counter(Counter::frees_unwaited_busy_total), "c-cached"}};
   std::uint64_t rest = report.counter(Counter::free_calls_total);
   for (const Part& part : parts_of(report, "waited ", kWaits)) frees.push_back(part);
+  const std::uint64_t others = report.counter(Counter::free_passthrough_total) +
+                               report.counter(Counter::free_foreign_total) +
+                               report.counter(Counter::free_null_total) +
+                               report.counter(Counter::free_rejected_total);
+  if (others > 0) frees.push_back({"left to the driver, of null, or refused", others, "c-held"});
   for (const Part& part : frees) rest -= std::min(rest, part.number);
-  frees.push_back({"nothing to wait for, or left to the driver", rest, "c-idle"});
+  frees.push_back({"without a wait, nothing pending for long", rest, "c-idle"});
   section.html += "<div class=\"pair\"><div><h3>Allocations</h3>\n" +
                   parts_chart(prefix + "routes", "Allocations by source", routes) +
                   parts_table("Allocations by source", "allocation", routes) +
@@ -432,6 +437,9 @@ std::string story_section(const std::vector<Report>& reports) {
       "<section class=\"story\" aria-labelledby=\"story\">\n<h2 id=\"story\" "
       "class=\"headline\">" +
       prose_html(story.headline) + "</h2>\n";
+  if (!story.verdict.time.empty()) {
+    html += list({"Memory: " + story.verdict.memory + ".", "Next: " + story.verdict.next + "."});
+  }
   if (!story.tiles.empty()) {
     html += "<dl class=\"tiles\">\n";
     for (const Tile& tile : story.tiles) {

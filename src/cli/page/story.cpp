@@ -8,11 +8,13 @@
 #include <utility>
 
 #include "cli/page/observed.h"
+#include "report/verdict.h"
 #include "stats/labels.h"
 #include "util/text.h"
 
 namespace cupool::cli {
 
+using stats::Counter;
 using util::format_bytes;
 using util::format_count;
 using util::format_duration_ns;
@@ -27,7 +29,8 @@ struct Sums {
   std::uint64_t malloc_ns = 0, free_ns = 0, ran_ns = 0;
   std::uint64_t threads = 0;  // that called malloc or free; 0: unknown
   std::uint64_t rescues = 0, rejected = 0, leaked_blocks = 0, leaked_bytes = 0;
-  std::uint64_t peak = 0, total = 0, own_peak = 0;  // of the fullest device
+  std::uint64_t peak = 0, total = 0, own_peak = 0, idle = 0;  // of the fullest device
+  std::size_t devices = 0;
   std::string peak_device;
   bool pools = false;
 };
@@ -37,12 +40,15 @@ void add_device(const Report& report, const DeviceReport& device, bool many, Sum
   sums->free_ns += device.free_time.sum;
   sums->leaked_blocks += bytes_of(device.gauge("leaked_blocks").current);
   sums->leaked_bytes += bytes_of(device.gauge("leaked_bytes").current);
+  ++sums->devices;
   const std::uint64_t peak = peak_memory(device);
   if (peak <= sums->peak) return;
   sums->peak = peak;
   sums->pools = device.pool && device.pool->reserved_high == peak;
   sums->total = device.total_memory;
   sums->own_peak = bytes_of(device.gauge("device_bytes").peak);
+  sums->idle = bytes_of(device.gauge(stats::Gauge::cached_bytes).current) +
+               bytes_of(device.driver_slack.value_or(0));
   sums->peak_device = "device " + std::to_string(device.ordinal);
   if (many) sums->peak_device += " of " + name_of(report, false);
 }
@@ -71,40 +77,42 @@ Sums sum_of(const std::vector<Report>& reports) {
   return sums;
 }
 
-struct Reason {
-  stats::Counter counter;
-  const char* cure;
-};
-constexpr Reason kReasons[] = {
-    {stats::Counter::free_waits_host_copy_total, ""},
-    {stats::Counter::free_waits_managed_total, ""},
-    {stats::Counter::free_waits_zero_copy_total, ""},
-    {stats::Counter::free_waits_pending_limit_total,
-     "; a larger CUPOOL_MAX_PENDING avoids such waits where there is memory to spare"},
-    {stats::Counter::free_waits_sync_total, "; CUPOOL_FREE_MODE=auto avoids most of these waits"},
-    {stats::Counter::free_waits_order_total, ""},
-};
+// The figures of all processes, for the verdict.
+report::RunFigures run_figures_of(const std::vector<Report>& reports, const Sums& sums) {
+  report::RunFigures run;
+  run.processes = reports.size();
+  run.at_exit = reports.size() > 1 || reports[0].snapshot_number == 0;
+  run.leaked_blocks = sums.leaked_blocks;
+  run.leaked_bytes = sums.leaked_bytes;
+  run.peak_bytes = sums.peak;
+  run.program_peak_bytes = sums.own_peak;
+  run.idle_bytes = sums.idle;
+  run.device_bytes = sums.total;
+  run.device = sums.devices > 1 ? sums.peak_device : "";
+  for (const Report& report : reports) {
+    for (std::size_t i = 0; i < stats::kCounters; ++i) {
+      run.counters[i] += report.counter(static_cast<Counter>(i));
+    }
+    run.lists_leaks = run.lists_leaks || !report.leaks.empty();
+    run.counts_stalls = run.counts_stalls && report.free_mode != "ordered";
+    if (report.has_rdma_library()) {
+      run.rdma = true;
+      run.rdma_library = report.mode_reason->library;
+    }
+    for (const DeviceReport& device : report.devices) {
+      if (device.counter(Counter::free_waits_pending_limit_total) == 0) continue;
+      run.suggested_pending_bytes = std::max(
+          run.suggested_pending_bytes,
+          report::suggested_pending_bytes(bytes_of(device.gauge(stats::Gauge::retired_bytes).peak),
+                                          device.total_memory));
+    }
+  }
+  return run;
+}
 
-std::string waits_in_words(const std::vector<Report>& reports, const Sums& sums) {
-  std::vector<std::pair<std::uint64_t, const Reason*>> reasons;
-  for (const Reason& reason : kReasons) {
-    std::uint64_t number = 0;
-    for (const Report& report : reports) number += report.counter(reason.counter);
-    if (number > 0) reasons.emplace_back(number, &reason);
-  }
-  std::sort(reasons.begin(), reasons.end(),
-            [](const auto& a, const auto& b) { return a.first > b.first; });
-  std::string text = format_count(sums.waits) + " of " + format_count(sums.frees) +
-                     " frees waited for the GPU, " + format_duration_ns(sums.wait_ns) + " in all";
-  const char* separator = ": ";
-  for (const auto& [number, reason] : reasons) {
-    text += separator + format_count(number) + " " + std::string(label_of(reason->counter));
-    separator = ", ";
-  }
-  const bool ruled_out = std::any_of(reports.begin(), reports.end(),
-                                     [](const Report& r) { return r.has_rdma_library(); });
-  if (!reasons.empty() && !ruled_out) text += reasons.front().second->cure;
-  return text + ".";
+std::string capitalised(std::string text) {
+  if (!text.empty() && text[0] >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 32);
+  return text;
 }
 
 std::uint64_t spent_ns(const Sums& sums) {
@@ -122,43 +130,16 @@ std::string spent_in_words(const std::vector<Report>& reports, const Sums& sums)
   if (spent == 0) return "";
   if (reports.size() == 1 && sums.threads == 1 && spent <= sums.ran_ns) {
     return "Spent " + format_duration_ns(spent) + " in malloc and free, " +
-           format_percent(spent, sums.ran_ns) + " of a run of " + format_duration_ns(sums.ran_ns);
+           format_percent(spent, sums.ran_ns) + " of a run of " + format_duration_ns(sums.ran_ns) +
+           ".";
   }
   std::string by;
   if (sums.threads > 0) by = " by " + number_of(sums.threads, "thread", "threads");
   if (reports.size() > 1) by += " of " + number_of(reports.size(), "process", "processes");
   return "Spent " + format_duration_ns(spent) + " in malloc and free" + by + ", in a run of " +
-         format_duration_ns(sums.ran_ns);
+         format_duration_ns(sums.ran_ns) + ".";
 }
 
-std::string outcome_in_words(const Sums& sums) {
-  if (sums.unwaited > 0) {
-    return format_count(sums.unwaited) + " of " + format_count(sums.frees) +
-           " frees did not wait though the GPU was busy";
-  }
-  if (sums.waits > 0) {
-    return format_count(sums.waits) + " of " + format_count(sums.frees) +
-           " frees found the GPU busy, and waited";
-  }
-  return "no free found the GPU busy: there was no stall to avoid";
-}
-
-std::string headline_of(const std::vector<Report>& reports, const Sums& sums) {
-  if (reports.size() == 1 && reports[0].observe) return reports[0].observe->verdict;
-  if (sums.mallocs == 0) return "The report has no allocations that cupool serves";
-  if (sums.passed + sums.failed == sums.mallocs) {
-    return "cupool served none of " + format_count(sums.mallocs) +
-           " allocations: all went to the driver";
-  }
-  const std::string spent = spent_in_words(reports, sums);
-  std::string outcome = outcome_in_words(sums);
-  if (!spent.empty()) return spent + "; " + outcome;
-  if (outcome[0] == 'n') outcome[0] = 'N';
-  return outcome;
-}
-
-// Gives no duration: the first of several frees in a row would have waited for all of them. The
-// report does not have the remaining GPU time.
 std::string stalls_in_words(const Sums& sums) {
   if (sums.unwaited == 0) return "";
   return "With the driver, a free that finds the GPU busy stalls its thread until the GPU is idle. "
@@ -195,28 +176,10 @@ void add(std::string text, std::vector<std::string>* to) {
   if (!text.empty()) to->push_back(std::move(text));
 }
 
-// Waits are a trouble from one free in this many on.
-constexpr std::uint64_t kWaitsToLookAt = 100;
-
-void add_troubles(const std::vector<Report>& reports, const Sums& sums, Story* story) {
+void add_troubles(const std::vector<Report>& reports, Story* story) {
   std::vector<std::string>* troubles = &story->troubles;
-  const bool often = sums.waits * kWaitsToLookAt >= sums.frees;
-  if (sums.waits > 0)
-    (often ? *troubles : story->sentences).push_back(waits_in_words(reports, sums));
-  if (sums.rescues > 0) {
-    troubles->push_back(format_count(sums.rescues) +
-                        " out-of-memory errors were averted by giving idle memory back.");
-  }
-  if (sums.failed > 0) troubles->push_back(format_count(sums.failed) + " allocations failed.");
-  if (sums.rejected > 0) {
-    troubles->push_back(format_count(sums.rejected) +
-                        " frees were refused: a double free, or a pointer into a block.");
-  }
-  if (sums.leaked_blocks > 0) {
-    const bool at_exit = reports.size() > 1 || reports[0].snapshot_number == 0;
-    troubles->push_back(format_count(sums.leaked_blocks) + " blocks with " +
-                        format_bytes(sums.leaked_bytes) +
-                        (at_exit ? " were never freed." : " were live when the report was taken."));
+  for (const auto& [what, cure] : story->verdict.findings) {
+    troubles->push_back(what + ": " + cure + ".");
   }
   for (const Report& report : reports) {
     for (const DeviceReport& device : report.devices) {
@@ -318,8 +281,8 @@ Story tell(const std::vector<Report>& reports) {
   }
   Story story;
   const Sums sums = sum_of(reports);
-  story.headline = headline_of(reports, sums);
   if (reports.size() == 1 && reports[0].observe) {
+    story.headline = reports[0].observe->verdict;
     story.sentences = reports[0].observe->sentences;
     for (const std::string& line : reports[0].observe->assumptions) {
       story.sentences.push_back("Assumed: " + line);
@@ -327,11 +290,14 @@ Story tell(const std::vector<Report>& reports) {
     add_observed_tiles(*reports[0].observe, &story);
     return story;
   }
+  story.verdict = report::verdict_of(run_figures_of(reports, sums));
+  story.headline = capitalised(story.verdict.time);
+  add(spent_in_words(reports, sums), &story.sentences);
   for (std::string& text : modes_in_words(reports)) story.sentences.push_back(std::move(text));
   add(stalls_in_words(sums), &story.sentences);
   add(memory_in_words(sums), &story.sentences);
   add(serving_in_words(sums), &story.sentences);
-  add_troubles(reports, sums, &story);
+  add_troubles(reports, &story);
   add_tiles(sums, &story);
   return story;
 }

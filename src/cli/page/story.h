@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/page/model.h"
+#include "report/verdict.h"
 
 namespace cupool::cli {
 
@@ -18,7 +19,8 @@ struct Tile {
 };
 
 struct Story {
-  std::string headline;
+  std::string headline;     ///< what is no longer spent (report/verdict)
+  report::Verdict verdict;  ///< of runs under cupool; empty lines otherwise
   std::vector<std::string> sentences;
   std::vector<std::string> troubles;  ///< findings to look into
   std::vector<Tile> tiles;

@@ -11,6 +11,10 @@ namespace cupool::cli {
 
 namespace {
 
+std::string printable_lines(const std::string& text) {
+  return util::printable(text, true);
+}
+
 void add_reports(const std::vector<Report>& reports, std::string* text) {
   if (reports.size() > kMostRowsOfProcesses) {
     *text += util::format_count(reports.size()) + " reports, from " +
@@ -61,8 +65,11 @@ std::string text_table(const std::vector<std::vector<std::string>>& rows) {
 
 std::string story_text(const std::vector<Report>& reports) {
   const Story story = tell(reports);
-  std::string text = printable_text(story.headline) + ".\n\n";
-  if (!text.empty() && story.headline.back() == '.') text = printable_text(story.headline) + "\n\n";
+  std::string text = printable_text(story.headline);
+  text += story.headline.back() == '.' ? "\n\n" : ".\n\n";
+  if (!story.verdict.time.empty()) {
+    text = printable_lines(report::verdict_lines(story.verdict, "")) + "\n";
+  }
   for (const std::string& sentence : story.sentences) text += printable_text(sentence) + "\n";
   if (!story.troubles.empty()) {
     text += "\nWorth a look:\n";

@@ -46,7 +46,7 @@ void describe_setting(const config::Row& row, OptionEntry* entry) {
   } else if (type == "name" || type == "boolean") {
     entry->choices = names_in(row.accepted());
   } else if (type == "list") {
-    entry->choices = {"text", "json", "csv", "prometheus", "off"};
+    entry->choices = {"text", "full", "json", "csv", "prometheus", "off"};
   } else if (entry->variable != "CUPOOL_BYPASS_LIBS") {
     entry->takes_file = type == "path";
   }

@@ -10,13 +10,13 @@
 #include "cli/page/text.h"
 #include "config/types.h"
 #include "report/derived.h"
+#include "report/verdict.h"
 #include "stats/pool_growth.h"
 #include "util/text.h"
 
 namespace cupool::cli {
 
 using stats::in_growth_steps;
-using stats::kPoolGrowthStep;
 using util::format_bytes;
 using util::format_count;
 using util::format_duration_ns;
@@ -136,11 +136,8 @@ void tune_pending(const std::vector<Report>& reports, Tuning* tuning) {
     }
   }
   if (!too_low) return;
-  std::uint64_t pending = in_growth_steps(2 * retired);
-  if (total > 0)
-    pending =
-        std::min(pending, std::max(total / 8 / kPoolGrowthStep * kPoolGrowthStep, kPoolGrowthStep));
-  if (pending <= retired) {
+  const std::uint64_t pending = report::suggested_pending_bytes(retired, total);
+  if (pending == 0) {
     tuning->remarks.push_back(format_count(waits) +
                               " frees waited for CUPOOL_MAX_PENDING, which already is an eighth of "
                               "the device or more.");

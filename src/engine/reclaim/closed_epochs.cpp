@@ -10,6 +10,7 @@
 #include "cuda/errors.h"
 #include "cuda/scopes.h"
 #include "engine/reclaim/serving.h"
+#include "stats/stall.h"
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/mutation.h"
@@ -41,14 +42,8 @@ CUresult ClosedEpochs::close_if_full(const Batch& batch) {
   const EpochNumber before = closed_.empty() ? kNoEpoch : closed_.back().number;
   const CUresult result = record(batch);
   if (result != CUDA_SUCCESS || closed_.empty() || closed_.back().number == before) return result;
-  // One immediate query: if the fence is still pending, these frees avoided a stall.
-  const std::size_t frees = closed_.back().frees;
-  const EpochNumber closed = closed_.back().number;
-  const CUresult state = look_at_fences();
-  if (state == CUDA_SUCCESS && epochs_.complete_up_to() < closed) {
-    stats_.add(Counter::frees_unwaited_busy_total, frees);
-  }
-  return state;
+  closed_.back().by_free = true;
+  return look_at_fences();
 }
 
 bool ClosedEpochs::fence(EpochNumber epoch) {
@@ -65,13 +60,32 @@ CUresult ClosedEpochs::look_at_fences() {
     if (epoch.fence == nullptr) continue;
     const CUresult state = query(epoch);
     if (state != CUDA_SUCCESS) {
-      if (state != CUDA_ERROR_NOT_READY) result = state;
+      if (state == CUDA_ERROR_NOT_READY) {
+        count_stalls_avoided(epoch);
+      } else {
+        result = state;
+      }
       break;
     }
     complete = epoch.number;
   }
   reclaim_up_to(complete);
   return result;
+}
+
+// While a fence is pending, so is all work behind which a later free came. Such frees count if a
+// younger fence, recorded after them, is old enough. The free that recorded the pending one came
+// behind the work that it covers.
+void ClosedEpochs::count_stalls_avoided(const Epoch& pending) {
+  if (!epochs_.stalls_avoided().has_new()) return;
+  const std::uint64_t now = util::now_ns();
+  const auto old_enough = std::find_if(closed_.rbegin(), closed_.rend(), [now](const Epoch& epoch) {
+    return epoch.fence != nullptr && now - epoch.fenced_ns >= stats::kShortestStallNs;
+  });
+  if (old_enough == closed_.rend() || old_enough->number < pending.number) return;
+  const bool own = pending.by_free && pending.unwaited != 0;
+  stats_.add(Counter::frees_unwaited_busy_total,
+             epochs_.stalls_avoided().take(pending.unwaited - (own ? 1 : 0), old_enough->unwaited));
 }
 
 bool ClosedEpochs::has_nothing_pending() {
@@ -148,7 +162,9 @@ CUresult ClosedEpochs::close(Fence with, const Batch& least) {
   epoch.fence = fence;
   epoch.blocks = closing.blocks;
   epoch.bytes = closing.counts.bytes;
-  epoch.frees = closing.counts.frees;
+  // After the record: a free that is not counted yet comes behind the work that the fence covers.
+  epoch.unwaited = epochs_.stalls_avoided().frees();
+  epoch.fenced_ns = with_fence ? util::now_ns() : 0;
   return CUDA_SUCCESS;
 }
 

@@ -35,7 +35,7 @@ class ClosedEpochs {
   /// all work; or the driver records no events of the context (see can_record()).
   CUresult record(const Batch& least);
 
-  /// As record(). If it closed an epoch, also queries the older fences.
+  /// As record(), called by a free. If it closed an epoch, also queries the older fences.
   CUresult close_if_full(const Batch& batch);
 
   /// Whether a fence covers `epoch`; records one if none does and one is possible now.
@@ -80,13 +80,16 @@ class ClosedEpochs {
     CUevent fence = nullptr;  ///< null: closed without one
     BlockList blocks;         ///< without those kept by threads
     std::uint64_t bytes = 0;  ///< pending, including blocks kept by threads
-    std::size_t frees = 0;    ///< blocks, including those kept by threads
-    unsigned waiters = 0;     ///< threads that wait for the fence
+    std::uint64_t fenced_ns = 0;
+    std::uint64_t unwaited = 0;  ///< frees of StallsAvoided when the fence was recorded
+    bool by_free = false;        ///< it was recorded by the last of them
+    unsigned waiters = 0;        ///< threads that wait for the fence
     bool seen_complete = false;
   };
 
   enum class Fence { none, recorded };
   CUresult close(Fence with, const Batch& least);
+  void count_stalls_avoided(const Epoch& pending);
   CUresult create_event(CUevent* event);
   Epoch* first_fenced_from(EpochNumber epoch);
   void make_cached(BlockList& blocks);

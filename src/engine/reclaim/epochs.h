@@ -10,6 +10,7 @@
 #include "engine/block/block.h"
 #include "engine/block/shared_mutex.h"
 #include "engine/reclaim/open_epoch.h"
+#include "engine/reclaim/stalls_avoided.h"
 
 namespace cupool::engine {
 
@@ -58,6 +59,8 @@ class Epochs {
     }
   }
 
+  StallsAvoided& stalls_avoided() { return stalls_avoided_; }
+
  private:
   // Under the ordering's lock:
   friend class ClosedEpochs;
@@ -85,6 +88,8 @@ class Epochs {
   std::atomic<std::uint64_t> closed_bytes_{0};  ///< pending bytes of closed epochs
   std::atomic<std::size_t> held_blocks_{0};
   std::atomic<EpochNumber> unwaited_{kNoEpoch};
+  // Written by frees behind work of their thread.
+  alignas(128) StallsAvoided stalls_avoided_;
 };
 
 }  // namespace cupool::engine

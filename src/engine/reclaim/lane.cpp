@@ -17,6 +17,7 @@
 #include "cuda/capture_state.h"
 #include "engine/reclaim/dependent_launches.h"
 #include "engine/reclaim/lane_history.h"
+#include "engine/reclaim/lane_stalls.h"
 #include "engine/reclaim/other_streams.h"
 #include "engine/reclaim/pending_work.h"
 #include "engine/reclaim/serving.h"
@@ -215,7 +216,7 @@ void Lane::leave_unknown(const cuda::Driver& driver, const char* call) {
   LaneMark::wait(driver);
 }
 
-bool Lane::covers_free(const cuda::Driver& driver) {
+bool Lane::covers_free(const cuda::Driver& driver, stats::DeviceStats* stats) {
   if (!LaneWork::any()) return is_open();
   if (!is_open()) return false;
   bool marked = false;
@@ -227,7 +228,10 @@ bool Lane::covers_free(const cuda::Driver& driver) {
     LaneWork::Claim claim(true);
     marked = CUPOOL_MUTATED("frees-without-a-mark") || LaneMark::record(driver);
     if (marked) claim.settle();
-    unseen = UnseenWork::look(driver, context_.load(), LaneMark::place().stream, util::now_ns());
+    const std::uint64_t now = util::now_ns();
+    const auto [context, stream] = LaneMark::place();
+    if (marked && stats != nullptr) LaneStalls::freed(driver, context, stream, *stats, now);
+    unseen = UnseenWork::look(driver, context, stream, now);
   }
   if (!marked) leave(End::failure);
   if (unseen) {
@@ -262,6 +266,7 @@ void Lane::context_ends(const cuda::Driver* driver, CUcontext context) {
   if (driver != nullptr) LaneMark::wait(*driver);
   LaneMark::forget();
   UnseenWork::reset();
+  LaneStalls::reset();
 }
 
 void Lane::end_without_lock() {
@@ -279,6 +284,7 @@ void Lane::reset() {
   LaneHistory::reset();
   LaneMark::reset();
   UnseenWork::reset();
+  LaneStalls::reset();
   DependentLaunch::reset();
   PendingWork::reset();
 }

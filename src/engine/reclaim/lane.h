@@ -22,6 +22,7 @@
 #include "cuda/driver.h"
 #include "engine/reclaim/lane_mark.h"
 #include "engine/reclaim/lane_work.h"
+#include "stats/device_stats.h"
 
 namespace cupool::engine {
 
@@ -78,8 +79,9 @@ class Lane {
   /// In a free whose block has no other work to wait for: whether the block may be handed out at
   /// once. Two loads; false if covers_free() has to decide.
   [[gnu::always_inline]] static bool covers_free_at_once() { return !LaneWork::any() && is_open(); }
-  /// The same, with a mark if one is needed.
-  static bool covers_free(const cuda::Driver& driver);
+  /// The same, with a mark if one is needed. `stats`: of a free that has not waited for the GPU, to
+  /// count the stall that it may avoid.
+  static bool covers_free(const cuda::Driver& driver, stats::DeviceStats* stats = nullptr);
   /// Whether the process is in a lane.
   [[gnu::always_inline]] static bool is_open() {
     return is_key(word_.load(std::memory_order_seq_cst));

@@ -51,6 +51,7 @@ std::optional<CUresult> DriverFrees::free_as_driver(CUdeviceptr address) {
   if (claim != PointerMap::Claim::claimed) return answer_unclaimed(driver_, address, claim, block);
   DeviceStats& stats = context.stats();
   stats.add(Counter::free_calls_total);
+  stats.add(Counter::free_passthrough_total);
   stats.add(Counter::free_bytes_total, block->requested);
   stats::this_thread().add_frees(1);
   if (wait.complete()) {

@@ -18,19 +18,21 @@ namespace cupool::engine {
 using stats::Counter;
 using stats::DeviceStats;
 
-WaitResult FreeWait::wait_for_host_work(Context& context) {
+WaitResult FreeWait::wait_for_host_work(Context& context, Waited before) {
   if (CUPOOL_MUTATED("no-host-wait")) return {};
   const std::uint64_t start = util::now_ns();
   const WaitResult result = context.host_work().wait();
-  if (result.waited) count_wait(context.stats(), Counter::free_waits_host_copy_total, start);
+  if (result.waited) {
+    count_wait(context.stats(), Counter::free_waits_host_copy_total, start, before);
+  }
   return result;
 }
 
 WaitResult FreeWait::wait_for_context(Context& context, const HostWork::Mark& before,
-                                      EpochNumber epoch, Counter reason) {
+                                      EpochNumber epoch, Counter reason, Waited waited) {
   const std::uint64_t start = util::now_ns();
   const WaitResult result = context.ordering().wait(epoch);
-  if (result.waited) count_wait(context.stats(), reason, start);
+  if (result.waited) count_wait(context.stats(), reason, start, waited);
   if (result.complete()) {
     context.host_work().end_context_wait(before);
     ThreadOrder::has_waited_for_context(context.handle());
@@ -51,7 +53,7 @@ std::uint64_t FreeWait::pending_limit(Context& context, std::uint64_t bytes_free
   return all - std::min(all / 4, threads * one.few) + (bytes_freed > one.few ? bytes_freed : 0);
 }
 
-CUresult FreeWait::bound_pending(Context& context, std::uint64_t bytes_freed) {
+CUresult FreeWait::bound_pending(Context& context, std::uint64_t bytes_freed, Waited before) {
   const std::uint64_t limit = pending_limit(context, bytes_freed);
   Ordering& ordering = context.ordering();
   if (ordering.pending_bytes() <= limit) return CUDA_SUCCESS;
@@ -60,26 +62,30 @@ CUresult FreeWait::bound_pending(Context& context, std::uint64_t bytes_freed) {
   Budget& budget = context.device().budget();
   bool waited = false;
   bool ran_dry = false;
-  for (std::uint64_t before = 0; ordering.pending_bytes() > limit;) {
-    before = ordering.pending_bytes();
+  for (std::uint64_t pending = 0; ordering.pending_bytes() > limit;) {
+    pending = ordering.pending_bytes();
     result = ordering.wait_for_oldest(budget.pending_may_grow() ? &ran_dry : nullptr);
     waited = waited || result.waited;
-    if (!result.complete() || ordering.pending_bytes() >= before) break;
+    if (!result.complete() || ordering.pending_bytes() >= pending) break;
   }
   if (waited) {
     budget.count_wait(ran_dry);
-    count_wait(context.stats(), Counter::free_waits_pending_limit_total, start);
+    count_wait(context.stats(), Counter::free_waits_pending_limit_total, start, before);
+    if (before == Waited::no) ordering.epochs().stalls_avoided().discount();
   }
   idle_.cache_reclaimed(context);
   return result.error;
 }
 
-void FreeWait::count_wait(DeviceStats& stats, Counter reason, std::uint64_t start_ns) {
-  stats.add(Counter::free_waits_total);
-  stats.add(reason);
+void FreeWait::count_wait(DeviceStats& stats, Counter reason, std::uint64_t start_ns,
+                          Waited before) {
   const std::uint64_t waited_ns = util::now_ns() - start_ns;
   stats.add(Counter::free_wait_ns_total, waited_ns);
-  stats::this_thread().add_wait(waited_ns);
+  if (before == Waited::no) {
+    stats.add(Counter::free_waits_total);
+    stats.add(reason);
+  }
+  stats::this_thread().add_wait(waited_ns, before == Waited::no ? 1 : 0);
   if (waited_ns >= stats::kShortestWaitNs) {
     stats::note_event(stats::EventKind::wait, stats, 0, waited_ns);
   }

@@ -12,17 +12,21 @@ class FreeWait {
  public:
   explicit FreeWait(IdleMemory& idle) : idle_(idle) {}
 
+  /// Whether the free has waited before, for another reason. It counts once, and for the first one;
+  /// the time of its waits is added up.
+  enum class Waited : bool { no, yes };
+
   /// Waits for host-memory work that has events of its own.
-  WaitResult wait_for_host_work(Context& context);
+  WaitResult wait_for_host_work(Context& context, Waited before = Waited::no);
 
   /// Waits for all work of the context that `epoch` covers. `before`: the mark of host work taken
   /// before the block joined `epoch`.
   WaitResult wait_for_context(Context& context, const HostWork::Mark& before, EpochNumber epoch,
-                              stats::Counter reason);
+                              stats::Counter reason, Waited waited);
 
   /// Waits for the oldest epochs, which complete first, while pending bytes exceed their limit and
   /// a wait is possible. Returns the driver's error if it fails.
-  CUresult bound_pending(Context& context, std::uint64_t bytes_freed);
+  CUresult bound_pending(Context& context, std::uint64_t bytes_freed, Waited before);
 
   /// The program's result for a free after the driver's `error`, or after none.
   static CUresult answer_of_free(Context& context, CUresult error);
@@ -32,7 +36,8 @@ class FreeWait {
   /// they are added to the limit: a wait for them would let the GPU run dry and save no memory,
   /// since they were live until now.
   static std::uint64_t pending_limit(Context& context, std::uint64_t bytes_freed);
-  static void count_wait(stats::DeviceStats& stats, stats::Counter reason, std::uint64_t start_ns);
+  static void count_wait(stats::DeviceStats& stats, stats::Counter reason, std::uint64_t start_ns,
+                         Waited before);
 
   IdleMemory& idle_;
 };

@@ -51,10 +51,12 @@ std::uint64_t bytes_of_epoch(Device& device) {
 
 // A free in a lane: the block is cached at once, since its next owner's work runs behind all work
 // so far. What the thread has no room for goes to the shared cache. False: no side effect.
-[[gnu::noinline]] bool Frees::free_in_lane(Context& context, ThreadCache& cache, Block& block) {
+[[gnu::noinline]] bool Frees::free_in_lane(Context& context, ThreadCache& cache, Block& block,
+                                           Waited waited) {
   if (!idle_.is_reusable_in_lane(context.device(), block)) return false;
   if (LaneWork::any()) idle_.look_for_libraries();
-  if (!Lane::covers_free(driver_)) return false;
+  DeviceStats* const unwaited = waited == Waited::no ? &context.stats() : nullptr;
+  if (!Lane::covers_free(driver_, unwaited)) return false;
   block.lane_epoch = value_of(context.ordering().epochs().open());
   {
     const ThreadCache::Guard guard(cache);
@@ -85,10 +87,12 @@ std::uint64_t bytes_of_epoch(Device& device) {
   if (cache == nullptr) return free_waiting(block, what);
   const bool timed = is_timed();
   const std::uint64_t start = timed ? util::now_ns() : 0;
-  if (!Lane::is_open() || !free_in_lane(context, *cache, block)) {
-    if (!keeps_order(context)) return free_singly(block, util::now_ns(), Order::by_wait);
+  if (!Lane::is_open() || !free_in_lane(context, *cache, block, Waited::no)) {
+    if (!keeps_order(context, Waited::no)) {
+      return free_singly(block, util::now_ns(), Order::by_wait);
+    }
     if (add_to_batch(context, *cache, block) || leaves_wait(what)) {
-      return end_batch(context, *cache, start);
+      return end_batch(context, *cache, start, Waited::no);
     }
   }
   if (timed) context.stats().call_times().free.record(util::now_ns() - start, kTimedShare);
@@ -118,9 +122,9 @@ bool Frees::try_free_live(CUdeviceptr address) {
 // The rest of a free that fills the batch. If this call is timed, it stands for itself only, since
 // the longest calls are among these.
 [[gnu::noinline]] CUresult Frees::end_batch(Context& context, ThreadCache& cache,
-                                            std::uint64_t start_ns) {
+                                            std::uint64_t start_ns, Waited waited) {
   const std::uint64_t start = start_ns != 0 ? start_ns : util::now_ns();
-  const CUresult result = end_batch(context, cache);
+  const CUresult result = end_batch(context, cache, waited);
   context.stats().call_times().free.record(util::now_ns() - start);
   return result;
 }
@@ -133,13 +137,16 @@ bool Frees::try_free_live(CUdeviceptr address) {
   if (what == FreePolicy::Wait::For::context) return free_singly(block, start);
   ThreadCache* cache = thread_cache(context);
   // finish_free() meets a failure again, after the block is retired, and answers it.
-  if (cache == nullptr || !wait_.wait_for_host_work(context).complete()) {
-    return free_singly(block, start);
-  }
-  if (!Lane::is_open() || !free_in_lane(context, *cache, block)) {
-    if (!keeps_order(context)) return free_singly(block, start, Order::by_wait);
+  if (cache == nullptr) return free_singly(block, start);
+  const WaitResult result = wait_.wait_for_host_work(context);
+  const Waited waited = result.waited ? Waited::yes : Waited::no;
+  if (!result.complete()) return free_singly(block, start, Order::by_points, waited);
+  if (!Lane::is_open() || !free_in_lane(context, *cache, block, waited)) {
+    if (!keeps_order(context, waited)) {
+      return free_singly(block, start, Order::by_wait, waited);
+    }
     if (add_to_batch(context, *cache, block) || leaves_wait(what)) {
-      return end_batch(context, *cache, start);
+      return end_batch(context, *cache, start, waited);
     }
   }
   context.stats().call_times().free.record(util::now_ns() - start);
@@ -148,11 +155,17 @@ bool Frees::try_free_live(CUdeviceptr address) {
 
 // What the thread does next comes behind its work so far (contract 2). False: only if the free
 // waits for it.
-[[gnu::always_inline]] inline bool Frees::keeps_order(Context& context) const {
-  return !ThreadOrder::has_work() || ThreadOrder::frees(driver_, context);
+[[gnu::always_inline]] inline bool Frees::keeps_order(Context& context, Waited waited) const {
+  return !ThreadOrder::has_work() || marks_order(context, waited);
 }
 
-CUresult Frees::free_singly(Block& block, std::uint64_t start_ns, Order order) {
+[[gnu::noinline]] bool Frees::marks_order(Context& context, Waited waited) const {
+  if (!ThreadOrder::frees(driver_, context)) return false;
+  if (waited == Waited::no) context.ordering().epochs().stalls_avoided().count();
+  return true;
+}
+
+CUresult Frees::free_singly(Block& block, std::uint64_t start_ns, Order order, Waited waited) {
   Context& context = *block.context;
   DeviceStats& stats = context.stats();
   stats.add(Counter::free_calls_total);
@@ -162,14 +175,14 @@ CUresult Frees::free_singly(Block& block, std::uint64_t start_ns, Order order) {
   // Before the block joins an epoch: another thread may record its fence at once, and a wait for
   // that fence does not cover work submitted after it.
   const HostWork::Mark before = context.host_work().begin_wait();
-  const CUresult result = finish_free(context, before, retire(block), capacity, order);
+  const CUresult result = finish_free(context, before, retire(block), capacity, order, waited);
   stats.call_times().free.record(util::now_ns() - start_ns);
   return result;
 }
 
 // Flushes the thread's batch and closes the open epoch with a fence. If another thread is recording
 // a fence, the next fence covers this batch too. Then reclaims the thread's complete batches.
-CUresult Frees::end_batch(Context& context, ThreadCache& cache) {
+CUresult Frees::end_batch(Context& context, ThreadCache& cache, Waited waited) {
   idle_.look_for_libraries();
   Ordering& ordering = context.ordering();
   Ordering::Batch full{kBatchBlocks, bytes_of_epoch(context.device())};
@@ -191,7 +204,7 @@ CUresult Frees::end_batch(Context& context, ThreadCache& cache) {
   CUresult error =
       ordering.close_if_full(full, messages ? Ordering::IfBusy::wait : Ordering::IfBusy::skip);
   if (messages) leave_wait_to_messages(context, epoch);
-  if (error == CUDA_SUCCESS) error = wait_.bound_pending(context, bytes_freed);
+  if (error == CUDA_SUCCESS) error = wait_.bound_pending(context, bytes_freed, waited);
   idle_.reclaim(context, cache);
   return wait_.answer_of_free(context, error);
 }
@@ -255,26 +268,31 @@ std::optional<CUresult> Frees::free_closed(CUdeviceptr address) {
 
 // The waits of a free whose block is retired: the policy's, and those that bound pending bytes.
 CUresult Frees::finish_free(Context& context, const HostWork::Mark& before, EpochNumber epoch,
-                            std::uint64_t bytes_freed, Order order) {
+                            std::uint64_t bytes_freed, Order order, Waited waited) {
   using For = FreePolicy::Wait::For;
   if (CUPOOL_MUTATED("obvious-mapping")) idle_.cache_reclaimed(context);
   FreePolicy::Wait wait = policy_.wait_of(context);
   const bool waits = wait.what == For::context;
-  if (!waits && (order == Order::by_wait || !keeps_order(context))) {
+  const Waited waits_at_all = wait.what == For::host_work ? Waited::yes : waited;
+  if (!waits && (order == Order::by_wait || !keeps_order(context, waits_at_all))) {
     wait = {For::context, Counter::free_waits_order_total};
   }
   WaitResult result;
-  if (wait.what == For::host_work) result = wait_.wait_for_host_work(context);
+  if (wait.what == For::host_work) {
+    result = wait_.wait_for_host_work(context, waited);
+    if (result.waited) waited = Waited::yes;
+  }
   // The program may rely on the wait. A wait for the whole context covers host-memory work too.
   if (wait.what == For::context || cuda::is_refusal(result.error)) {
-    result = wait_.wait_for_context(context, before, epoch, wait.reason);
+    result = wait_.wait_for_context(context, before, epoch, wait.reason, waited);
+    if (result.waited) waited = Waited::yes;
   }
   CUresult error = result.error;
   // By the same reading of the mode: it may become `sync` meanwhile.
   if (wait.reason != Counter::free_waits_sync_total && result.complete()) {
     // One block closes the epoch: such frees are rare, or have waited already.
     error = context.ordering().close_if_full({1, bytes_of_epoch(context.device())});
-    if (error == CUDA_SUCCESS) error = wait_.bound_pending(context, bytes_freed);
+    if (error == CUDA_SUCCESS) error = wait_.bound_pending(context, bytes_freed, waited);
   }
   if (leaves_wait(wait.what)) leave_wait_to_messages(context, epoch);
   return wait_.answer_of_free(context, error);

@@ -47,21 +47,25 @@ class Frees {
   CUresult free_claimed_otherwise(Block& block);
 
  private:
+  using Waited = FreeWait::Waited;
+
   CUresult refusal_of(CUstream stream) const;
   std::optional<CUresult> free_closed(CUdeviceptr address);
   CUresult free_claimed(Block& block);
   static bool add_to_batch(Context& context, ThreadCache& cache, Block& block);
-  bool free_in_lane(Context& context, ThreadCache& cache, Block& block);
+  bool free_in_lane(Context& context, ThreadCache& cache, Block& block, Waited waited);
   CUresult free_waiting(Block& block, FreePolicy::Wait::For what);
   /// How the thread's next work comes behind its work so far: by points (ThreadOrder), or because
   /// this free waits for the context.
   enum class Order { by_points, by_wait };
-  CUresult free_singly(Block& block, std::uint64_t start_ns, Order order = Order::by_points);
-  CUresult end_batch(Context& context, ThreadCache& cache);
-  CUresult end_batch(Context& context, ThreadCache& cache, std::uint64_t start_ns);
+  CUresult free_singly(Block& block, std::uint64_t start_ns, Order order = Order::by_points,
+                       Waited waited = Waited::no);
+  CUresult end_batch(Context& context, ThreadCache& cache, Waited waited);
+  CUresult end_batch(Context& context, ThreadCache& cache, std::uint64_t start_ns, Waited waited);
   CUresult finish_free(Context& context, const HostWork::Mark& before, EpochNumber epoch,
-                       std::uint64_t bytes_freed, Order order);
-  bool keeps_order(Context& context) const;
+                       std::uint64_t bytes_freed, Order order, Waited waited);
+  bool keeps_order(Context& context, Waited waited) const;
+  bool marks_order(Context& context, Waited waited) const;
   /// Whether a free that waits for no more than this leaves a wait to the program's next message
   /// (engine/serve/messages).
   bool leaves_wait(FreePolicy::Wait::For waits_for) const;

@@ -58,10 +58,12 @@ void PassThrough::note_free(Block* passed, CUresult result, std::uint64_t start_
     return;
   }
   if (result != CUDA_SUCCESS) {  // the driver did not free it
+    stats.add(Counter::free_rejected_total);
     Block* stale = add_block(blocks_, passed);
     if (stale != nullptr) delete_block(stale);
     return;
   }
+  stats.add(Counter::free_passthrough_total);
   stats.add(Counter::free_bytes_total, passed->requested);
   stats::this_thread().add_frees(1);
   count_passed(stats, *passed, -1);

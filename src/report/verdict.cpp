@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+// The words of the verdict. No duration is claimed for stalls avoided: the first of several frees
+// in a row would have waited for all of them, and no report has the remaining time of the GPU.
+#include "report/verdict.h"
+
+#include <algorithm>
+
+#include "report/derived.h"
+#include "report/observe.h"
+#include "stats/labels.h"
+#include "stats/pool_growth.h"
+#include "util/text.h"
+
+namespace cupool::report {
+
+using stats::Counter;
+using stats::Gauge;
+using util::format_bytes;
+using util::format_count;
+using util::format_duration_ns;
+
+namespace {
+
+// Waits are a trouble from one free in this many on.
+constexpr std::uint64_t kWaitsToLookAt = 100;
+// Less idle memory than this, or than a tenth of the program's peak, is not worth a word.
+constexpr std::uint64_t kIdleToLookAt = std::uint64_t{64} << 20;
+// The first allocation after so many frees starts the pools.
+constexpr std::uint64_t kFreesBeforePools = 3;
+
+std::string number_of(std::uint64_t number, const char* one, const char* many) {
+  return format_count(number) + " " + (number == 1 ? one : many);
+}
+
+std::uint64_t least(std::uint64_t a, std::uint64_t b) {
+  return a - std::min(a, b);
+}
+
+std::uint64_t bytes_of(std::int64_t value) {
+  return value > 0 ? static_cast<std::uint64_t>(value) : 0;
+}
+
+bool served_none(const RunFigures& run) {
+  const std::uint64_t others =
+      run[Counter::served_passthrough_total] + run[Counter::malloc_failed_total];
+  return run[Counter::malloc_calls_total] > 0 && others >= run[Counter::malloc_calls_total];
+}
+
+bool waits_often(const RunFigures& run) {
+  return run[Counter::free_waits_total] > 0 &&
+         run[Counter::free_waits_total] * kWaitsToLookAt >= run[Counter::free_calls_total];
+}
+
+// Why the driver served everything, and what to do.
+std::string why_none(const RunFigures& run) {
+  const std::uint64_t frees = least(run[Counter::free_calls_total], run[Counter::free_null_total]);
+  if (run.rdma) return run.rdma_library + " is loaded";
+  if (frees < kFreesBeforePools * run.processes) {
+    return "the program freed hardly anything, and there is nothing to reuse";
+  }
+  return "the program ended before the pools had started, or a warning says what kept cupool away";
+}
+std::string cure_of_none(const RunFigures& run) {
+  const std::uint64_t frees = least(run[Counter::free_calls_total], run[Counter::free_null_total]);
+  if (!run.rdma && frees < kFreesBeforePools * run.processes) {
+    return "nothing to do: a program that allocates once has nothing to gain";
+  }
+  return "cupool doctor ./program names obstacles; CUPOOL_POOL_START=first serves from the start";
+}
+
+std::string time_of(const RunFigures& run) {
+  if (run[Counter::malloc_calls_total] == 0) return "nothing saved: no allocation to serve";
+  if (served_none(run)) {
+    return "nothing saved: the driver served all " +
+           number_of(run[Counter::malloc_calls_total], "allocation", "allocations") + ", since " +
+           why_none(run);
+  }
+  const std::uint64_t avoided = run[Counter::frees_unwaited_busy_total];
+  const std::uint64_t frees = run[Counter::free_calls_total];
+  const std::uint64_t waits = run[Counter::free_waits_total];
+  std::string text = "at least " + number_of(avoided, "stall", "stalls") + " avoided in " +
+                     number_of(frees, "free", "frees");
+  if (avoided == 0) {
+    text = run.counts_stalls ? "no free was seen to avoid a stall"
+                             : "stalls avoided are not counted (CUPOOL_FREE_MODE=ordered)";
+  }
+  if (waits > 0) {
+    text += "; " + format_count(waits) + " waited, " +
+            format_duration_ns(run[Counter::free_wait_ns_total]) + " in all";
+  }
+  return text + "; driver calls replaced: " + format_count(run.replaced_mallocs()) +
+         " cudaMalloc, " + format_count(run.replaced_frees()) + " cudaFree";
+}
+
+std::string memory_of(const RunFigures& run) {
+  if (run.peak_bytes == 0 && run.program_peak_bytes == 0) return "none held by cupool";
+  std::string text = "peak " + format_bytes(run.peak_bytes) + " with cupool";
+  if (!run.device.empty()) text += " on " + run.device;
+  text += ", the program's own peak " + format_bytes(run.program_peak_bytes);
+  if (run.idle_bytes > 0) {
+    text += "; " + format_bytes(run.idle_bytes) + " idle " + (run.at_exit ? "at exit" : "now");
+  }
+  return text;
+}
+
+// What to do about the waits of frees for the most frequent reason.
+std::string cure_of_waits(const RunFigures& run) {
+  if (run.rdma) return "nothing to do: other hardware uses the memory, so frees wait";
+  const auto most = std::max_element(std::begin(kWaitReasons), std::end(kWaitReasons),
+                                     [&run](Counter a, Counter b) { return run[a] < run[b]; });
+  switch (*most) {
+    case Counter::free_waits_sync_total:
+      return "CUPOOL_FREE_MODE=auto waits only where a program could notice";
+    case Counter::free_waits_host_copy_total:
+      return "cupool compare --free-mode ordered ./program, if no free is relied on to end a copy";
+    case Counter::free_waits_managed_total:
+      return "free managed memory before the loop, or cupool compare --free-mode ordered ./program";
+    case Counter::free_waits_zero_copy_total:
+      return "cupool compare --free-mode ordered ./program, if no free is relied on to end kernels";
+    case Counter::free_waits_pending_limit_total:
+      return run.suggested_pending_bytes == 0
+                 ? "nothing to do: the limit rises by itself, or is an eighth of the device"
+                 : "CUPOOL_MAX_PENDING=" + option_value(run.suggested_pending_bytes) +
+                       " where there is memory to spare";
+    default:
+      return "CUPOOL_FREE_MODE=ordered, if the program orders its streams itself";
+  }
+}
+
+std::string leaks_cure(const RunFigures& run) {
+  return run.lists_leaks ? "their call sites are listed"
+                         : "cupool run --leaks 1 ./program lists their call sites";
+}
+
+bool idles_much(const RunFigures& run) {
+  return run.idle_bytes >= kIdleToLookAt && run.idle_bytes * 10 >= run.device_bytes &&
+         run.device_bytes > 0;
+}
+
+std::string next_of(const RunFigures& run) {
+  if (run[Counter::malloc_calls_total] == 0) return "nothing to do";
+  if (served_none(run)) return cure_of_none(run);
+  if (run[Counter::oom_rescues_total] > 0) {
+    return "CUPOOL_MAX_CACHED=50% keeps less idle memory: the device was full";
+  }
+  if (waits_often(run)) return cure_of_waits(run);
+  if (idles_much(run)) return "CUPOOL_MAX_CACHED=50% keeps less idle memory";
+  const std::uint64_t avoided = run[Counter::frees_unwaited_busy_total];
+  if (avoided == 0) {
+    return "nothing to do; cupool observe ./program estimates whether cupool is worth it here";
+  }
+  return "nothing to do; cupool compare ./program measures the gain";
+}
+
+std::vector<Verdict::Finding> findings_of(const RunFigures& run) {
+  std::vector<Verdict::Finding> found;
+  const auto add = [&found](std::string what, const std::string& cure) {
+    found.push_back({std::move(what), cure});
+  };
+  const std::uint64_t waits = run[Counter::free_waits_total];
+  if (waits > 0 && !served_none(run)) {
+    add(number_of(waits, "free", "frees") + " waited for the GPU (" + wait_reasons_in_words(run) +
+            ")",
+        cure_of_waits(run));
+  }
+  if (run[Counter::malloc_failed_total] > 0) {
+    add(number_of(run[Counter::malloc_failed_total], "allocation", "allocations") + " failed",
+        "they would have failed without cupool too; cupool compare ./program shows both");
+  }
+  if (run[Counter::oom_rescues_total] > 0) {
+    add(number_of(run[Counter::oom_rescues_total], "out-of-memory error was",
+                  "out-of-memory errors were") +
+            " averted by giving idle memory back",
+        "CUPOOL_MAX_CACHED=50% keeps less of it");
+  }
+  if (run[Counter::free_rejected_total] > 0) {
+    add(number_of(run[Counter::free_rejected_total], "free was", "frees were") +
+            " refused (a double free, or a pointer into a block)",
+        "CUPOOL_TRACE=run.csv records all calls");
+  }
+  if (run.leaked_blocks > 0 && run.at_exit) {
+    add(number_of(run.leaked_blocks, "block", "blocks") + " with " +
+            format_bytes(run.leaked_bytes) +
+            (run.leaked_blocks == 1 ? " was never freed" : " were never freed"),
+        leaks_cure(run));
+  }
+  return found;
+}
+
+}  // namespace
+
+std::uint64_t RunFigures::from_caches() const {
+  return (*this)[Counter::served_thread_cache_total] + (*this)[Counter::served_shared_cache_total];
+}
+
+std::uint64_t RunFigures::unwaited() const {
+  return unwaited_frees(counters);
+}
+
+std::uint64_t RunFigures::replaced_frees() const {
+  return unwaited() + (*this)[Counter::free_waits_total];
+}
+
+std::string wait_reasons_in_words(const RunFigures& run) {
+  std::vector<Counter> reasons(std::begin(kWaitReasons), std::end(kWaitReasons));
+  std::stable_sort(reasons.begin(), reasons.end(),
+                   [&run](Counter a, Counter b) { return run[a] > run[b]; });
+  std::string text;
+  for (const Counter reason : reasons) {
+    if (run[reason] == 0) break;
+    text += (text.empty() ? "" : ", ") + format_count(run[reason]) + " " +
+            std::string(stats::label_of(reason));
+  }
+  return text;
+}
+
+std::uint64_t suggested_pending_bytes(std::uint64_t retired_peak, std::uint64_t device_bytes) {
+  using stats::kPoolGrowthStep;
+  std::uint64_t pending = stats::in_growth_steps(2 * retired_peak);
+  if (device_bytes > 0) {
+    const std::uint64_t eighth = device_bytes / 8 / kPoolGrowthStep * kPoolGrowthStep;
+    pending = std::min(pending, std::max<std::uint64_t>(eighth, kPoolGrowthStep));
+  }
+  return pending > retired_peak ? pending : 0;
+}
+
+Verdict verdict_of(const RunFigures& run) {
+  return {time_of(run), memory_of(run), next_of(run), findings_of(run)};
+}
+
+RunFigures run_figures_of(const stats::Snapshot& snapshot) {
+  RunFigures run;
+  const stats::ProcessInfo& process = snapshot.process;
+  run.at_exit = snapshot.number == 0;
+  run.lists_leaks = snapshot.leaks.one_in != 0;
+  if (process.mode_reason && !process.mode_reason->library.empty()) {
+    run.rdma = true;
+    run.rdma_library = process.mode_reason->library;
+  }
+  run.counts_stalls = process.free_mode != "ordered";
+  for (const stats::DeviceSnapshot& device : snapshot.devices) {
+    for (std::size_t i = 0; i < run.counters.size(); ++i) run.counters[i] += device.counters[i];
+    run.leaked_blocks += bytes_of(device[Gauge::leaked_blocks].current);
+    run.leaked_bytes += bytes_of(device[Gauge::leaked_bytes].current);
+    if (device[Counter::free_waits_pending_limit_total] > 0) {
+      run.suggested_pending_bytes =
+          std::max(run.suggested_pending_bytes,
+                   suggested_pending_bytes(bytes_of(device[Gauge::retired_bytes].peak),
+                                           device.total_memory_bytes));
+    }
+    const std::uint64_t held = bytes_of(device[Gauge::held_bytes].peak);
+    const std::uint64_t pool = device.pool.valid ? device.pool.reserved_high : 0;
+    const std::uint64_t own = bytes_of(device[Gauge::device_bytes].peak);
+    const std::uint64_t peak =
+        std::max({held, pool, own,
+                  std::max(held, pool) + bytes_of(device[Gauge::passthrough_bytes].current)});
+    if (peak < run.peak_bytes || peak == 0) continue;
+    run.peak_bytes = peak;
+    run.program_peak_bytes = own;
+    run.idle_bytes =
+        bytes_of(device[Gauge::cached_bytes].current) + bytes_of(device.driver_slack_bytes());
+    run.device_bytes = device.total_memory_bytes;
+    if (snapshot.devices.size() > 1) run.device = "device " + std::to_string(device.ordinal);
+  }
+  return run;
+}
+
+Verdict verdict_of(const stats::Snapshot& snapshot) {
+  if (!snapshot.observation) return verdict_of(run_figures_of(snapshot));
+  return observed_verdict(snapshot);
+}
+
+std::string wrapped(const std::string& before, const std::string& text, std::size_t width) {
+  std::string lines = before;
+  std::size_t used = before.size();
+  bool is_first = true;  // of its line
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(' ', begin), text.size());
+    const std::size_t length = end - begin;
+    if (length > 0) {
+      if (!is_first && used + 1 + length > width) {
+        lines += "\n" + std::string(before.size(), ' ');
+        used = before.size();
+        is_first = true;
+      }
+      if (!is_first) lines += ' ';
+      lines += text.substr(begin, length);
+      used += length + (is_first ? 0 : 1);
+      is_first = false;
+    }
+    begin = end + 1;
+  }
+  return lines + "\n";
+}
+
+std::string verdict_lines(const Verdict& verdict, const char* indent) {
+  const std::string before = indent;
+  return wrapped(before + "Time    ", verdict.time) + wrapped(before + "Memory  ", verdict.memory) +
+         wrapped(before + "Next    ", verdict.next);
+}
+
+std::string finding_lines(const Verdict& verdict) {
+  std::string lines;
+  for (const Verdict::Finding& finding : verdict.findings) {
+    lines += wrapped("  - ", finding.what + ":") + wrapped("    ", finding.cure);
+  }
+  return lines;
+}
+
+}  // namespace cupool::report
