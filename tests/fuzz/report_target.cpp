@@ -51,7 +51,7 @@ const char kWhole[] = R"({
 })";
 
 const char kObserved[] = R"({
-"schema_version": 1, "cupool_version": "0.1.0", "process": {"pid": 7, "rank": null, "program_path": "/<script>'&\\"<img src=x>", "host": "<script>"}, "snapshot_number": 3,
+"schema_version": 1, "cupool_version": "0.1.0", "process": {"pid": 7, "rank": null, "program_path": "/<script>'&\"<img src=x>", "host": "<script>"}, "snapshot_number": 3,
 "devices": [{"ordinal": 1, "counters": {"malloc_calls_total": 1, "free_calls_total": 1}}],
 "observe": {"malloc_ns": 100, "free_ns": 200, "verdict": "yes", "sentences": ["a"], "assumptions": ["b"]}
 })";
@@ -96,6 +96,7 @@ void run_report(const std::string& input) {
 }
 
 std::vector<std::string> seeds_of_report() {
+  cupool::cli::parse_report(kObserved, "observed.json");  // throws if it is none
   return {kWhole, kObserved};
 }
 
