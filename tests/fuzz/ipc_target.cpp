@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <mutex>
 #include <string>
@@ -30,7 +31,7 @@ using namespace cupool::engine;
 using cupool::util::Descriptor;
 
 std::uint64_t soon() {
-  return cupool::util::now_ns() + 2'000'000'000;
+  return cupool::util::now_ns() + 20'000'000'000;
 }
 
 CUresult some_memory(size_t* bytes, CUdevice) {
@@ -169,8 +170,11 @@ void run_ipc_requests(const std::string& input) {
     _exit(0);
   }
   int status = 0;
-  require(importer > 0 && waitpid(importer, &status, 0) == importer && status == 0,
-          "the importer ends by itself");
+  pid_t ended = -1;
+  do {
+    ended = waitpid(importer, &status, 0);
+  } while (ended < 0 && errno == EINTR);  // by libFuzzer's timer
+  require(importer > 0 && ended == importer && status == 0, "the importer ends by itself");
   // Another importer is served none the less.
   ipc::Request request;
   request.block = handle.block;
