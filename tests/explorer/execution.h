@@ -7,6 +7,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -209,7 +210,6 @@ class Execution final : private Referee {
   struct Thread {
     MemoryThread memory;
     ucontext_t context{};
-    std::unique_ptr<char[]> stack;
     Step next;
     bool begun = false;
     bool ended = false;
@@ -249,9 +249,11 @@ class Execution final : private Referee {
     Thread& thread = *threads_.back();
     thread.memory.index = index;
     thread.body = &run_.bodies[index];
-    thread.stack.reset(new char[kStackBytes]);
+    // The next execution's threads take over the stacks: fresh ones cost more than all else.
+    static std::array<std::unique_ptr<char[]>, kMostThreads> stacks;
+    if (stacks[index] == nullptr) stacks[index].reset(new char[kStackBytes]);
     getcontext(&thread.context);
-    thread.context.uc_stack.ss_sp = thread.stack.get();
+    thread.context.uc_stack.ss_sp = stacks[index].get();
     thread.context.uc_stack.ss_size = kStackBytes;
     thread.context.uc_link = &scheduler_;
     makecontext(&thread.context, &Execution::enter, 0);
