@@ -22,29 +22,30 @@ namespace cupool::engine::ipc {
 namespace {
 
 constexpr std::size_t kLongestName = 64;
-using Name = std::array<char, kLongestName>;
+using NeighbourName = std::array<char, kLongestName>;
 
 // Random number of this process's own socket; 0: none.
 std::atomic<std::uint64_t> own_number{0};
 
-Name name_of(std::uint64_t number) {
-  Name name{};
+NeighbourName neighbour_name_of(std::uint64_t number) {
+  NeighbourName name{};
   std::snprintf(name.data(), name.size(), "cupool-neighbour-%u-%016" PRIx64,
                 static_cast<unsigned>(geteuid()), number);
   return name;
 }
 
 // The name in a line of /proc/net/unix, if it is the socket of a neighbour that listens.
-bool read_name(const char* line, Name* name) {
+bool read_name(const char* line, NeighbourName* name) {
   constexpr unsigned long kListens = 0x10000;  // the kernel's __SO_ACCEPTCON
   unsigned long flags = 0;
   char path[kLongestName] = {};
   if (std::sscanf(line, "%*s %*s %*s %lx %*s %*s %*s @%63s", &flags, path) != 2) return false;
   if ((flags & kListens) == 0) return false;
-  const Name prefix = name_of(0);
+  const NeighbourName prefix = neighbour_name_of(0);
   const std::size_t length = std::strlen(prefix.data()) - 16;
   if (std::strncmp(path, prefix.data(), length) != 0) return false;
-  if (std::strcmp(path, name_of(own_number.load(std::memory_order_relaxed)).data()) == 0) {
+  if (std::strcmp(path, neighbour_name_of(own_number.load(std::memory_order_relaxed)).data()) ==
+      0) {
     return false;
   }
   std::memcpy(name->data(), path, sizeof path);
@@ -65,7 +66,7 @@ void visit_neighbours(std::uint64_t deadline_ns, const Visit& visit) {
     char* line = buffer.data();
     while (char* end = std::strchr(line, '\n')) {
       *end = '\0';
-      Name name;
+      NeighbourName name;
       if (read_name(line, &name) && !visit(name.data())) return;
       line = end + 1;
     }
@@ -148,7 +149,7 @@ Descriptor listen_for_neighbours() {
   std::uint64_t number = 0;
   if (!fill_random(&number, sizeof number) || number == 0) return Descriptor();
   own_number.store(number, std::memory_order_relaxed);
-  return listen_at(name_of(number).data());
+  return listen_at(neighbour_name_of(number).data());
 }
 
 Neighbours::Answer Neighbours::ask(const DeviceId& device, std::uint64_t wanted_bytes,
