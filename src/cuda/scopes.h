@@ -7,6 +7,9 @@
 
 namespace cupool::cuda {
 
+/// How often a scope tries again to restore the program's state.
+constexpr int kRestoreAttempts = 3;
+
 /// Makes `context` current on this thread for a scope, unless it already is. ok() is false if the
 /// driver refused; then nothing has changed, and result() is its answer.
 class ContextScope {
@@ -23,9 +26,11 @@ class ContextScope {
     CUcontext popped = nullptr;
     if (!pushed_ || driver_.cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS) return;
     // A failure may be of earlier work, and may be transient. Below lies another context.
-    CUcontext current = nullptr;
-    if (driver_.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context_)
-      driver_.cuCtxPopCurrent_v2(&popped);
+    for (int attempt = 0; attempt < kRestoreAttempts; ++attempt) {
+      CUcontext current = nullptr;
+      if (driver_.cuCtxGetCurrent(&current) != CUDA_SUCCESS) continue;
+      if (current != context_ || driver_.cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS) return;
+    }
   }
   ContextScope(const ContextScope&) = delete;
   ContextScope& operator=(const ContextScope&) = delete;
@@ -58,9 +63,11 @@ class RelaxedCaptureScope {
   }
   ~RelaxedCaptureScope() {
     --depth_;
-    if (!exchanged_ || driver_.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS) return;
+    if (!exchanged_) return;
     // A refusal may be transient. Without a retry, this thread would stay in relaxed mode for good.
-    driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+    for (int attempt = 0; attempt <= kRestoreAttempts; ++attempt) {
+      if (driver_.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS) return;
+    }
   }
   RelaxedCaptureScope(const RelaxedCaptureScope&) = delete;
   RelaxedCaptureScope& operator=(const RelaxedCaptureScope&) = delete;

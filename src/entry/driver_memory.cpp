@@ -190,18 +190,13 @@ CUresult cupool_hook_cuPointerGetAttribute(void* value, CUpointer_attribute attr
 CUresult cupool_hook_cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes,
                                             void** values, CUdeviceptr address) {
   CUPOOL_REAL_OR_RETURN(cuPointerGetAttributes);
-  const CUresult result = real.cuPointerGetAttributes(count, attributes, values, address);
   Allocator* allocator = asked();
-  if (allocator == nullptr || result != CUDA_SUCCESS) return result;
+  if (allocator == nullptr) return real.cuPointerGetAttributes(count, attributes, values, address);
   const FoundMemory found = allocator->queries().find(address);
-  if (found.nobodys) {
-    // The driver returns no error here: it answers as for an address that is not CUDA's.
-    const auto ask = [&] {
-      return real.cuPointerGetAttributes(count, attributes, values, no_memory());
-    };
-    const CUresult answer = ask();
-    return answer == CUDA_SUCCESS ? answer : ask();  // a second attempt: this query is cupool's own
-  }
+  // Here the driver returns no error for an address that is not CUDA's.
+  const CUdeviceptr asked_about = found.nobodys ? no_memory() : address;
+  const CUresult result = real.cuPointerGetAttributes(count, attributes, values, asked_about);
+  if (result != CUDA_SUCCESS || found.nobodys) return result;
   for (unsigned int index = 0; index < count; ++index) {
     found.answer_as_legacy(attributes[index], values[index]);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Background threads visit the program's contexts from time to time, until the driver is about to
-// shut down. (engine/context/context_gate keeps contexts from ending during a visit.)
+// shut down. (engine/context/context_visit keeps contexts from ending during a visit.)
 #pragma once
 
 namespace cupool::process {

@@ -78,6 +78,8 @@ TEST(ProposedIgnores, LearnTheShapeOfANumberFromRunsWithCupool) {
 TEST(ProposedIgnores, AreNoneWhereMoreThanNumbersVaries) {
   EXPECT_EQ(proposed_ignores({"a b\n", "b a\n"}, {}), Texts{});
   EXPECT_EQ(proposed_ignores({"1\n", "1\n2\n"}, {}), Texts{}) << "the number of lines differs";
+  EXPECT_EQ(proposed_ignores({"took 1 s\n", "took 2 s"}, {}), Texts{})
+      << "the last line's end differs";
   EXPECT_EQ(proposed_ignores({"same 1\n", "same 1\n"}, {}), Texts{});
   EXPECT_EQ(proposed_ignores({}, {}), Texts{});
   EXPECT_EQ(proposed_ignores({"", ""}, {}), Texts{});

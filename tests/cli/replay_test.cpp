@@ -68,6 +68,9 @@ TEST(ReplayTrace, NamesFileAndLineOfWhatIsWrong) {
                        "t.csv, line 3: the size is not a number of bytes"));
   EXPECT_TRUE(
       contains(trace_error_of(kHeader + "1,t,dance,0x1,5,0\n"), "line 2: unknown action dance"));
+  EXPECT_TRUE(contains(trace_error_of(kHeader + "1,t,allocate,0x1,18446744073709551615,0\n"
+                                                "1,t,allocate,0x2,1,0\n"),
+                       "line 3: more live bytes than 64 bits count"));
 }
 
 TEST(Replay, PlaysWhatTheLibraryTraced) {

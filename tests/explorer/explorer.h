@@ -64,7 +64,7 @@ class Cell {
   void set_initial(std::uint64_t value) { initial_ = value; }
 
  private:
-  friend class Execution;
+  friend class Memory;
   std::uint64_t initial_;
   std::uint64_t execution_ = 0;  ///< the execution that `index_` is of
   std::uint32_t index_ = 0;

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every driver call of every test program made to fail once, in turn, on the simulated device.
+"""Every driver call of every test program made to fail once, in turn, on the simulated device; with
+--pairs a call that comes after it, too.
 
 Our trouble is never the program's error (docs/design.md, fail open). A program run under the
 preload learns which driver functions are called and how often; then it is run once for each
 function, call and plausible code. It must end, show what it showed without the fault, or what it
 shows without the preload when a call that it makes itself fails so.
+
+A pair is such a fault and the next call, after it, of a function that the program is seen to call then.
 """
 import argparse
 import collections
@@ -82,16 +85,49 @@ CODES = [(re.compile(pattern + "$"), codes.split()) for pattern, codes in [
     (r".*", "1 999"),
 ]]
 
+# Pairs that once went wrong.
+FOUND = [
+    "reset cuStreamQuery:2=999,>cuMemFreeAsync:1=1",
+    "errors_driver cuPointerGetAttributes:2=999,>cuPointerGetAttributes:1=1",
+    "errors_driver cuCtxPopCurrent_v2:2=201,>cuCtxGetCurrent:1=3",
+]
+
+# Where nothing but the driver can do what it refused twice, the program sees what it would without
+# us: the refusal of its own call.
+ONLY_THE_DRIVER = [("cuMemPoolExport", "cuIpcGetMemHandle")]
+
 EACH_CALL_UP_TO = 4   # of one function; from there on ever fewer of the later ones
 PLAIN_CALLS_TRIED = 100  # the nearest, and as many of the others
+MOST_OWN_CALLS = 4       # of a pair's functions, in a selection
+BOTH_CALLS_TRIED = 3     # of the second function, after a fault of the first
 LIMIT_S = 60
 
 Run = collections.namedtuple("Run", "code out err reports timed_out")
+Calls = collections.namedtuple("Calls", "counts followers")  # of each function; after a fault, by order
 Case = collections.namedtuple("Case", "program function nth code")
+Pair = collections.namedtuple("Pair", "program first then")  # both Cases; the second counts from the first
 
 
 def fault_of(case):
+    if isinstance(case, Pair):
+        return f"{fault_of(case.first)},>{fault_of(case.then)}"
     return f"{case.function}:{case.nth}={case.code}"
+
+
+def case_of(text):
+    """The case or pair of a text such as --only takes."""
+    program, faults = text.split()
+    cases = [Case(program, function, int(nth), code)
+             for function, nth, code in re.findall(r"(\w+):(\d+)=(\d+!?)", faults)]
+    return cases[0] if len(cases) == 1 else Pair(program, *cases)
+
+
+def stays(case):
+    return isinstance(case, Case) and case.code.endswith("!")
+
+
+def codes_of(function):
+    return next(codes for pattern, codes in CODES if pattern.match(function))
 
 
 class Sweep:
@@ -156,32 +192,56 @@ class Sweep:
         for file in sorted(folder.glob("report-*.json")):
             reports.append(json.loads(file.read_text()))
             file.unlink()
-        counts = {}
-        if calls:
-            file = folder / "calls"
+        counts, followers = {}, {}
+        file = folder / "calls"
+        if file.exists():  # not of a program that a signal ended
             for line in file.read_text().splitlines():
-                symbol, count = line.split()
+                symbol, count, *after = line.split()
                 counts[symbol] = int(count)
+                if after:
+                    followers[int(after[1])] = symbol
             file.unlink()
         folder.rmdir()
-        return Run(process.returncode, out, err, reports, timed_out), counts
+        calls = Calls(counts, [followers[place] for place in sorted(followers)])
+        return Run(process.returncode, out, err, reports, timed_out), calls
 
     def learn(self, name):
-        self.plain[name], self.plain_calls[name] = self.run(name, False, calls=True)
-        self.preloaded[name], self.calls[name] = self.run(name, True, calls=True)
+        self.plain[name], plain = self.run(name, False, calls=True)
+        self.preloaded[name], preloaded = self.run(name, True, calls=True)
+        self.plain_calls[name], self.calls[name] = plain.counts, preloaded.counts
 
     def cases(self, names):
         """All of them, in a fixed order."""
         result = []
         for name in names:
             for function, count in sorted(self.calls[name].items()):
-                codes = next(codes for pattern, codes in CODES if pattern.match(function))
                 for nth in chosen_calls(count):
-                    result += [Case(name, function, nth, code) for code in codes]
+                    result += [Case(name, function, nth, code) for code in codes_of(function)]
         return result
+
+    def pairs_after(self, first, all_codes):
+        """The pairs that begin with a fault: one for each function that is called after it."""
+        _, calls = self.run(first.program, True, fault_of(first), calls=True)
+        for function in calls.followers:
+            lasting = [code for code in codes_of(function) if not code.endswith("!")]
+            for code in lasting if all_codes else lasting[:1]:
+                yield Pair(first.program, first, Case(first.program, function, 1, code))
+
+    def is_costly(self, pair):
+        """Whether the program itself calls the functions so often that many outcomes are right."""
+        counts = self.plain_calls[pair.program]
+        return counts.get(pair.first.function, 0) + counts.get(pair.then.function, 0) > MOST_OWN_CALLS
 
     def outcomes_without_us(self, case):
         """What the program shows when its own n-th call fails so, for one n after the other."""
+        if isinstance(case, Pair):
+            yield from self.outcomes_without_us(case.first)
+            yield from self.outcomes_without_us(case.then)
+            yield from self.outcomes_of_both(case)
+            for ours, the_programs in ONLY_THE_DRIVER:
+                if case.first.function.startswith(ours) and case.then.function.startswith(ours):
+                    yield from self.outcomes_without_us(case.then._replace(function=the_programs))
+            return
         count = self.plain_calls[case.program].get(case.function, 0)
         nearest = sorted(range(1, count + 1), key=lambda nth: abs(nth - case.nth))
         near, far = nearest[:PLAIN_CALLS_TRIED], nearest[PLAIN_CALLS_TRIED:]
@@ -195,6 +255,15 @@ class Sweep:
                 with self.lock:
                     self.plain_with_fault[key] = known
             yield known
+
+    def outcomes_of_both(self, pair):
+        """The same where both calls are the program's own."""
+        for nth in range(1, min(self.plain_calls[pair.program].get(pair.first.function, 0),
+                                PLAIN_CALLS_TRIED) + 1):
+            for then in range(1, 1 + BOTH_CALLS_TRIED):
+                both = pair._replace(first=pair.first._replace(nth=nth), then=pair.then._replace(nth=then))
+                run, _ = self.run(pair.program, False, fault_of(both))
+                yield run.code, run.out
 
     def check(self, case):
         """What is wrong with the run, or None."""
@@ -210,7 +279,7 @@ class Sweep:
             wrong = "a sanitizer's complaint"
         elif (run.code, run.out) == (normal.code, normal.out):
             wrong = self.wrong_in_reports(case, run)
-        elif case.code.endswith("!") and tells_only(run, normal, case.code[:-1]):
+        elif stays(case) and tells_only(run, normal, case.code[:-1]):
             pass
         elif not any(same_or_success(run, *shown) for shown in self.outcomes_without_us(case)):
             wrong = "the program sees a difference"
@@ -218,7 +287,7 @@ class Sweep:
 
     def wrong_in_reports(self, case, run):
         """Lost blocks: the program has freed what it frees without the fault."""
-        if case.code.endswith("!"):
+        if stays(case):
             return None  # the driver frees nothing any more
         expected = figures(self.preloaded[case.program].reports)
         found = figures(run.reports)
@@ -298,6 +367,27 @@ def selected(cases, runs, seed):
     return list(itertools.islice(flat, runs))
 
 
+def pairs(sweep, pool, cases, wanted, everything):
+    """The pairs that begin with one of the cases, each pair of functions once unless all are wanted."""
+    begun = (case for case in cases if not stays(case))
+    seen = set()
+    result = []
+    while wanted is None or len(result) < wanted:
+        some = list(itertools.islice(begun, 4 * os.cpu_count()))
+        if not some:
+            break
+        for found in pool.map(lambda first: list(sweep.pairs_after(first, everything)), some):
+            for pair in found:
+                names = (pair.first.function, pair.then.function)
+                if everything:
+                    result.append(pair)
+                elif names not in seen and not sweep.is_costly(pair):
+                    seen.add(names)
+                    result.append(pair)
+                    break  # the nearest; another case that begins so has the next
+    return result
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", required=True, help="build folder")
@@ -308,7 +398,8 @@ def main():
     parser.add_argument("--seed", type=int, default=1, help="of the choice")
     parser.add_argument("--program", action="append", help="only this one")
     parser.add_argument("--function", default=".*", help="only functions that match")
-    parser.add_argument("--only", help="one case: PROGRAM FUNCTION:N=CODE")
+    parser.add_argument("--pairs", action="store_true", help="faults in pairs")
+    parser.add_argument("--only", help="one case: PROGRAM FUNCTION:N=CODE[,>FUNCTION:N=CODE]")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
 
@@ -325,8 +416,11 @@ def main():
     cases = [case for case in sweep.cases(names) if re.match(arguments.function, case.function)]
     possible = len(cases)
     if arguments.only:
-        function, nth, code = re.fullmatch(r"\S+ (\S+):(\d+)=(\S+)", arguments.only).groups()
-        cases = [Case(names[0], function, int(nth), code)]
+        cases = [case_of(arguments.only)]
+    elif arguments.pairs:
+        cases = selected(cases, possible, arguments.seed)
+        cases = ([case_of(text) for text in FOUND if text.split()[0] in names] +
+                 pairs(sweep, pool, cases, None if arguments.all else arguments.runs, arguments.all))
     else:
         cases = selected(cases, possible if arguments.all else arguments.runs, arguments.seed)
 
@@ -340,7 +434,8 @@ def main():
             again += ["--sanitizer-runtime", arguments.sanitizer_runtime]
         again += ["--only", f"{case.program} {fault_of(case)}"]
         print(f"{case.program} {fault_of(case)}: {wrong}\nagain: {shlex.join(again)}\n", flush=True)
-    print(f"{len(cases)} of {possible} faults in {len(names)} programs, {sweep.runs} runs: "
+    what = "pairs of" if arguments.pairs else f"of {possible}"
+    print(f"{len(cases)} {what} faults in {len(names)} programs, {sweep.runs} runs: "
           f"{failures} failed")
     return 1 if failures else 0
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The end of a context beside other threads (contract 10 and 11, I8): who is inside is waited for,
 // who comes waits until it is decided, and nothing of the old life is in the new one.
-#include "engine/context/context_gate.h"
+#include "engine/context/context_visit.h"
 
 #include <atomic>
 #include <chrono>

@@ -210,6 +210,10 @@ struct Outputs {
   std::vector<std::string> steady;
 };
 
+bool ends_its_last_line(const std::string& output) {
+  return output.empty() || output.back() == '\n';
+}
+
 std::vector<std::string> lines_of(const std::string& output) {
   std::vector<std::string> lines;
   for (std::size_t at = 0; at < output.size();) {
@@ -253,8 +257,11 @@ std::optional<Outputs> align(const std::vector<std::string>& without,
   for (const std::string& output : without) runs.push_back(lines_of(output));
   for (const std::string& output : with) others.push_back(lines_of(output));
   Outputs outputs;
-  for (const auto& run : runs) {
-    if (run.size() != runs.front().size()) return std::nullopt;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i].size() != runs[0].size() ||
+        ends_its_last_line(without[i]) != ends_its_last_line(without[0])) {
+      return std::nullopt;
+    }
   }
   for (std::size_t place = 0; place < runs.front().size(); ++place) {
     const bool equal = std::all_of(runs.begin(), runs.end(), [&](const auto& run) {

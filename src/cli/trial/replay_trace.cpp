@@ -110,6 +110,8 @@ ReplayTrace parse_trace(const std::string& text, const std::string& file) {
       fail(file, number, "the size is not a number of bytes");
     const std::string_view action = cells[columns.action];
     if (action == "allocate" && bytes > 0) {
+      if (bytes > UINT64_MAX - reading.live_bytes)
+        fail(file, number, "more live bytes than 64 bits count");
       take_allocation(cells[columns.thread], cells[columns.pointer], bytes, &reading);
     } else if (action == "free") {
       take_free(cells[columns.thread], cells[columns.pointer], &reading);

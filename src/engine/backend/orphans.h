@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pool memory of a context that is gone: pools outlive contexts.
+// Pool memory without a context: of one that is gone, since pools outlive contexts, or refused by
+// the driver when it was to go back.
 #pragma once
 
 #include <atomic>

@@ -55,7 +55,7 @@ CUresult PoolBackend::allocate(StreamSource& context, std::uint64_t capacity, Gr
   result = driver_.cuStreamQuery(stream);
   if (result == CUDA_ERROR_NOT_READY) result = driver_.cuStreamSynchronize(stream);
   if (result != CUDA_SUCCESS) {
-    driver_.cuMemFreeAsync(*address, stream);
+    release_all(context, {*address});
     *address = 0;
     return result;
   }

@@ -5,14 +5,9 @@
 #include <algorithm>
 
 namespace cupool::engine {
-namespace {
 
-constexpr unsigned kFirstLog2 = 12;
-
-}  // namespace
-
-PointerMap::PointerMap() : table_(nullptr) {
-  tables_.push_back(std::make_unique<Table>(kFirstLog2));
+PointerMap::PointerMap(unsigned first_log2) : table_(nullptr) {
+  tables_.push_back(std::make_unique<Table>(first_log2));
   table_.store(tables_.back().get(), std::memory_order_release);
 }
 
@@ -65,6 +60,8 @@ PointerMap::Table* PointerMap::spare_table_locked(unsigned log2) {
   for (const std::unique_ptr<Table>& spare : tables_) {
     if (spare->log2 != log2 || spare.get() == table_.load(std::memory_order_relaxed)) continue;
     generation_.fetch_add(1, std::memory_order_acq_rel);
+    // Who sees anything of what follows sees the new number, too.
+    std::atomic_thread_fence(std::memory_order_release);
     for (std::size_t i = 0; i < std::size_t{1} << log2; ++i) {
       spare->slots[i].block.store(nullptr, std::memory_order_relaxed);
       spare->slots[i].key.store(0, std::memory_order_relaxed);

@@ -19,7 +19,9 @@ namespace cupool::engine {
 /// backend call, take a lock; only the visitors are called under it.
 class PointerMap {
  public:
-  PointerMap();
+  /// The first table has room for 2,048 blocks, and takes 64 KiB.
+  static constexpr unsigned kFirstLog2 = 12;
+  explicit PointerMap(unsigned first_log2 = kFirstLog2);
 
   /// Adds a block under its address. Returns the block that it replaced, which was freed by a route
   /// that cupool does not see. Returns null if that block is leaving, or if its context is just
@@ -124,9 +126,8 @@ class PointerMap {
       if (key == address || key == 0) return &slot;
     }
   }
-  // The reads of the table must come before this one.
+  // The reads of the table come before this one, since each acquires.
   bool is_replaced_since(std::uint64_t generation) const {
-    std::atomic_thread_fence(std::memory_order_acquire);
     return generation_.load(std::memory_order_relaxed) != generation;
   }
   Block* insert_locked(Block* block);

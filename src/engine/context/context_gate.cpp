@@ -2,12 +2,10 @@
 // A wait at a gate polls, since contexts end rarely and a visit takes microseconds.
 #include "engine/context/context_gate.h"
 
+#include <sched.h>
 #include <time.h>
 
-#include "engine/block/shared_mutex.h"
-#include "engine/context/context.h"
 #include "util/clock.h"
-#include "util/log.h"
 #include "util/mutation.h"
 #include "util/uncancelled.h"
 
@@ -15,9 +13,6 @@ namespace cupool::engine {
 namespace {
 
 constexpr std::uint64_t kLongestVisitNs = 10'000'000'000;
-
-// The calling thread's innermost open visit.
-thread_local ContextVisit* innermost;
 
 // Waits for `done()`. False: `until_ns` has passed (0: no limit).
 template <typename Done>
@@ -47,17 +42,18 @@ bool ContextGate::try_enter() {
 bool ContextGate::enter(std::uint64_t limit_ns) {
   if (try_enter()) return true;
   const std::uint64_t until = limit_ns == 0 ? 0 : util::now_ns() + limit_ns;
-  waiting_.fetch_add(1, std::memory_order_acq_rel);
+  waiting_.fetch_add(1, std::memory_order_relaxed);
   const bool entered = wait_until(until, [this] { return !is_closed() && try_enter(); });
-  waiting_.fetch_sub(1, std::memory_order_acq_rel);
+  waiting_.fetch_sub(1, std::memory_order_relaxed);
   return entered;
 }
 
 bool ContextGate::close(unsigned own) {
   constexpr std::uint64_t kLongestCourtesyNs = 10'000'000;
   wait_until(util::now_ns() + kLongestCourtesyNs,
-             [this] { return is_closed() || waiting_.load(std::memory_order_acquire) == 0; });
-  word_.fetch_add(kCloser, std::memory_order_acq_rel);
+             [this] { return is_closed() || waiting_.load(std::memory_order_relaxed) == 0; });
+  // What visitors did is seen below, where the last of them has left.
+  word_.fetch_add(kCloser, std::memory_order_relaxed);
   if (CUPOOL_MUTATED("ends-beside-visitors")) return true;
   return wait_until(util::now_ns() + kLongestVisitNs,
                     [&] { return (word_.load(std::memory_order_acquire) & kVisitors) <= own; });
@@ -65,49 +61,6 @@ bool ContextGate::close(unsigned own) {
 
 void ContextGate::wait_until_open() const {
   wait_until(0, [this] { return !is_closed(); });
-}
-
-unsigned ContextVisit::of_this_thread(const ContextGate& gate) {
-  unsigned visits = 0;
-  for (const ContextVisit* visit = innermost; visit != nullptr; visit = visit->outer_) {
-    visits += visit->gate_ == &gate && visit->entered_ ? 1 : 0;
-  }
-  return visits;
-}
-
-bool ContextVisit::any_of_this_thread() {
-  return innermost != nullptr;
-}
-
-ContextVisit::ContextVisit(Context& context, std::uint64_t limit_ns)
-    : gate_(&context.gate()), outer_(innermost) {
-  constexpr std::uint64_t kAtOnce = 1;
-  innermost = this;
-  if (of_this_thread(*gate_) != 0) {
-    inside_ = true;
-    return;
-  }
-  entered_ = gate_->enter(outer_ == nullptr ? limit_ns : kAtOnce);
-  inside_ = entered_ && !context.gone();
-}
-
-ContextVisit::~ContextVisit() {
-  innermost = outer_;
-  if (entered_) gate_->leave();
-}
-
-// A signal handler that interrupted a visit may run the program's exit handlers, and these may end
-// the context of that visit.
-ContextEnd::ContextEnd(Context& context)
-    : gate_(context.gate()), alone_(gate_.close(ContextVisit::of_this_thread(gate_))) {
-  if (alone_) return;
-  CUPOOL_WARN_ONCE(
-      "the program destroys a context while another call still uses it: cupool's blocks of that "
-      "context are set aside. Let all calls return before destroying the context");
-}
-
-ContextEnd::~ContextEnd() {
-  gate_.open();
 }
 
 }  // namespace cupool::engine

@@ -38,15 +38,22 @@ struct Fault {
   CUresult code;
   bool stays;
   unsigned group;  // base name rules count calls of all their symbols together
+  bool follows;    // counts from when the rule before it has struck
 };
 
 struct Faults {
   std::mutex mutex;
   std::vector<Fault> rules;
-  std::vector<long> seen;  // by group
+  std::vector<long> seen;    // by group
+  std::vector<bool> struck;  // by group
 };
 
 std::atomic<bool> any_fault{false};
+
+// The calls after the first injected fault, by the order of each function's first one.
+std::atomic<bool> any_struck{false};
+std::atomic<unsigned> places{0};
+std::atomic<unsigned> place_after[kCalls];
 
 Faults& faults() {
   static auto* const instance = new Faults;  // never destroyed: calls arrive after exit handlers
@@ -61,6 +68,8 @@ const char* call_symbol(Call call) {
 
 void count_call(Call call) {
   counts[static_cast<unsigned>(call)].fetch_add(1, std::memory_order_relaxed);
+  std::atomic<unsigned>& place = place_after[static_cast<unsigned>(call)];
+  if (any_struck.load(std::memory_order_relaxed) && place.load() == 0) place.store(++places);
 }
 
 unsigned long long calls_of(const char* symbol) {
@@ -89,7 +98,10 @@ void write_calls(const std::string& path) {
   if (file == nullptr) return;
   for (unsigned i = 0; i < kCalls; ++i) {
     const unsigned long long n = counts[i].load();
-    if (n != 0) std::fprintf(file, "%s %llu\n", kNames[i].symbol, n);
+    if (n == 0) continue;
+    std::fprintf(file, "%s %llu", kNames[i].symbol, n);
+    if (const unsigned place = place_after[i].load()) std::fprintf(file, " after %u", place);
+    std::fprintf(file, "\n");
   }
   std::fclose(file);
 }
@@ -98,14 +110,18 @@ InjectedFault injected_fault(Call call) {
   if (!any_fault.load(std::memory_order_acquire)) return {};
   Faults& f = faults();
   std::lock_guard<std::mutex> lock(f.mutex);
-  InjectedFault result;
+  const Fault* striking = nullptr;
   for (const Fault& rule : f.rules) {
     if (rule.call != call) continue;
+    if (rule.follows && !f.struck[rule.group - 1]) continue;
     const long n = ++f.seen[rule.group];
     const bool hit = rule.nth == 0 || n == rule.nth || (rule.onwards && n > rule.nth);
-    if (hit && result.code == CUDA_SUCCESS) result = {rule.code, rule.stays};
+    if (hit && striking == nullptr) striking = &rule;
   }
-  return result;
+  if (striking == nullptr) return {};
+  f.struck[striking->group] = true;
+  any_struck.store(true, std::memory_order_relaxed);
+  return {striking->code, striking->stays};
 }
 
 bool set_faults(const char* rules) {
@@ -113,6 +129,7 @@ bool set_faults(const char* rules) {
   std::lock_guard<std::mutex> lock(f.mutex);
   f.rules.clear();
   f.seen.clear();
+  f.struck.clear();
   bool good = true;
   for (const char* at = rules; *at != '\0' && good;) {
     const char* end = std::strchr(at, ',');
@@ -124,7 +141,8 @@ bool set_faults(const char* rules) {
       good = false;
       break;
     }
-    const std::string name = rule.substr(0, colon);
+    const bool follows = rule.front() == '>';
+    const std::string name = rule.substr(follows ? 1 : 0, colon - (follows ? 1 : 0));
     const std::string which = rule.substr(colon + 1, equals - colon - 1);
     Fault fault{};
     fault.nth = which == "*" ? 0 : std::atol(which.c_str());
@@ -132,6 +150,7 @@ bool set_faults(const char* rules) {
     fault.code = static_cast<CUresult>(std::atoi(rule.c_str() + equals + 1));
     fault.stays = rule.back() == '!';
     fault.group = static_cast<unsigned>(f.seen.size());
+    fault.follows = follows;
     bool known = false;
     for (unsigned i = 0; i < kCalls; ++i) {
       if (name != kNames[i].symbol && name != kNames[i].base) continue;
@@ -140,7 +159,8 @@ bool set_faults(const char* rules) {
       known = true;
     }
     f.seen.push_back(0);
-    good = known && (which == "*" || fault.nth > 0);
+    f.struck.push_back(false);
+    good = known && (fault.group > 0 || !follows) && (which == "*" || fault.nth > 0);
   }
   any_fault.store(!f.rules.empty(), std::memory_order_release);
   return good;

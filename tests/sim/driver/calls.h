@@ -24,12 +24,14 @@ unsigned long long calls_of(const char* symbol);
 bool any_call();
 void forget_calls();
 
-/// Writes "symbol count" lines for every function that was called.
+/// Writes a line "symbol count" for every function that was called, with " after N" for the N-th
+/// function to be called since the first injected fault.
 void write_calls(const std::string& path);
 
 /// The fault to report for this call; code is CUDA_SUCCESS for none. Rules: "name:n=code,..." where
 /// name is the exported or the base name, n the number of the call, "n+" from then on, or "*"
-/// always; "code!" is an error that is there to stay.
+/// always; "code!" is an error that is there to stay. A rule ">name:n=code" counts calls from when
+/// the rule before it has struck.
 struct InjectedFault {
   CUresult code = CUDA_SUCCESS;
   bool stays = false;

@@ -51,6 +51,25 @@ TEST_F(Faults, AnInjectedErrorStaysWhereTheRuleSaysSo) {
   EXPECT_EQ(cuStreamQuery(nullptr), CUDA_ERROR_LAUNCH_FAILED);
 }
 
+TEST_F(Faults, AFaultMayFollowAnother) {
+  CUdeviceptr p = 0;
+  CUstream s = nullptr;
+  cupoolSimFail("cuMemAlloc_v2:2=2,>cuStreamCreate:2=1,>cuMemAlloc_v2:1=999");
+  EXPECT_EQ(cuStreamCreate(&s, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamCreate(&s, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemAlloc(&p, 4), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemAlloc(&p, 4), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(cuStreamCreate(&s, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemAlloc(&p, 4), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamCreate(&s, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemAlloc(&p, 4), CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(cuMemAlloc(&p, 4), CUDA_SUCCESS);
+  cupoolSimFail("cuMemAlloc_v2:1=2,>cuMemAlloc_v2:1=999");
+  EXPECT_EQ(cuMemAlloc(&p, 4), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(cuMemAlloc(&p, 4), CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(cuMemAlloc(&p, 4), CUDA_SUCCESS);
+}
+
 TEST_F(Faults, CallsAreCountedBySymbol) {
   const unsigned long long before = cupoolSimCalls("cuMemAlloc_v2");
   alloc(4);
@@ -72,6 +91,7 @@ class FaultsDeathTest : public Sim {
 TEST_F(FaultsDeathTest, NonsenseStopsTheProcess) {
   EXPECT_DEATH(cupoolSimFail("cuMemAlloc"), "");
   EXPECT_DEATH(cupoolSimFail("cuNoSuchFunction:1=2"), "");
+  EXPECT_DEATH(cupoolSimFail(">cuMemAlloc:1=2"), "");
 }
 
 }  // namespace cupool::sim::test
