@@ -2,9 +2,9 @@
 // Driver hooks of the program's own stream-ordered, managed and host memory: untouched and counted
 // (contract 12). A stream-ordered free may also receive a block of cupool's.
 #include "engine/context/submission.h"
+#include "engine/host/host_class.h"
 #include "engine/reclaim/host_targets.h"
 #include "engine/reclaim/pinned_memory.h"
-#include "engine/host/host_class.h"
 #include "entry/call_sites.h"
 #include "entry/caller.h"
 #include "entry/default_stream.h"
@@ -58,8 +58,8 @@ CUresult allocate_host(void** address, std::size_t bytes, unsigned kind, const v
     count(Counter::host_malloc_calls_total, result);
   } else {
     const bool own = cupool::entry::is_of_its_own(caller);
-    result = allocator->host().allocate(address, bytes, own ? cupool::engine::kNoHostKind : kind,
-                                        real);
+    result =
+        allocator->host().allocate(address, bytes, own ? cupool::engine::kNoHostKind : kind, real);
   }
   if (result == CUDA_SUCCESS && !cupool::entry::is_cuda_library(caller)) {
     cupool::engine::PinnedMemory::add(*address, bytes);
@@ -168,9 +168,8 @@ CUresult cupool_hook_cuMemHostAlloc(void** address, size_t bytes, unsigned int f
   const unsigned kind = cupool::engine::host_kind(flags);
   if (pop_host(address, bytes, kind, caller)) return CUDA_SUCCESS;
   CUPOOL_REAL_OR_RETURN(cuMemHostAlloc);
-  return allocate_host(address, bytes, kind, caller, [&](size_t wanted) {
-    return real.cuMemHostAlloc(address, wanted, flags);
-  });
+  return allocate_host(address, bytes, kind, caller,
+                       [&](size_t wanted) { return real.cuMemHostAlloc(address, wanted, flags); });
 }
 
 CUresult cupool_hook_cuMemAllocHost_v2(void** address, size_t bytes) {
@@ -178,9 +177,8 @@ CUresult cupool_hook_cuMemAllocHost_v2(void** address, size_t bytes) {
   constexpr unsigned kKind = cupool::engine::kPlainHostKind;
   if (pop_host(address, bytes, kKind, caller)) return CUDA_SUCCESS;
   CUPOOL_REAL_OR_RETURN(cuMemAllocHost_v2);
-  return allocate_host(address, bytes, kKind, caller, [&](size_t wanted) {
-    return real.cuMemAllocHost_v2(address, wanted);
-  });
+  return allocate_host(address, bytes, kKind, caller,
+                       [&](size_t wanted) { return real.cuMemAllocHost_v2(address, wanted); });
 }
 
 }  // extern "C"

@@ -20,8 +20,8 @@ namespace cupool::engine {
 class ContextEnding {
  public:
   ContextEnding(const cuda::Driver& driver, ContextRegistry& registry, PointerMap& blocks,
-                IpcExports& exports, IpcImports& imports, FreePolicy& policy,
-                HostMemory& host, PrimaryContexts& primaries)
+                IpcExports& exports, IpcImports& imports, FreePolicy& policy, HostMemory& host,
+                PrimaryContexts& primaries)
       : driver_(driver),
         registry_(registry),
         blocks_(blocks),
