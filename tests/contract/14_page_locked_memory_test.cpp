@@ -76,8 +76,9 @@ TEST(PageLockedMemory, GoesBackAfterATime) {
 
 // Contract 4: the call that fails is made again after idle memory went back.
 TEST(PageLockedMemory, GoesBackBeforeACallIsRefused) {
-  const PreloadedRun run = expect_same("probe_host_memory case=idle ms=0", 0, 1,
-                                       with(kEarly, {{"CUPOOL_SIM_FAIL", "cuMemHostAlloc:9=2"}}));
+  const PreloadedRun run = run_preloaded("probe_host_memory case=idle ms=0",
+                                         with(kEarly, {{"CUPOOL_SIM_FAIL", "cuMemHostAlloc:9=2"}}));
+  EXPECT_EQ(run.process.exit_code, 0) << run.describe();
   EXPECT_EQ(run.counter("host_returned_bytes_total"), 8u << 20);
 }
 

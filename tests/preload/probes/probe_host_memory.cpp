@@ -3,7 +3,7 @@
 // and of freed memory; case=pairs: allocations and frees in turn, of one size or of several, with
 // threads; case=busy: a kernel that still uses the memory when it is freed and allocated again;
 // case=reset: memory that goes with its context; case=capture: frees during one; case=idle: memory
-// that lies idle for a while; case=peak: more freed than a cache may hold.
+// that lies idle for a while; case=contexts: two of them.
 #include <cuda.h>
 #include <unistd.h>
 
@@ -258,11 +258,15 @@ int main(int argc, char** argv) {
   const auto number = [&](const char* name, long otherwise) {
     return static_cast<int>(probe::number(argc, argv, name, otherwise));
   };
-  if (is("seen")) return seen();
-  if (is("pairs")) return pairs(number("threads", 1), number("rounds", 10));
-  if (is("busy")) return busy(static_cast<std::size_t>(number("bytes", 4096)));
-  if (is("reset")) return reset();
-  if (is("capture")) return capture();
-  if (is("contexts")) return contexts();
-  return idle(number("ms", 100));
+  const auto run = [&] {
+    if (is("seen")) return seen();
+    if (is("pairs")) return pairs(number("threads", 1), number("rounds", 10));
+    if (is("busy")) return busy(static_cast<std::size_t>(number("bytes", 4096)));
+    if (is("reset")) return reset();
+    if (is("capture")) return capture();
+    if (is("contexts")) return contexts();
+    return idle(number("ms", 100));
+  };
+  say("done", run());
+  return 0;
 }
