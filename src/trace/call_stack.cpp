@@ -21,7 +21,8 @@ namespace {
 constexpr std::size_t kShownFrames = 8;
 
 struct Walk {
-  CallStack* stack;
+  std::uintptr_t* addresses;
+  std::size_t most;
   std::size_t depth;
 };
 
@@ -29,8 +30,8 @@ _Unwind_Reason_Code keep_frame(_Unwind_Context* context, void* state) {
   auto* walk = static_cast<Walk*>(state);
   bool is_interrupted = false;
   const std::uintptr_t address = util::address_in_frame(context, &is_interrupted);
-  if (address == 0 || walk->depth == CallStack::kMostFrames) return _URC_NORMAL_STOP;
-  walk->stack->addresses[walk->depth++] = address;
+  if (address == 0 || walk->depth == walk->most) return _URC_NORMAL_STOP;
+  walk->addresses[walk->depth++] = address;
   return _URC_NO_REASON;
 }
 
@@ -58,9 +59,14 @@ bool is_between(const Dl_info& info) {
 
 CallStack call_stack() noexcept {
   CallStack stack;
-  Walk walk{&stack, 0};
-  _Unwind_Backtrace(keep_frame, &walk);
+  walk_stack(stack.addresses.data(), CallStack::kMostFrames);
   return stack;
+}
+
+std::size_t walk_stack(std::uintptr_t* addresses, std::size_t most) noexcept {
+  Walk walk{addresses, most, 0};
+  _Unwind_Backtrace(keep_frame, &walk);
+  return walk.depth;
 }
 
 std::vector<stats::LeakFrame> frames_of(const CallStack& stack) {

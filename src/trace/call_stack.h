@@ -23,6 +23,9 @@ struct CallStack {
 /// About a microsecond for a few frames. Thread-safe; cannot fail, but may be truncated.
 CallStack call_stack() noexcept;
 
+/// The same into `addresses`, at most `most` of them; returns their number.
+std::size_t walk_stack(std::uintptr_t* addresses, std::size_t most) noexcept;
+
 /// At most 8 frames of the program, without those of cupool, libcudart and libcuda above them.
 /// Throws only std::bad_alloc.
 std::vector<stats::LeakFrame> frames_of(const CallStack& stack);
