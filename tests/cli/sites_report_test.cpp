@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `cupool report` makes of call sites: folded stacks, speedscope's format, text.
+// What `cupool report` makes of call sites: folded stacks, speedscope's format, text, flame graphs.
 #include <regex>
 
+#include "cli/page/flame.h"
+#include "cli/page/html.h"
 #include "cli/page/sites.h"
 #include "command.h"
 #include "example_report.h"
@@ -106,6 +108,48 @@ TEST(SitesReport, NamesWhatRanAndOnlyThat) {
                                 .out;
   EXPECT_FALSE(contains(wrong, "site_large")) << "another build: " << wrong;
   EXPECT_TRUE(contains(wrong, "probe_sites+0x")) << wrong;
+}
+
+// The widths of the rectangles whose tooltip begins with `name`.
+std::vector<double> widths_of(const std::string& svg, const std::string& name) {
+  std::vector<double> widths;
+  const std::regex shape("<title>" + name + ":[^<]*</title><rect [^>]*width=\"([0-9.]+)\"");
+  for (std::sregex_iterator at(svg.begin(), svg.end(), shape), end; at != end; ++at) {
+    widths.push_back(std::stod((*at)[1]));
+  }
+  return widths;
+}
+
+TEST(FlameGraph, HasWidthsThatAreShares) {
+  const cupool::cli::Report report = parsed(report_with_sites());
+  const std::string svg = flame_graph(report.sites, cupool::cli::kSiteMeasures[0], "f");
+  EXPECT_EQ(widths_of(svg, "0x30"), std::vector<double>{1100});
+  EXPECT_EQ(widths_of(svg, "libwork\\.so\\+0x10"), std::vector<double>{825});
+  EXPECT_EQ(widths_of(svg, "libwork\\.so\\+0x20"), std::vector<double>{275});
+  EXPECT_TRUE(contains(svg, ">libwork.so+0x20</text>"));
+  EXPECT_TRUE(contains(svg, "libwork.so+0x10: 5.72 MiB, 75.0 %")) << svg;
+}
+
+TEST(FlameGraph, MergesWhatIsTooNarrow) {
+  json report = report_with_sites();
+  for (int i = 0; i < 3000; ++i) {
+    report["sites"]["frames"].push_back({{"module", 0}, {"offset", 1000 + i}});
+    report["sites"]["sites"].push_back(site({3 + i, 2}, 2000, 0, 0));
+  }
+  const std::string svg = flame_graph(parsed(report).sites, cupool::cli::kSiteMeasures[0], "f");
+  EXPECT_TRUE(contains(svg, "<title>3,000 more: 5.72 MiB")) << svg;
+  EXPECT_LT(svg.size(), 4000u);
+}
+
+TEST(FlameGraph, IsInThePageAndEscaped) {
+  const std::string hostile = "</title><script>x</script>";
+  json report = report_with_sites();
+  report["sites"]["modules"][0]["path"] = hostile;
+  const std::string page = cupool::cli::html_page({parsed(report)});
+  EXPECT_TRUE(contains(page, "Where memory comes from"));
+  EXPECT_TRUE(contains(page, "Live at the peak"));
+  EXPECT_FALSE(contains(page, "<script"));
+  EXPECT_FALSE(contains(cupool::cli::html_page({parsed(example_report())}), "class=\"flame\""));
 }
 
 }  // namespace
