@@ -13,6 +13,7 @@
 #include <mutex>
 
 #include "config/settings.h"
+#include "cuda/dynamic_linker.h"
 #include "engine/context/thread_order.h"
 #include "engine/context/thread_slots.h"
 #include "engine/reclaim/lane.h"
@@ -245,7 +246,7 @@ void start_watchers() {
     trace::add_watcher(trace::kLeaks);
   }
   if (settings.sites.interval_bytes != 0) {
-    if (trace::start_sites(settings.sites.interval_bytes)) {
+    if (trace::start_sites(settings.sites.interval_bytes, cuda::real_dlsym())) {
       trace::add_watcher(trace::kSites);
     } else {
       CUPOOL_LOG(warn, "out of host memory: CUPOOL_SITES has no effect");

@@ -34,6 +34,10 @@ Json sites_of(const stats::Sites& sites) {
   Json modules = Json::array();
   Json frames = Json::array();
   for (const stats::SiteFrame& frame : sites.frames) {
+    if (!frame.function.empty()) {
+      frames.push_back({{"function", frame.function}, {"file", frame.file}, {"line", frame.line}});
+      continue;
+    }
     Json module = nullptr;
     if (frame.module >= 0) {
       int& number = numbers[static_cast<std::size_t>(frame.module)];

@@ -26,9 +26,13 @@ struct SiteModule {
   std::string build_id;  ///< hexadecimal; empty: none
 };
 
+/// A frame: an address, or a call of Python.
 struct SiteFrame {
   int module = -1;  ///< index of the module; -1: unknown, and `offset` is the address
   std::uint64_t offset = 0;
+  std::string function = {};  ///< of Python; then the others above mean nothing
+  std::string file = {};
+  std::uint64_t line = 0;
 };
 
 struct Site {

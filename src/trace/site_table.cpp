@@ -58,16 +58,31 @@ SiteTable* SiteTable::create(const Limits& limits) noexcept {
   return table;
 }
 
-// The entry of a stack, without what lies above the program's own call; 0 for all others. A frame's
-// module is told by its address now: another one may be there later.
-std::uint32_t SiteTable::site_of(const Stack& stack) noexcept {
+// The frames of a stack, without what lies above the program's own call. A frame's module is told
+// by its address now: another one may be there later. Where the interpreter begins, its calls
+// follow: beyond, one cannot tell which frames belong to which of them.
+std::size_t SiteTable::frames_of(const Stack& stack, std::uint64_t* frames) noexcept {
   modules_.refresh();
-  std::uint64_t frames[kMostFrames];
   std::size_t depth = 0;
+  const bool has_python = stack.python.depth != 0;
+  const std::uint64_t interpreter =
+      has_python ? PackedFrame::module_of(modules_.frame_of(python_address() + 1)) : 0;
   for (std::size_t i = 0; i < stack.depth; ++i) {
     const std::uint64_t frame = modules_.frame_of(stack.addresses[i]);
+    if (has_python && PackedFrame::module_of(frame) == interpreter) break;
     if (depth != 0 || !modules_.is_between(frame)) frames[depth++] = frame;
   }
+  for (std::size_t i = 0; i < stack.python.depth && depth < kMostFrames; ++i) {
+    const std::uint64_t frame = python_.frame_of(stack.python.calls[i]);
+    if (frame != 0) frames[depth++] = frame;
+  }
+  return depth;
+}
+
+// The entry of a stack; 0 for all others.
+std::uint32_t SiteTable::site_of(const Stack& stack) noexcept {
+  std::uint64_t frames[kMostFrames];
+  const std::size_t depth = frames_of(stack, frames);
   if (depth == 0) return 0;
   std::uint64_t hash = depth;
   for (std::size_t i = 0; i < depth; ++i) {
@@ -229,8 +244,12 @@ bool SiteTable::read(stats::Sites* out) {
   std::sort(frames.begin(), frames.end());
   frames.erase(std::unique(frames.begin(), frames.end()), frames.end());
   for (const std::uint64_t frame : frames) {
-    out->frames.push_back(
-        {static_cast<int>(PackedFrame::module_of(frame)) - 1, PackedFrame::offset_of(frame)});
+    stats::SiteFrame described;
+    if (!python_.describe(frame, &described)) {
+      described.module = static_cast<int>(PackedFrame::module_of(frame)) - 1;
+      described.offset = PackedFrame::offset_of(frame);
+    }
+    out->frames.push_back(std::move(described));
   }
   for (std::size_t i = 1; i < used.size(); ++i) {
     stats::Site site;

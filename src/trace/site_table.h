@@ -10,6 +10,7 @@
 
 #include "stats/sites.h"
 #include "trace/loaded_modules.h"
+#include "trace/python_stack.h"
 
 namespace cupool::trace {
 
@@ -35,10 +36,11 @@ class SiteTable {
   /// A block freed by its thread in so many calls is temporary.
   static constexpr std::uint64_t kTemporaryCalls = 4;
 
-  /// The stack of a sample: return addresses, innermost first.
+  /// The stack of a sample, innermost first: return addresses, and the calls of Python.
   struct Stack {
     std::size_t depth = 0;
     std::uintptr_t addresses[kMostFrames];
+    PythonStack python;
   };
 
   /// Most sites and live blocks; powers of two.
@@ -86,6 +88,7 @@ class SiteTable {
     return (address >> 8) * std::uint64_t{0x9e3779b97f4a7c15};
   }
   std::uint32_t site_of(const Stack& stack) noexcept;
+  std::size_t frames_of(const Stack& stack, std::uint64_t* frames) noexcept;
   Live* find_live(std::uint64_t address) noexcept;
   void insert_live(const SampledBlock& block, std::uint32_t site) noexcept;
   void erase_live(Live* entry) noexcept;
@@ -103,6 +106,7 @@ class SiteTable {
   double peak_bytes_;
   std::uint64_t peak_number_;
   LoadedModules modules_;
+  PythonFrames python_;
   std::atomic<std::uint8_t> filter_[std::size_t{1} << kFilterBits];
   Live* live_;
   Site* sites_;  ///< the first is for all others

@@ -15,6 +15,8 @@ std::atomic<const SiteTable*> sites_read{nullptr};
 
 namespace {
 
+constexpr std::size_t kLongestOfPython = 1024;  // frames that are looked at
+
 std::atomic<SiteTable*> site_table{nullptr};
 std::atomic<std::uint64_t> interval_bytes{0};
 
@@ -28,9 +30,10 @@ thread_local FreeNow free_now;
 
 }  // namespace
 
-bool start_sites(std::uint64_t interval) noexcept {
+bool start_sites(std::uint64_t interval, FindSymbol find) noexcept {
   SiteTable* const table = SiteTable::create({});
   if (table == nullptr) return false;
+  find_python(find);
   interval_bytes.store(interval, std::memory_order_relaxed);
   detail::sites_read.store(table, std::memory_order_release);
   site_table.store(table, std::memory_order_release);
@@ -50,7 +53,11 @@ void site_allocated(const Memory& memory) noexcept {
   ++own.calls;
   own.until_sample = draw_distance(&own.random, interval);
   SiteTable::Stack stack;
-  stack.depth = walk_stack(stack.addresses, SiteTable::kMostFrames);
+  bool in_handler = false;
+  const std::size_t longest = python_address() == 0 ? SiteTable::kMostFrames : kLongestOfPython;
+  stack.depth = walk_stack(stack.addresses, SiteTable::kMostFrames, longest, &in_handler);
+  // A handler may have interrupted the interpreter anywhere.
+  if (!in_handler) python_stack(&stack.python);
   table->allocated(stack, {memory.address, memory.bytes,
                            1 / probability_of_sample(memory.bytes, interval), &own, own.calls});
 }

@@ -18,7 +18,7 @@ extern std::atomic<const SiteTable*> sites_read;
 
 /// Starts to sample one allocation in `interval` bytes. To be called once, before the other
 /// functions. False without memory.
-bool start_sites(std::uint64_t interval) noexcept;
+bool start_sites(std::uint64_t interval, FindSymbol find) noexcept;
 
 /// Whether the block at `address` may be a sampled one. For frees on the hot path.
 inline bool may_be_sampled(std::uint64_t address) noexcept {

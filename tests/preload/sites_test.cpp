@@ -131,6 +131,63 @@ TEST(Sites, AreKeptThroughForksExitsAndHandlers) {
   expect_same("probe_contexts mode=reset", 0, 1, sites);
 }
 
+// Allocates in functions of Python, with the interpreter's lock (PyDLL) or without it (CDLL).
+constexpr char kPython[] = R"(
+import ctypes, sys
+cuda = getattr(ctypes, sys.argv[1])("libcudart.so.13")
+def allocate(size):
+    block = ctypes.c_void_p()
+    assert cuda.cudaMalloc(ctypes.byref(block), ctypes.c_size_t(size)) == 0
+    return block
+def train():
+    for _ in range(10): allocate(1 << 20)
+def evaluate():
+    allocate(3 << 20)
+train()
+evaluate()
+)";
+
+std::vector<std::vector<std::string>> python_stacks(const std::string& kind, uint64_t* bytes) {
+  const ScratchFolder folder;
+  Command command;
+  command.argv = {"python3", "-c", kPython, kind};
+  command.environment =
+      with(base_environment(), {{"CUPOOL_SITES", "2"},
+                                {"CUPOOL_STATS", "json"},
+                                {"CUPOOL_STATS_FILE", folder.path() + "/r.json"}});
+  add_preload(&command.environment);
+  const ProcessResult result = run(command);
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  const nlohmann::json report = nlohmann::json::parse(read_file(folder.path() + "/r.json"));
+  std::vector<std::vector<std::string>> stacks;
+  for (const nlohmann::json& site : report.at("sites").at("sites")) {
+    *bytes += site.at("bytes").get<uint64_t>();
+    stacks.emplace_back();
+    for (const nlohmann::json& frame : site.at("frames")) {
+      const nlohmann::json& found = report.at("sites").at("frames").at(frame.get<size_t>());
+      if (!found.contains("function")) continue;
+      stacks.back().push_back(found.at("function").get<std::string>() + ":" +
+                              std::to_string(found.at("line").get<int>()));
+      EXPECT_EQ(found.at("file"), "<string>");
+    }
+  }
+  return stacks;
+}
+
+TEST(Sites, OfPythonHaveItsFunctionsWhereItsLockIsHeld) {
+  uint64_t bytes = 0;
+  const auto held = python_stacks("PyDLL", &bytes);
+  EXPECT_EQ(bytes, 13u << 20);
+  using Stacks = std::vector<std::vector<std::string>>;
+  EXPECT_EQ(held, (Stacks{{"allocate:6", "train:9", "<module>:12"},
+                          {"allocate:6", "evaluate:11", "<module>:13"}}));
+  bytes = 0;
+  for (const auto& stack : python_stacks("CDLL", &bytes)) {
+    EXPECT_TRUE(stack.empty()) << "the lock is not held: Python must not be asked";
+  }
+  EXPECT_EQ(bytes, 13u << 20);
+}
+
 TEST(Sites, AreNotKeptUnlessAskedFor) {
   EXPECT_TRUE(expect_same("probe_sites rounds=10").reports.at(0).at("sites").is_null());
 }

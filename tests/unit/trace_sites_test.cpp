@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "trace/python_stack.h"
 #include "trace/site_sampling.h"
 #include "trace/site_table.h"
 
@@ -216,6 +217,24 @@ TEST_F(Sites, OfManyThreadsAddUp) {
   double samples = static_cast<double>(sites.lost);
   for (const stats::Site& site : sites.sites) samples += site.figures.samples;
   EXPECT_EQ(samples, 8000);
+}
+
+TEST(PythonFrames, AreKeptOnceUntilThereIsNoRoom) {
+  auto frames = std::make_unique<PythonFrames>();
+  const std::uint64_t first = frames->frame_of({"train", "a.py", 7});
+  EXPECT_EQ(frames->frame_of({"train", "a.py", 7}), first);
+  EXPECT_NE(frames->frame_of({"train", "a.py", 8}), first);
+  EXPECT_NE(frames->frame_of({"train", "b.py", 7}), first);
+  EXPECT_NE(frames->frame_of({"trai", "na.py", 7}), first);
+  stats::SiteFrame described;
+  ASSERT_TRUE(frames->describe(first, &described));
+  EXPECT_EQ(described.function + " " + described.file, "train a.py");
+  EXPECT_EQ(described.line, 7u);
+  EXPECT_FALSE(frames->describe(PackedFrame::pack(3, 7), &described));
+  std::uint64_t last = first;
+  for (std::uint32_t line = 100; line < 5000; ++line) last = frames->frame_of({"f", "c.py", line});
+  EXPECT_EQ(last, 0u);
+  EXPECT_EQ(frames->frame_of({"train", "a.py", 7}), first) << "known ones stay";
 }
 
 TEST(LoadedModules, TellWhereAFunctionIs) {

@@ -69,7 +69,10 @@ SitesReport read_sites(const JsonReader& json) {
       if (module >= read.modules.size()) row.fail("module", "the index of a module");
       frame.module = static_cast<int>(module);
     }
-    frame.names = {place_in(read, frame)};
+    const std::string function = row.text("function");
+    frame.names = {function.empty() ? place_in(read, frame)
+                                    : function + " (" + util::base_name(row.text("file")) + ":" +
+                                          std::to_string(row.number("line")) + ")"};
     read.frames.push_back(std::move(frame));
   }
   for (const JsonReader& row : sites.array("sites")) {
