@@ -9,6 +9,7 @@
 #include "cli/page/text.h"
 #include "cli/shell/output.h"
 #include "cli/shell/terminal.h"
+#include "cli/site_names.h"
 #include "util/text.h"
 
 namespace cupool::cli {
@@ -19,6 +20,9 @@ struct ReportArguments {
   std::vector<std::string> files;
   std::string html;
   bool text = false;
+  bool collapsed = false;
+  bool speedscope = false;
+  std::string measure = "bytes";
 };
 
 std::string processes_in_words(std::size_t number) {
@@ -34,14 +38,38 @@ std::string page_of(const std::vector<Report>& reports) {
   return html_page(reports);
 }
 
+// The call sites of one report in the format of another tool.
+int write_stacks(const ReportArguments& arguments, const std::vector<Report>& reports) {
+  if (reports.size() != 1) {
+    throw UsageError("--collapsed and --speedscope take one report, not " +
+                     std::to_string(reports.size()));
+  }
+  const Report& report = reports.front();
+  if (report.sites.interval == 0) {
+    throw UsageError(report.file + ": no call sites; CUPOOL_SITES=1 records them");
+  }
+  const std::string text = arguments.speedscope
+                               ? speedscope_file(report.sites, util::base_name(report.program))
+                               : collapsed_stacks(report.sites, arguments.measure);
+  std::fputs(text.c_str(), stdout);
+  return exit_ok;
+}
+
 int act(const ReportArguments& arguments) {
-  const std::vector<Report> reports = read_reports(arguments.files);
+  std::vector<Report> reports = read_reports(arguments.files);
+  std::vector<SitesReport*> sites;
+  for (Report& report : reports) sites.push_back(&report.sites);
+  name_sites(sites);
+  if (arguments.collapsed || arguments.speedscope) return write_stacks(arguments, reports);
   if (!arguments.html.empty()) {
     const std::string page = page_of(reports);
     tell_written(write_text(arguments.html, page), processes_in_words(reports.size()));
   }
   if (arguments.html.empty() || arguments.text) {
     std::fputs(story_text(reports).c_str(), stdout);
+    if (reports.size() == 1 && !reports.front().sites.sites.empty()) {
+      std::fputs(("\n" + sites_text(reports.front().sites)).c_str(), stdout);
+    }
     if (arguments.html.empty()) {
       hint("cupool report --html page.html " + arguments.files.front() +
            (arguments.files.size() > 1 ? " ..." : "") + " makes an HTML page");
@@ -67,6 +95,21 @@ void add_report(CLI::App& app, Session& session) {
                    "Write a page with charts to this file (-: standard output)")
       ->type_name("FILE");
   command->add_flag("--text", arguments->text, "Print the text too, with --html");
+  CLI::Option* const collapsed = command->add_flag(
+      "--collapsed", arguments->collapsed,
+      "Print the call sites of CUPOOL_SITES as folded stacks, for flame graph tools");
+  command
+      ->add_flag("--speedscope", arguments->speedscope,
+                 "Print them as a file of speedscope.app, with a profile for each figure")
+      ->excludes(collapsed);
+  std::vector<std::string> measures;
+  for (const SiteMeasure& measure : kSiteMeasures) measures.emplace_back(measure.key);
+  command
+      ->add_option("--measure", arguments->measure,
+                   "What the folded stacks count: bytes, peak_bytes, calls, waited_calls")
+      ->check(CLI::IsMember(measures))
+      ->needs(collapsed)
+      ->type_name("FIGURE");
   command->footer(
       "Several files (ranks of a job, hosts) become one page that compares the processes and\n"
       "names outliers. Exit code 2: a file is not a report, or has a newer schema, or the page\n"

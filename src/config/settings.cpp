@@ -165,6 +165,11 @@ void check_together(const Settings& settings, std::vector<std::string>* warnings
         "CUPOOL_LEAKS lists nothing: only the text and JSON reports contain the list, and "
         "CUPOOL_STATS selects neither. Set CUPOOL_STATS=text or json");
   }
+  if (settings.sites.interval_bytes != 0 && !settings.stats.contains(StatsFormat::json)) {
+    warnings->emplace_back(
+        "CUPOOL_SITES lists nothing: only the JSON report contains the sites. Set "
+        "CUPOOL_STATS=json, or text,json");
+  }
   const auto check_letters = [warnings](const char* name, const Path& pattern) {
     const std::string unknown = util::unknown_letters(pattern);
     if (unknown.empty()) return;

@@ -104,6 +104,12 @@ struct Sampling {
   std::uint64_t one_in = 0;
 };
 
+/// Bytes between samples on average; 0: none.
+struct SiteSampling {
+  static constexpr std::uint64_t kUsual = 512 << 10;
+  std::uint64_t interval_bytes = 0;
+};
+
 /// A signal by its number; 0 is none.
 struct SignalNumber {
   int value = 0;

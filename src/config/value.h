@@ -31,6 +31,8 @@ bool parse_value(std::string_view text, const Range& range, Milliseconds* out);
 bool parse_value(std::string_view text, const Range& range, StatsFormats* out);
 /// 0 or off, 1 or on, 1/64.
 bool parse_value(std::string_view text, const Range& range, Sampling* out);
+/// 0 or off, 1 or on, or bytes from 2 to 1T.
+bool parse_value(std::string_view text, const Range& range, SiteSampling* out);
 /// A name with or without SIG in any case, a number, or `none`. Signals that cannot be caught,
 /// signals of faults, and those reserved by nptl are refused.
 bool parse_value(std::string_view text, const Range& range, SignalNumber* out);
@@ -107,6 +109,11 @@ template <>
 struct TypeText<Sampling> {
   static constexpr const char* name = "share";
   static std::string accepted(const Range&) { return "1, 0 or 1/N (such as 1/64)"; }
+};
+template <>
+struct TypeText<SiteSampling> {
+  static constexpr const char* name = "interval";
+  static std::string accepted(const Range&) { return "1, 0 or a size (such as 4M)"; }
 };
 template <>
 struct TypeText<SignalNumber> {

@@ -10,6 +10,7 @@
 #include "entry/hooks.h"
 #include "entry/memory_hooks.h"
 #include "entry/observed.h"
+#include "entry/unsampled.h"
 #include "entry/watched.h"
 #include "process/lifecycle.h"
 
@@ -69,6 +70,16 @@ Allocator* asked() {
 
 // The slow path.
 [[gnu::noinline]] CUresult allocate_slowly(CUdeviceptr* address, size_t bytes, const void* caller) {
+  if (address != nullptr && cupool::entry::allocates_unsampled(bytes) &&
+      !cupool::entry::is_bypassed(caller)) {
+    Allocator* const serving = engine();
+    const Block* const block =
+        serving == nullptr ? nullptr : cupool::entry::pop_unsampled(*serving, bytes);
+    if (block != nullptr) {
+      *address = block->address;
+      return CUDA_SUCCESS;
+    }
+  }
   CUPOOL_REAL_OR_RETURN(cuMemAlloc_v2);
   Allocator* allocator = started_engine();
   if (allocator == nullptr) {
@@ -88,6 +99,12 @@ Allocator* asked() {
 }
 
 [[gnu::noinline]] CUresult free_slowly(CUdeviceptr address) {
+  if (cupool::entry::frees_unsampled(address)) {
+    Allocator* const serving = engine();
+    const auto freed =
+        serving == nullptr ? std::nullopt : cupool::entry::free_unsampled(*serving, address);
+    if (freed) return *freed;
+  }
   CUPOOL_REAL_OR_RETURN(cuMemFree_v2);
   Allocator* allocator = engine();
   if (allocator == nullptr) {

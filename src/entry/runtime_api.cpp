@@ -13,6 +13,7 @@
 #include "entry/call_sites.h"
 #include "entry/hooks.h"
 #include "entry/real_runtime.h"
+#include "entry/unsampled.h"
 #include "process/lifecycle.h"
 #include "trace/watch.h"
 #include "util/clock.h"
@@ -38,9 +39,15 @@ struct ShortCut {
 
 // The engine, where a call from there may have the hot path; else null.
 [[gnu::always_inline]] inline Allocator* hot_engine(const char* symbol, const void* caller) {
+  if (cupool::trace::watching()) return nullptr;
   const CallSiteFacts* site = known_at_once(symbol, caller);
-  const bool hot = site != nullptr && site->has_short_cut && !cupool::trace::watching();
-  return hot ? cupool::process::engine() : nullptr;
+  return site != nullptr && site->has_short_cut ? cupool::process::engine() : nullptr;
+}
+
+// The same for a call that is not sampled.
+inline Allocator* engine_of_unsampled(const char* symbol, const void* caller) {
+  const CallSiteFacts* site = known_at_once(symbol, caller);
+  return site != nullptr && site->has_short_cut ? cupool::process::engine() : nullptr;
 }
 
 inline ShortCut short_cut(const CallSiteFacts& site) {
@@ -122,6 +129,29 @@ bool serve_pitched(const ShortCut& cut, std::size_t width, std::uint64_t rows, v
   return CUPOOL_CALL_REAL(cudaError_t(*)(void*), address);
 }
 
+// Behind the hot path: what is not sampled has it, too.
+[[gnu::noinline]] cudaError_t allocate_otherwise(void** address, std::size_t bytes,
+                                                 const void* caller) {
+  const bool unsampled = address != nullptr && cupool::entry::allocates_unsampled(bytes);
+  Allocator* const allocator = unsampled ? engine_of_unsampled(kMalloc, caller) : nullptr;
+  const Block* const block =
+      allocator == nullptr ? nullptr : cupool::entry::pop_unsampled(*allocator, bytes);
+  if (block == nullptr) return allocate_slowly(address, bytes, caller);
+  *address = reinterpret_cast<void*>(static_cast<CUdeviceptr>(block->address));
+  return cudaSuccess;
+}
+
+[[gnu::noinline]] cudaError_t free_otherwise(void* address, const void* caller) {
+  const auto device_address = reinterpret_cast<CUdeviceptr>(address);
+  const bool unsampled = cupool::entry::frees_unsampled(device_address);
+  Allocator* const allocator = unsampled ? engine_of_unsampled(kFree, caller) : nullptr;
+  if (allocator != nullptr && allocator->registry().known_current() != nullptr &&
+      cupool::entry::free_unsampled(*allocator, device_address) == CUDA_SUCCESS) {
+    return cudaSuccess;
+  }
+  return free_slowly(address, caller);
+}
+
 }  // namespace
 
 extern "C" {
@@ -141,7 +171,7 @@ cudaError_t cupool_hook_cudaMalloc(void** address, std::size_t bytes) {
   Allocator* const allocator = address == nullptr ? nullptr : hot_engine(kMalloc, caller);
   Context* const context = allocator == nullptr ? nullptr : allocator->registry().known_current();
   Block* const block = context == nullptr ? nullptr : pop_hot(*context, bytes);
-  if (block == nullptr) return allocate_slowly(address, bytes, caller);
+  if (block == nullptr) return allocate_otherwise(address, bytes, caller);
   *address = reinterpret_cast<void*>(static_cast<CUdeviceptr>(block->address));
   return cudaSuccess;
 }
@@ -181,7 +211,7 @@ cudaError_t cupool_hook_cudaFree(void* address) {
       free_hot(*allocator, reinterpret_cast<CUdeviceptr>(address)) == CUDA_SUCCESS) {
     return cudaSuccess;
   }
-  return free_slowly(address, caller);
+  return free_otherwise(address, caller);
 }
 
 cudaError_t cupool_hook_cudaDeviceSynchronize() {

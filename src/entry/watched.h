@@ -33,10 +33,10 @@ auto watched_free(engine::Allocator& allocator, CUdeviceptr address, const Call&
   const std::uint64_t start = util::now_ns();
   if (memory) trace::note_free(*memory);
   const auto result = call();
-  if (memory) trace::note_free_done(*memory, start);
-  if (memory && allocator.queries().memory_at(address) &&
-      result != decltype(result){CUDA_SUCCESS}) {
-    trace::note_allocation(*memory, util::now_ns());
+  if (memory) {
+    const bool refused =
+        allocator.queries().memory_at(address) && result != decltype(result){CUDA_SUCCESS};
+    trace::note_free_done(*memory, start, refused);
   }
   return result;
 }

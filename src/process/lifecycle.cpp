@@ -13,6 +13,7 @@
 #include <mutex>
 
 #include "config/settings.h"
+#include "cuda/dynamic_linker.h"
 #include "engine/context/thread_order.h"
 #include "engine/context/thread_slots.h"
 #include "engine/reclaim/lane.h"
@@ -34,6 +35,7 @@
 #include "trace/leaks.h"
 #include "trace/nvtx.h"
 #include "trace/recorder.h"
+#include "trace/sites.h"
 #include "trace/watch.h"
 #include "util/clock.h"
 #include "util/descriptor.h"
@@ -171,6 +173,7 @@ stats::Snapshot take_snapshot(bool ask_driver, std::uint64_t number) {
     snapshot.series.samples.push_back(take_sample(*allocator, ask_driver));
   }
   snapshot.leaks = trace::live_by_call_site();
+  snapshot.sites = trace::memory_by_site();
   const trace::TraceFigures traced = trace::trace_figures();
   snapshot.trace = {traced.path, traced.events, traced.dropped, traced.bytes};
   return snapshot;
@@ -242,6 +245,13 @@ void start_watchers() {
   if (settings.leaks.one_in != 0) {
     trace::start_leaks(settings.leaks.one_in);
     trace::add_watcher(trace::kLeaks);
+  }
+  if (settings.sites.interval_bytes != 0) {
+    if (trace::start_sites(settings.sites.interval_bytes, cuda::real_dlsym())) {
+      trace::add_watcher(trace::kSites);
+    } else {
+      CUPOOL_LOG(warn, "out of host memory: CUPOOL_SITES has no effect");
+    }
   }
   if (settings.nvtx) {
     trace::start_nvtx();

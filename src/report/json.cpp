@@ -3,6 +3,7 @@
 #include "report/json.h"
 
 #include "report/derived.h"
+#include "report/json_sites.h"
 #include "report/json_timeline.h"
 #include "report/observe.h"
 
@@ -169,6 +170,7 @@ std::string json_report(const stats::Snapshot& snapshot) {
   json["series"] = series_of(snapshot);
   if (snapshot.observation) json["observe"] = observe_json(snapshot);
   json["leaks"] = leaks_of(snapshot);
+  json["sites"] = sites_of(snapshot.sites);
   json["trace"] = trace_of(snapshot);
   json["suggested_settings"] = suggested_settings_of(snapshot);
   json["settings"] = settings_of(snapshot);

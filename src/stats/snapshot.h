@@ -14,6 +14,7 @@
 #include "stats/observation.h"
 #include "stats/peak_use.h"
 #include "stats/series.h"
+#include "stats/sites.h"
 #include "stats/thread_figures.h"
 #include "stats/timeline.h"
 
@@ -131,6 +132,7 @@ struct Snapshot {
   Series series;                           ///< added by the caller
   TraceSummary trace;                      ///< added by the caller
   Leaks leaks;                             ///< added by the caller
+  Sites sites;                             ///< added by the caller
   std::optional<LaneFigures> lane;         ///< with CUPOOL_LANE=1; added by the caller
   std::optional<Observation> observation;  ///< with CUPOOL_MODE=observe; added by the caller
 

@@ -13,6 +13,9 @@ namespace cupool::stats {
 
 inline constexpr std::size_t kListedThreads = 256;
 
+/// Waits of the calling thread's frees so far.
+inline thread_local std::uint64_t waits_of_thread = 0;
+
 /// A thread at the moment of a snapshot; the keys are those of the counters.
 struct ThreadSnapshot {
   int tid = 0;       ///< the kernel's; 0 for all others together
@@ -38,8 +41,9 @@ class ThreadFigures {
   void add_frees(std::uint64_t calls) noexcept {
     frees_.fetch_add(calls, std::memory_order_relaxed);
   }
-  /// `waits`: 0 for a further wait of a free that has waited.
+  /// Of the calling thread. `waits`: 0 for a further wait of a free that has waited.
   void add_wait(std::uint64_t duration_ns, std::uint64_t waits = 1) noexcept {
+    waits_of_thread += waits;
     waits_.fetch_add(waits, std::memory_order_relaxed);
     wait_ns_.fetch_add(duration_ns, std::memory_order_relaxed);
   }

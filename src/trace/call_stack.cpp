@@ -8,6 +8,7 @@
 #include <link.h>
 #include <unwind.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -21,16 +22,25 @@ namespace {
 constexpr std::size_t kShownFrames = 8;
 
 struct Walk {
-  CallStack* stack;
+  std::uintptr_t* addresses;
+  std::size_t most;
+  std::size_t longest;
   std::size_t depth;
+  bool in_handler;
 };
 
 _Unwind_Reason_Code keep_frame(_Unwind_Context* context, void* state) {
   auto* walk = static_cast<Walk*>(state);
   bool is_interrupted = false;
   const std::uintptr_t address = util::address_in_frame(context, &is_interrupted);
-  if (address == 0 || walk->depth == CallStack::kMostFrames) return _URC_NORMAL_STOP;
-  walk->stack->addresses[walk->depth++] = address;
+  if (is_interrupted) walk->in_handler = true;
+  if (address == 0) return _URC_NORMAL_STOP;
+  if (walk->depth == walk->longest) {
+    walk->in_handler = true;
+    return _URC_NORMAL_STOP;
+  }
+  if (walk->depth < walk->most) walk->addresses[walk->depth] = address;
+  ++walk->depth;
   return _URC_NO_REASON;
 }
 
@@ -58,9 +68,17 @@ bool is_between(const Dl_info& info) {
 
 CallStack call_stack() noexcept {
   CallStack stack;
-  Walk walk{&stack, 0};
-  _Unwind_Backtrace(keep_frame, &walk);
+  bool in_handler = false;
+  walk_stack(stack.addresses.data(), CallStack::kMostFrames, CallStack::kMostFrames, &in_handler);
   return stack;
+}
+
+std::size_t walk_stack(std::uintptr_t* addresses, std::size_t most, std::size_t longest,
+                       bool* in_handler) noexcept {
+  Walk walk{addresses, most, longest, 0, false};
+  _Unwind_Backtrace(keep_frame, &walk);
+  *in_handler = walk.in_handler;
+  return std::min(walk.depth, most);
 }
 
 std::vector<stats::LeakFrame> frames_of(const CallStack& stack) {

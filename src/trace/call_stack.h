@@ -23,6 +23,12 @@ struct CallStack {
 /// About a microsecond for a few frames. Thread-safe; cannot fail, but may be truncated.
 CallStack call_stack() noexcept;
 
+/// The same into `addresses`, at most `most` of them; returns their number. `in_handler`: whether a
+/// signal interrupted one of the functions, as far as it walks: `longest` frames. True if there are
+/// more.
+std::size_t walk_stack(std::uintptr_t* addresses, std::size_t most, std::size_t longest,
+                       bool* in_handler) noexcept;
+
 /// At most 8 frames of the program, without those of cupool, libcudart and libcuda above them.
 /// Throws only std::bad_alloc.
 std::vector<stats::LeakFrame> frames_of(const CallStack& stack);

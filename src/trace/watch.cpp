@@ -5,6 +5,7 @@
 #include "trace/leaks.h"
 #include "trace/nvtx.h"
 #include "trace/recorder.h"
+#include "trace/sites.h"
 #include "util/clock.h"
 
 namespace cupool::trace {
@@ -24,13 +25,7 @@ Event event_of(Action action, const Memory& memory) {
   return event;
 }
 
-}  // namespace
-
-void add_watcher(Watcher watcher) noexcept {
-  detail::watchers.fetch_or(watcher, std::memory_order_relaxed);
-}
-
-void note_allocation(const Memory& memory, std::uint64_t start_ns) noexcept {
+void note_live(const Memory& memory, std::uint64_t start_ns) {
   if (watching(kTrace)) {
     Event event = event_of(Action::allocate, memory);
     event.duration_ns = util::now_ns() - start_ns;
@@ -38,6 +33,17 @@ void note_allocation(const Memory& memory, std::uint64_t start_ns) noexcept {
   }
   if (watching(kLeaks)) leak_allocated(memory);
   if (watching(kNvtx)) nvtx_changed(memory, true);
+}
+
+}  // namespace
+
+void add_watcher(Watcher watcher) noexcept {
+  detail::watchers.fetch_or(watcher, std::memory_order_relaxed);
+}
+
+void note_allocation(const Memory& memory, std::uint64_t start_ns) noexcept {
+  note_live(memory, start_ns);
+  if (watching(kSites)) site_allocated(memory);
 }
 
 void note_allocation_failure(std::uint64_t bytes, std::uint64_t start_ns) noexcept {
@@ -52,14 +58,18 @@ void note_free(const Memory& memory) noexcept {
   if (watching(kTrace)) record(event_of(Action::free, memory));
   if (watching(kLeaks)) leak_freed(memory.address);
   if (watching(kNvtx)) nvtx_changed(memory, false);
+  if (watching(kSites)) site_freed(memory.address);
 }
 
-void note_free_done(const Memory& memory, std::uint64_t start_ns) noexcept {
+// A refused free is an allocation of the block again for those who saw it go.
+void note_free_done(const Memory& memory, std::uint64_t start_ns, bool refused) noexcept {
   if (watching(kTrace) && wants_durations()) {
     Event event = event_of(Action::free_done, memory);
     event.duration_ns = util::now_ns() - start_ns;
     record(event);
   }
+  if (watching(kSites)) site_free_done(memory.address, refused);
+  if (refused) note_live(memory, util::now_ns());
 }
 
 // Watchers see it as a free.

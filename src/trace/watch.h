@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Watchers of every allocation and free of the program: the trace, the list of leaks, NVTX. Without
+// Watchers of every allocation and free of the program: the trace, the list of leaks, NVTX,
+// call sites. Without
 // watchers, a call costs one check of a flag.
 #pragma once
 
@@ -9,7 +10,7 @@
 namespace cupool::trace {
 
 /// Bits of `watchers`.
-enum Watcher : unsigned { kTrace = 1u, kLeaks = 2u, kNvtx = 4u };
+enum Watcher : unsigned { kTrace = 1u, kLeaks = 2u, kNvtx = 4u, kSites = 8u };
 
 namespace detail {
 extern std::atomic<unsigned> watchers;
@@ -21,6 +22,11 @@ inline bool watching() noexcept {
 
 inline bool watching(Watcher watcher) noexcept {
   return (detail::watchers.load(std::memory_order_relaxed) & watcher) != 0;
+}
+
+/// Whether only call sites are sampled: what is not sampled need not be noted.
+inline bool only_samples() noexcept {
+  return detail::watchers.load(std::memory_order_relaxed) == kSites;
 }
 
 /// Turns a watcher on. Thread-safe.
@@ -39,7 +45,8 @@ void note_allocation(const Memory& memory, std::uint64_t start_ns) noexcept;
 void note_allocation_failure(std::uint64_t bytes, std::uint64_t start_ns) noexcept;
 /// To be called before the free: afterwards the address may belong to another thread at once.
 void note_free(const Memory& memory) noexcept;
-void note_free_done(const Memory& memory, std::uint64_t start_ns) noexcept;
+/// `refused`: the memory is still live.
+void note_free_done(const Memory& memory, std::uint64_t start_ns, bool refused) noexcept;
 /// The memory was lost with its context.
 void note_lost(const Memory& memory) noexcept;
 

@@ -49,7 +49,7 @@ def run(options, pairs, folder):
     profile = os.path.join(folder, str(pairs))
     environment = dict(os.environ, LD_PRELOAD=options.library, LD_LIBRARY_PATH=options.driver,
                        CUPOOL_STATS="off", CUPOOL_MAX_PENDING="1G", CUPOOL_POOL_START="first",
-                       CUPOOL_SIM_MODE="early",
+                       CUPOOL_SIM_MODE="early", CUPOOL_SITES=options.sites,
                        CUPOOL_SIM_MEMORY="512M")  # more is beyond valgrind's address space
     done = subprocess.run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={profile}",
                            options.program, str(pairs), str(options.bytes), options.what],
@@ -67,6 +67,7 @@ def main():
     parser.add_argument("--driver", required=True, help="folder of the simulated driver")
     parser.add_argument("--bytes", type=int, default=65536, help="of a block (default 65536); 0: mixed sizes")
     parser.add_argument("--what", default="", help="lane: pairs in one lane; launch: launches in one")
+    parser.add_argument("--sites", default="0", help="CUPOOL_SITES; 1T: on, and practically no sample")
     parser.add_argument("--at-most", type=int, default=0, help="instructions; 0: only print")
     options = parser.parse_args()
     if shutil.which("valgrind") is None:

@@ -40,6 +40,7 @@ RUNS = [
      lambda r: r["process"]["lane"]["end_call"] is not None),
     ("probe_lane mode=away", {"CUPOOL_LANE": "1"}, lambda r: r["process"]["lane"]["away"] > 0),
     ("probe_leaks", {"CUPOOL_LEAKS": "1"}, lambda r: r["leaks"]["sites"][0]["frames"]),
+    ("probe_sites rounds=10", {"CUPOOL_SITES": "2"}, lambda r: r["sites"]["sites"][0]["frames"]),
     ("probe_series mode=small", {},
      lambda r: r["devices"][0]["peak_use"]["driver_slack_bytes"]),
     ("probe_contexts", {}, lambda r: r["devices"]),

@@ -233,6 +233,12 @@ TEST(Settings, AListOfLeaksThatNoReportHoldsIsNamed) {
   EXPECT_THAT(parsed({"CUPOOL_STATS=off", "CUPOOL_LEAKS=0"}).warnings, IsEmpty());
 }
 
+TEST(Settings, CallSitesThatNoReportHoldsAreNamed) {
+  EXPECT_THAT(parsed({"CUPOOL_STATS=text", "CUPOOL_SITES=1"}).warnings,
+              ElementsAre(HasSubstr("CUPOOL_SITES lists nothing")));
+  EXPECT_THAT(parsed({"CUPOOL_STATS=text,json", "CUPOOL_SITES=1"}).warnings, IsEmpty());
+}
+
 class Profile : public testing::Test {
  protected:
   Parsed with(const std::string& content, std::vector<std::string> environment = {}) {
@@ -336,7 +342,7 @@ TEST(OptionsTable, EveryRowIsDocumentedAndItsDefaultIsAValue) {
     EXPECT_THAT(got.warnings, IsEmpty());
     EXPECT_TRUE(got.values.at(row.name).is_default);
   }
-  EXPECT_EQ(names.size(), 33u) << "an option came or went: does a test show what it does?";
+  EXPECT_EQ(names.size(), 34u) << "an option came or went: does a test show what it does?";
 }
 
 TEST(ProcessSettings, AreParsedOnceAndGivenOutAlways) {

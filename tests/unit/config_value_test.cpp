@@ -135,6 +135,20 @@ TEST(Share, IsAllNoneOrOneInSoMany) {
   EXPECT_EQ(share.one_in, 64u);
 }
 
+TEST(SiteSamplingValue, IsOffOnOrAnInterval) {
+  SiteSampling sites{7};
+  EXPECT_TRUE(parse_value("0", kAny, &sites));
+  EXPECT_EQ(sites.interval_bytes, 0u);
+  EXPECT_TRUE(parse_value("on", kAny, &sites));
+  EXPECT_EQ(sites.interval_bytes, 512u << 10);
+  EXPECT_TRUE(parse_value("4M", kAny, &sites));
+  EXPECT_EQ(sites.interval_bytes, 4u << 20);
+  for (const char* text : {"", "1B", "0M", "5%", "2T", "-2", "fast"}) {
+    EXPECT_FALSE(parse_value(text, kAny, &sites)) << text;
+  }
+  EXPECT_EQ(sites.interval_bytes, 4u << 20);
+}
+
 TEST(Signal, IsANameOrANumberThatCanBeHandled) {
   const auto number_of = [](const char* text) {
     SignalNumber signal{-1};

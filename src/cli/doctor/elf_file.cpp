@@ -371,6 +371,76 @@ std::string gpu_compiler_release(const std::string& path) {
   return release;
 }
 
+namespace {
+
+// "" without one.
+std::string build_id_of(const Bytes& bytes, const Reader& reader) {
+  for (const Elf64_Phdr& program : reader.programs()) {
+    std::vector<unsigned char> notes;
+    if (program.p_type != PT_NOTE || program.p_filesz > kMaxEntries ||
+        !bytes.read_table(program.p_offset, program.p_filesz, &notes)) {
+      continue;
+    }
+    Elf64_Nhdr note{};
+    for (std::size_t at = 0; at + sizeof note <= notes.size();) {
+      std::memcpy(&note, notes.data() + at, sizeof note);
+      const std::uint64_t content = at + sizeof note + ((note.n_namesz + std::uint64_t{3}) & ~3u);
+      if (content + note.n_descsz > notes.size()) break;
+      if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4) {
+        std::string text;
+        for (std::size_t i = 0; i < note.n_descsz; ++i) {
+          const unsigned char byte = notes[content + i];
+          text += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15u]};
+        }
+        return text;
+      }
+      at = content + ((note.n_descsz + std::uint64_t{3}) & ~3u);
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+ElfFunctions functions_at(const std::string& path, const std::string& build_id,
+                          const std::vector<std::uint64_t>& offsets) {
+  ElfFunctions found;
+  const Bytes bytes(path);
+  ElfFile unused;
+  Reader reader(bytes, &unused);
+  if (!readable(bytes, &reader)) return found;
+  if (!build_id.empty() && build_id_of(bytes, reader) != build_id) return found;
+  found.names.resize(offsets.size());
+  std::vector<std::uint64_t> begins(offsets.size());  // of the functions found
+  for (const Elf64_Shdr& section : reader.sections()) {
+    const std::string name = reader.section_name(section);
+    if (name == ".debug_line" || name == ".zdebug_line") found.has_lines = true;
+    const bool table = section.sh_type == SHT_SYMTAB || section.sh_type == SHT_DYNSYM;
+    if (!table || section.sh_link >= reader.sections().size()) continue;
+    const Elf64_Shdr& text = reader.sections()[section.sh_link];
+    std::vector<Elf64_Sym> symbols;
+    std::vector<char> names;
+    if (!bytes.read_table(section.sh_offset, section.sh_size / sizeof(Elf64_Sym), &symbols) ||
+        !bytes.read_table(text.sh_offset, text.sh_size, &names)) {
+      continue;
+    }
+    found.has_all_symbols = found.has_all_symbols || section.sh_type == SHT_SYMTAB;
+    for (const Elf64_Sym& symbol : symbols) {
+      const unsigned type = ELF64_ST_TYPE(symbol.st_info);
+      if ((type != STT_FUNC && type != STT_GNU_IFUNC) || symbol.st_shndx == SHN_UNDEF) continue;
+      for (std::size_t i = 0; i < offsets.size(); ++i) {
+        const bool inside =
+            offsets[i] >= symbol.st_value &&
+            offsets[i] - symbol.st_value < std::max<std::uint64_t>(symbol.st_size, 1);
+        if (!inside || (!found.names[i].empty() && symbol.st_value <= begins[i])) continue;
+        found.names[i] = name_at(names, symbol.st_name);
+        begins[i] = symbol.st_value;
+      }
+    }
+  }
+  return found;
+}
+
 std::string machine_name(std::uint16_t machine) {
   switch (machine) {
     case EM_X86_64:

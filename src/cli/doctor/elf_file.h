@@ -55,6 +55,18 @@ std::vector<bool> find_texts(const std::string& path, const std::vector<std::str
 /// images.
 std::string gpu_compiler_release(const std::string& path);
 
+/// Functions by address.
+struct ElfFunctions {
+  std::vector<std::string> names;  ///< of the offsets asked for, mangled; "" if unknown
+  bool has_all_symbols = false;    ///< not only those that it exports
+  bool has_lines = false;          ///< debug information with line numbers
+};
+
+/// The functions at `offsets`, addresses as linked. No names if the file cannot be read, or if its
+/// build id is not `build_id` (hexadecimal; "": any).
+ElfFunctions functions_at(const std::string& path, const std::string& build_id,
+                          const std::vector<std::uint64_t>& offsets);
+
 /// "x86-64", "AArch64", ... or "machine 243".
 std::string machine_name(std::uint16_t machine);
 

@@ -90,6 +90,16 @@ std::vector<JsonReader> JsonReader::array(const char* key) const {
   return members;
 }
 
+std::vector<std::uint64_t> JsonReader::whole_numbers(const char* key) const {
+  std::vector<std::uint64_t> members;
+  const nlohmann::json* value = array_at(key);
+  if (value == nullptr) return members;
+  for (const nlohmann::json& member : *value) {
+    members.push_back(number_in(member, std::string(key) + "[]"));
+  }
+  return members;
+}
+
 std::vector<std::string> JsonReader::words(const char* key) const {
   std::vector<std::string> members;
   const nlohmann::json* value = array_at(key);

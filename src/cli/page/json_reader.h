@@ -24,6 +24,7 @@ class JsonReader {
   std::string text(const char* key) const;                              ///< "" if absent
   JsonReader object(const char* key) const;                             ///< must exist
   std::vector<JsonReader> array(const char* key) const;                 ///< of objects
+  std::vector<std::uint64_t> whole_numbers(const char* key) const;      ///< of numbers
   std::vector<std::string> words(const char* key) const;                ///< of texts
   std::map<std::string, std::uint64_t> numbers(const char* key) const;  ///< object of numbers
   std::map<std::string, std::string> texts(const char* key) const;      ///< object of texts

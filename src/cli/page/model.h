@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/page/sites.h"
 #include "stats/labels.h"
 
 namespace cupool::cli {
@@ -164,6 +165,7 @@ struct Report {
   std::uint64_t thread_count = 0;  ///< threads that called malloc or free; 0: unknown
   std::vector<LeakReport> leaks;
   std::uint64_t leaks_sampled_one_in = 1;
+  SitesReport sites;
   std::optional<ObserveReport> observe;
 
   /// Whether an RDMA library decides the modes: advice against waits or plain memory is void then.

@@ -134,6 +134,7 @@ void read_optional_of_report(const JsonReader& json, Report* report) {
   read_series(json, report);
   read_threads(json, report);
   read_leaks(json, report);
+  report->sites = read_sites(json);
   read_observe(json, report);
 }
 

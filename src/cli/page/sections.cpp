@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "cli/page/charts.h"
+#include "cli/page/flame.h"
 #include "cli/page/story.h"
 #include "cli/page/svg.h"
 #include "stats/labels.h"
@@ -465,6 +466,7 @@ std::vector<Section> sections_of(const Report& report, const std::string& prefix
            times_section(report, devices, prefix, scales),
            sizes_section(report, devices, prefix, scales), threads_section(report, prefix),
            devices_section(report, prefix), events_section(report, prefix, scales),
+           Section{prefix + "sites", "Where memory comes from", sites_html(report.sites, prefix)},
            leaks_section(report, prefix), settings_section(report, prefix)}) {
     // In an observed run the driver served everything: nothing to show.
     const bool of_serving = section.id == prefix + "memory" || section.id == prefix + "calls";
