@@ -114,11 +114,19 @@ bool DefaultPool::is_still_kept() {
   return false;
 }
 
+bool DefaultPool::try_trim_to(std::uint64_t keep_bytes) const {
+  return driver_.cuMemPoolTrimTo(handle(), keep_bytes) == CUDA_SUCCESS ||
+         driver_.cuMemPoolTrimTo(handle(), keep_bytes) == CUDA_SUCCESS;
+}
+
 std::uint64_t DefaultPool::trim_to(std::uint64_t keep_bytes) {
   const std::uint64_t before = reserved_bytes(driver_, handle());
-  driver_.cuMemPoolTrimTo(handle(), keep_bytes);
+  try_trim_to(keep_bytes);
   const std::uint64_t after = reserved_bytes(driver_, handle());
-  return before - std::min(before, after);
+  if (after >= before) return 0;
+  const std::lock_guard lock(mutex_);
+  in_vain_ = {};
+  return before - after;
 }
 
 std::uint64_t DefaultPool::trim() {
@@ -127,17 +135,75 @@ std::uint64_t DefaultPool::trim() {
   return is_still_kept() ? trim_to(0) : 0;
 }
 
-std::uint64_t DefaultPool::idle_bytes() const {
-  if (!is_kept()) return 0;
+// Zeros: not kept, or the driver does not say.
+DefaultPool::Fill DefaultPool::fill(std::uint64_t frees) const {
+  if (!is_kept()) return {};
   const cuda::RelaxedCaptureScope relaxed(driver_);
-  std::uint64_t reserved = 0;
-  std::uint64_t used = 0;
-  if (!get(handle(), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) ||
-      !get(handle(), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used)) {
-    return 0;
+  Fill fill;
+  fill.frees = frees;
+  const bool known = get(handle(), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &fill.reserved) &&
+                     get(handle(), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &fill.used);
+  return known ? fill : Fill{};
+}
+
+std::uint64_t DefaultPool::idle_of(const Fill& fill) {
+  const std::uint64_t stays = fill.used + (fill.used != 0 ? stats::kPoolGrowthStep : 0);
+  return fill.reserved - std::min(fill.reserved, stays);
+}
+
+std::uint64_t DefaultPool::idle_bytes() const {
+  return idle_of(fill(0));
+}
+
+std::uint64_t DefaultPool::free_bytes() const {
+  const Fill now = fill(0);
+  if (CUPOOL_MUTATED("counts-fragments")) return idle_of(now);
+  return now.used == 0 ? now.reserved : 0;
+}
+
+bool DefaultPool::is_unclear() const {
+  const Fill now = fill(0);
+  return now.used != 0 && now.reserved >= now.used + stats::kPoolGrowthStep;
+}
+
+bool DefaultPool::is_worth_a_wait(const Fill& fill) {
+  if (idle_of(fill) < stats::kPoolGrowthStep) return false;
+  const std::lock_guard lock(mutex_);
+  const bool same = in_vain_.reserved == fill.reserved && in_vain_.used == fill.used;
+  return !same || (in_vain_.frees != kUnknown && in_vain_.frees != fill.frees);
+}
+
+void DefaultPool::waited_in_vain(const Fill& before, bool work_ended) {
+  const std::lock_guard lock(mutex_);
+  in_vain_ = before;
+  if (!work_ended) in_vain_.frees = kUnknown;
+}
+
+void DefaultPool::contexts_gone() {
+  const CUmemoryPool known = handle();
+  if (known == nullptr) return;
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  CUmemoryPool now = nullptr;
+  const auto ask = [&] { return driver_.cuDeviceGetDefaultMemPool(&now, ordinal_); };
+  if ((ask() != CUDA_SUCCESS && ask() != CUDA_SUCCESS) || now == nullptr) {
+    const std::lock_guard lock(mutex_);
+    state_.store(State::left);
+    return;
   }
-  const std::uint64_t stays = used + (used != 0 ? stats::kPoolGrowthStep : 0);
-  return reserved - std::min(reserved, stays);
+  if (now != known) {
+    const std::lock_guard lock(mutex_);
+    return forget_locked(now);
+  }
+  if (is_kept() && is_still_kept() && !try_trim_to(0)) leave();
+}
+
+void DefaultPool::forget_locked(CUmemoryPool now) {
+  handle_.store(now);
+  high_of_program_ = high_of_step_ = 0;
+  highs_.fill(kUnknown);
+  needed_ = kUnknown;
+  in_vain_ = {};
+  state_.store(State::untouched, std::memory_order_release);
 }
 
 std::uint64_t DefaultPool::reserved() const {
@@ -162,6 +228,7 @@ void DefaultPool::end_step() {
   const cuda::RelaxedCaptureScope relaxed(driver_);
   if (!is_still_kept()) return;
   const std::lock_guard lock(mutex_);
+  if (!is_kept()) return;  // forgotten meanwhile
   std::uint64_t high = read_high();
   const auto note = [&] {
     if (high != kUnknown && !CUPOOL_MUTATED("forgets-the-programs-high")) {

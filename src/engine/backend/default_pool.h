@@ -55,11 +55,33 @@ class DefaultPool {
 
   /// Gives idle memory of a kept pool back to the device. Returns the bytes.
   std::uint64_t trim();
-  /// Bytes that a kept pool holds idle and can give back; else 0. The rest of a growth step stays
-  /// with what is in use.
+  /// Bytes that a kept pool holds idle and may be able to give back; else 0. The rest of a growth
+  /// step stays with what is in use, and fragments may.
   std::uint64_t idle_bytes() const;
+  /// Those of them that nothing keeps in the pool: all while nothing of it is in use, else none.
+  std::uint64_t free_bytes() const;
+  /// Whether more may be free. Only trim() tells: any step may have a block in use.
+  bool is_unclear() const;
   /// Bytes that a kept pool has reserved; else 0.
   std::uint64_t reserved() const;
+
+  /// What a call that ran out of memory knows of the pool before it waits for the GPU.
+  struct Fill {
+    std::uint64_t reserved = 0;
+    std::uint64_t used = 0;
+    std::uint64_t frees = 0;  ///< of the process, in stream order, so far
+  };
+  Fill fill(std::uint64_t frees) const;
+  /// Whether a wait may let trim() give something back: a growth step or more is idle, and no wait
+  /// was in vain since the pool became what it is.
+  bool is_worth_a_wait(const Fill& fill);
+  /// A wait gave nothing: what is idle is fragments, or, if the work did not end, behind work that
+  /// a later call need not wait for in turn.
+  void waited_in_vain(const Fill& before, bool work_ended);
+
+  /// The device has no context any more, so that decay will not look at the pool: trims it. If the
+  /// device has got another default pool, the old one is forgotten.
+  void contexts_gone();
 
   /// Ends a step of decay: what was not in use since BlockCache::kDecaySteps steps is unneeded.
   void end_step();
@@ -83,6 +105,9 @@ class DefaultPool {
   std::uint64_t read_high() const;
   bool is_still_kept();
   std::uint64_t trim_to(std::uint64_t keep_bytes);
+  static std::uint64_t idle_of(const Fill& fill);
+  bool try_trim_to(std::uint64_t keep_bytes) const;
+  void forget_locked(CUmemoryPool now);
 
   const cuda::Driver& driver_;
   const int ordinal_;
@@ -96,6 +121,7 @@ class DefaultPool {
   std::array<std::uint64_t, BlockCache::kDecaySteps> highs_;  ///< the same in the last steps
   std::size_t step_ = 0;
   std::uint64_t needed_ = kUnknown;  ///< bytes that decay leaves
+  Fill in_vain_;                     ///< of the last wait that gave nothing; mutex
 };
 
 }  // namespace cupool::engine
