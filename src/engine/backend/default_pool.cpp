@@ -6,7 +6,6 @@
 
 #include "cuda/scopes.h"
 #include "engine/backend/pool_attributes.h"
-#include "stats/pool_growth.h"
 #include "util/log.h"
 #include "util/mutation.h"
 
@@ -135,45 +134,22 @@ std::uint64_t DefaultPool::trim() {
   return is_still_kept() ? trim_to(0) : 0;
 }
 
-// Zeros: not kept, or the driver does not say.
-DefaultPool::Fill DefaultPool::fill(std::uint64_t frees) const {
+DefaultPoolFill DefaultPool::fill(std::uint64_t frees) const {
   if (!is_kept()) return {};
   const cuda::RelaxedCaptureScope relaxed(driver_);
-  Fill fill;
-  fill.frees = frees;
-  const bool known = get(handle(), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &fill.reserved) &&
-                     get(handle(), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &fill.used);
-  return known ? fill : Fill{};
-}
-
-std::uint64_t DefaultPool::idle_of(const Fill& fill) {
-  const std::uint64_t stays = fill.used + (fill.used != 0 ? stats::kPoolGrowthStep : 0);
-  return fill.reserved - std::min(fill.reserved, stays);
-}
-
-std::uint64_t DefaultPool::idle_bytes() const {
-  return idle_of(fill(0));
-}
-
-std::uint64_t DefaultPool::free_bytes() const {
-  const Fill now = fill(0);
-  if (CUPOOL_MUTATED("counts-fragments")) return idle_of(now);
-  return now.used == 0 ? now.reserved : 0;
-}
-
-bool DefaultPool::is_unclear() const {
-  const Fill now = fill(0);
-  return now.used != 0 && now.reserved >= now.used + stats::kPoolGrowthStep;
-}
-
-bool DefaultPool::is_worth_a_wait(const Fill& fill) {
-  if (idle_of(fill) < stats::kPoolGrowthStep) return false;
+  DefaultPoolFill now;
+  if (!get(handle(), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &now.reserved) ||
+      !get(handle(), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &now.used)) {
+    return {};
+  }
+  now.frees = frees;
   const std::lock_guard lock(mutex_);
-  const bool same = in_vain_.reserved == fill.reserved && in_vain_.used == fill.used;
-  return !same || (in_vain_.frees != kUnknown && in_vain_.frees != fill.frees);
+  now.waited_in_vain = in_vain_.reserved == now.reserved && in_vain_.used == now.used &&
+                       (in_vain_.frees == kUnknown || in_vain_.frees == frees);
+  return now;
 }
 
-void DefaultPool::waited_in_vain(const Fill& before, bool work_ended) {
+void DefaultPool::waited_in_vain(const DefaultPoolFill& before, bool work_ended) {
   const std::lock_guard lock(mutex_);
   in_vain_ = before;
   if (!work_ended) in_vain_.frees = kUnknown;
@@ -204,12 +180,6 @@ void DefaultPool::forget_locked(CUmemoryPool now) {
   needed_ = kUnknown;
   in_vain_ = {};
   state_.store(State::untouched, std::memory_order_release);
-}
-
-std::uint64_t DefaultPool::reserved() const {
-  if (!is_kept()) return 0;
-  const cuda::RelaxedCaptureScope relaxed(driver_);
-  return reserved_bytes(driver_, handle());
 }
 
 // The most that was in use since the driver's mark was reset. Its value just after a reset is not

@@ -81,7 +81,7 @@ std::uint64_t OutOfMemory::trim_default_pool(Device& device) {
 
 void OutOfMemory::trim_if_unclear() {
   Context* const context = registry_.current();
-  if (context == nullptr || !context->device().default_pool().is_unclear()) return;
+  if (context == nullptr || !context->device().default_pool().fill().is_unclear()) return;
   if (!CUPOOL_MUTATED("counts-fragments")) trim_default_pool(context->device());
 }
 
@@ -91,8 +91,8 @@ bool OutOfMemory::give_back_pending(Device& device, const std::vector<Context*>&
                                     Patience& patience) {
   DefaultPool& pool = device.default_pool();
   if (CUPOOL_MUTATED("keeps-pending-frees")) return false;
-  const DefaultPool::Fill before = pool.fill(frees_in_stream_order());
-  if (!pool.is_worth_a_wait(before)) return false;
+  const DefaultPoolFill before = pool.fill(frees_in_stream_order());
+  if (!before.is_worth_a_wait()) return false;
   const bool has_time = !patience.over();
   bool all_ended = true;
   for (Context* context : contexts) {
