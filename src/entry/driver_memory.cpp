@@ -163,7 +163,10 @@ CUresult cupool_hook_cuMemFree_v2(CUdeviceptr address) {
 CUresult cupool_hook_cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
   CUPOOL_REAL_OR_RETURN(cuMemGetInfo_v2);
   Allocator* allocator = engine();
-  if (allocator != nullptr) allocator->registry().current();  // releases lost memory first
+  if (allocator != nullptr) {
+    allocator->registry().current();  // releases lost memory first
+    allocator->out_of_memory().trim_if_unclear();
+  }
   size_t own_total = 0;
   size_t* const total = total_bytes != nullptr ? total_bytes : &own_total;
   const CUresult result = real.cuMemGetInfo_v2(free_bytes, total);

@@ -55,7 +55,7 @@ cupool_figures figures_of(const engine::Device& device) {
 // Bytes of the device that cupool holds, or has the default pool keep.
 std::uint64_t footprint(engine::Device& device) {
   const stats::PoolFigures pool = device.pool_figures();
-  return device.default_pool().reserved() +
+  return device.default_pool().fill().reserved +
          (pool.valid ? pool.reserved_current : of(device.stats(), Gauge::held_bytes));
 }
 

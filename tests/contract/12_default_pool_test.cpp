@@ -38,6 +38,14 @@ TEST(DefaultPool, GivesBackWhatWasFreedBehindPendingWork) {
   }
 }
 
+// Contract 5. What no trim gives back is not free.
+TEST(DefaultPool, CountsNoFragmentsAsFree) {
+  for (const char* mode : {"late", "early", "timed"}) {
+    expect_same("probe_default_pool mode=fragments", 0, 1,
+                {{"CUPOOL_DECAY_MS", "0"}, {"CUPOOL_SIM_MODE", mode}});
+  }
+}
+
 // Contract 5.
 TEST(DefaultPool, CountsItsIdleMemoryAsFree) {
   expect_same("probe_default_pool mode=info", 0, 1, {{"CUPOOL_DECAY_MS", "0"}});

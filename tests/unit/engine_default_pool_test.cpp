@@ -131,11 +131,103 @@ TEST_F(DefaultPoolTest, IsLeftIfItsThresholdWasChangedUnseen) {
 TEST_F(DefaultPoolTest, CountsAndTrimsWhatIsIdle) {
   DefaultPool& pool = kept();
   use(4 * kStep);
-  EXPECT_EQ(pool.idle_bytes(), 4 * kStep);
+  EXPECT_EQ(pool.fill().idle_bytes(), 4 * kStep);
   take(kMiB);
-  EXPECT_EQ(pool.idle_bytes(), 3 * kStep - kMiB) << "one step stays with what is in use";
+  EXPECT_EQ(pool.fill().idle_bytes(), 3 * kStep - kMiB) << "one step stays with what is in use";
   EXPECT_EQ(pool.trim(), 4 * kStep - kMiB);
-  EXPECT_EQ(pool.idle_bytes(), 0u);
+  EXPECT_EQ(pool.fill().idle_bytes(), 0u);
+}
+
+// Contract 5. Any step may have a block in use, so that a trim gives nothing of it back.
+TEST_F(DefaultPoolTest, CountsFragmentsAsTakenAndTheRestAfterATrim) {
+  DefaultPool& pool = kept();
+  use(4 * kStep);
+  EXPECT_EQ(pool.fill().free_bytes(), 4 * kStep) << "nothing is in use";
+  EXPECT_FALSE(pool.fill().is_unclear());
+  const CUdeviceptr block = take(kMiB);
+  state().fragments = 2 * kStep - kMiB;
+  EXPECT_EQ(pool.fill().free_bytes(), 0u);
+  EXPECT_TRUE(pool.fill().is_unclear());
+  EXPECT_EQ(pool.trim(), 2 * kStep);
+  EXPECT_EQ(pool.fill().free_bytes(), 0u) << "the driver counts what it got";
+  state().fragments = 0;
+  test::fake::free_to_pool(block, nullptr);
+  EXPECT_EQ(pool.fill().free_bytes(), 2 * kStep);
+  pool.trim();
+  take(kMiB);
+  EXPECT_FALSE(pool.fill().is_unclear()) << "a step that is in use";
+  pool.leave();
+  EXPECT_EQ(pool.fill().free_bytes(), 0u);
+  EXPECT_FALSE(pool.fill().is_unclear());
+}
+
+TEST_F(DefaultPoolTest, IsNotWaitedForAgainInVain) {
+  DefaultPool& pool = kept();
+  EXPECT_FALSE(pool.fill(0).is_worth_a_wait());
+  take(kMiB);
+  const CUdeviceptr other = take(4 * kStep);
+  test::fake::free_to_pool(other, nullptr);
+  EXPECT_TRUE(pool.fill(1).is_worth_a_wait());
+  pool.waited_in_vain(pool.fill(1), true);
+  EXPECT_FALSE(pool.fill(1).is_worth_a_wait());
+  EXPECT_TRUE(pool.fill(2).is_worth_a_wait()) << "freed since, though as much is in use";
+  pool.waited_in_vain(pool.fill(2), false);
+  EXPECT_FALSE(pool.fill(3).is_worth_a_wait()) << "behind the same work";
+  take(kMiB);
+  EXPECT_TRUE(pool.fill(3).is_worth_a_wait());
+  pool.waited_in_vain(pool.fill(3), false);
+  const std::uint64_t reserved = state().reserved;
+  EXPECT_NE(pool.trim(), 0u);
+  state().reserved = reserved;
+  EXPECT_TRUE(pool.fill(3).is_worth_a_wait()) << "a trim has given something";
+}
+
+// Decay looks at a device by its contexts only.
+TEST_F(DefaultPoolTest, IsTrimmedWhenNoContextIsLeft) {  // contract 10
+  DefaultPool& pool = kept();
+  use(4 * kStep);
+  pool.contexts_gone();
+  EXPECT_EQ(state().reserved, 0u);
+  EXPECT_TRUE(pool.is_kept());
+}
+
+TEST_F(DefaultPoolTest, IsGivenUpIfItCannotBeTrimmedWithoutAContext) {
+  DefaultPool& pool = kept();
+  use(4 * kStep);
+  test::pools->trim_result = CUDA_ERROR_INVALID_CONTEXT;
+  pool.contexts_gone();
+  EXPECT_FALSE(pool.is_kept());
+  EXPECT_EQ(state().threshold, 0u) << "the next synchronisation gives it back";
+}
+
+TEST_F(DefaultPoolTest, IsForgottenIfTheDeviceGetsAnother) {
+  DefaultPool& pool = kept();
+  use(4 * kStep);
+  step(pool);
+  const CUmemoryPool old = handle();
+  test::pools->defaults.erase(kOrdinal);
+  const CUmemoryPool now = handle();
+  test::pools->pools.erase(old);  // whoever names it now ends the test
+  pool.contexts_gone();
+  EXPECT_FALSE(pool.is_kept());
+  EXPECT_EQ(pool.handle(), now);
+  EXPECT_EQ(read(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH), 0u);
+  EXPECT_EQ(pool.trim(), 0u);
+  pool.end_step();
+  EXPECT_EQ(state().threshold, 0u);
+  EXPECT_TRUE(pool.keep(nullptr));
+  EXPECT_EQ(state().threshold, kTotal);
+}
+
+TEST_F(DefaultPoolTest, IsTheProgramsIfTheDriverDoesNotNameItAnyMore) {
+  DefaultPool& pool = kept();
+  use(4 * kStep);
+  driver_.cuDeviceGetDefaultMemPool = [](CUmemoryPool*, CUdevice) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  };
+  test::pools->pools.clear();
+  pool.contexts_gone();
+  EXPECT_FALSE(pool.is_kept());
 }
 
 TEST_F(DefaultPoolTest, DecaysToTheMostThatWasInUse) {

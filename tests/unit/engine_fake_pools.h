@@ -25,7 +25,8 @@ struct FakePools {
     std::uint64_t threshold = 0;
     std::uint64_t reserved = 0;
     std::uint64_t used = 0;
-    std::uint64_t high = 0;  ///< of `used`, since its last reset
+    std::uint64_t high = 0;       ///< of `used`, since its last reset
+    std::uint64_t fragments = 0;  ///< idle bytes that no trim gives back
     std::set<int> admitted;
   };
   struct Block {
@@ -39,6 +40,7 @@ struct FakePools {
   int devices = 1;
   CUresult count_result = CUDA_SUCCESS;
   CUresult free_result = CUDA_SUCCESS;
+  CUresult trim_result = CUDA_SUCCESS;
 
   // What has happened, under the mutex.
   std::mutex mutex;
@@ -143,7 +145,9 @@ inline CUresult trim_pool(CUmemoryPool pool, std::size_t keep_bytes) {
   ++pools->trims;
   const std::lock_guard<std::mutex> lock(pools->mutex);
   FakePools::Pool& trimmed = pools->pools.at(pool);
-  trimmed.reserved = std::min(trimmed.reserved, std::max<std::uint64_t>(trimmed.used, keep_bytes));
+  if (pools->trim_result != CUDA_SUCCESS) return pools->trim_result;
+  const std::uint64_t least = std::max<std::uint64_t>(trimmed.used + trimmed.fragments, keep_bytes);
+  trimmed.reserved = std::min(trimmed.reserved, least);
   return CUDA_SUCCESS;
 }
 inline CUresult allocate_from_pool(CUdeviceptr* address, std::size_t bytes, CUmemoryPool pool,

@@ -6,7 +6,6 @@
 
 #include "cuda/scopes.h"
 #include "engine/backend/pool_attributes.h"
-#include "stats/pool_growth.h"
 #include "util/log.h"
 #include "util/mutation.h"
 
@@ -114,11 +113,19 @@ bool DefaultPool::is_still_kept() {
   return false;
 }
 
+bool DefaultPool::try_trim_to(std::uint64_t keep_bytes) const {
+  return driver_.cuMemPoolTrimTo(handle(), keep_bytes) == CUDA_SUCCESS ||
+         driver_.cuMemPoolTrimTo(handle(), keep_bytes) == CUDA_SUCCESS;
+}
+
 std::uint64_t DefaultPool::trim_to(std::uint64_t keep_bytes) {
   const std::uint64_t before = reserved_bytes(driver_, handle());
-  driver_.cuMemPoolTrimTo(handle(), keep_bytes);
+  try_trim_to(keep_bytes);
   const std::uint64_t after = reserved_bytes(driver_, handle());
-  return before - std::min(before, after);
+  if (after >= before) return 0;
+  const std::lock_guard lock(mutex_);
+  in_vain_ = {};
+  return before - after;
 }
 
 std::uint64_t DefaultPool::trim() {
@@ -127,23 +134,52 @@ std::uint64_t DefaultPool::trim() {
   return is_still_kept() ? trim_to(0) : 0;
 }
 
-std::uint64_t DefaultPool::idle_bytes() const {
-  if (!is_kept()) return 0;
+DefaultPoolFill DefaultPool::fill(std::uint64_t frees) const {
+  if (!is_kept()) return {};
   const cuda::RelaxedCaptureScope relaxed(driver_);
-  std::uint64_t reserved = 0;
-  std::uint64_t used = 0;
-  if (!get(handle(), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) ||
-      !get(handle(), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used)) {
-    return 0;
+  DefaultPoolFill now;
+  if (!get(handle(), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &now.reserved) ||
+      !get(handle(), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &now.used)) {
+    return {};
   }
-  const std::uint64_t stays = used + (used != 0 ? stats::kPoolGrowthStep : 0);
-  return reserved - std::min(reserved, stays);
+  now.frees = frees;
+  const std::lock_guard lock(mutex_);
+  now.waited_in_vain = in_vain_.reserved == now.reserved && in_vain_.used == now.used &&
+                       (in_vain_.frees == kUnknown || in_vain_.frees == frees);
+  return now;
 }
 
-std::uint64_t DefaultPool::reserved() const {
-  if (!is_kept()) return 0;
+void DefaultPool::waited_in_vain(const DefaultPoolFill& before, bool work_ended) {
+  const std::lock_guard lock(mutex_);
+  in_vain_ = before;
+  if (!work_ended) in_vain_.frees = kUnknown;
+}
+
+void DefaultPool::contexts_gone() {
+  const CUmemoryPool known = handle();
+  if (known == nullptr) return;
   const cuda::RelaxedCaptureScope relaxed(driver_);
-  return reserved_bytes(driver_, handle());
+  CUmemoryPool now = nullptr;
+  const auto ask = [&] { return driver_.cuDeviceGetDefaultMemPool(&now, ordinal_); };
+  if ((ask() != CUDA_SUCCESS && ask() != CUDA_SUCCESS) || now == nullptr) {
+    const std::lock_guard lock(mutex_);
+    state_.store(State::left);
+    return;
+  }
+  if (now != known) {
+    const std::lock_guard lock(mutex_);
+    return forget_locked(now);
+  }
+  if (is_kept() && is_still_kept() && !try_trim_to(0)) leave();
+}
+
+void DefaultPool::forget_locked(CUmemoryPool now) {
+  handle_.store(now);
+  high_of_program_ = high_of_step_ = 0;
+  highs_.fill(kUnknown);
+  needed_ = kUnknown;
+  in_vain_ = {};
+  state_.store(State::untouched, std::memory_order_release);
 }
 
 // The most that was in use since the driver's mark was reset. Its value just after a reset is not
@@ -162,6 +198,7 @@ void DefaultPool::end_step() {
   const cuda::RelaxedCaptureScope relaxed(driver_);
   if (!is_still_kept()) return;
   const std::lock_guard lock(mutex_);
+  if (!is_kept()) return;  // forgotten meanwhile
   std::uint64_t high = read_high();
   const auto note = [&] {
     if (high != kUnknown && !CUPOOL_MUTATED("forgets-the-programs-high")) {

@@ -14,9 +14,31 @@
 #include "engine/backend/device_limits.h"
 #include "engine/backend/pool_decay.h"
 #include "engine/block/block_cache.h"
+#include "stats/pool_growth.h"
 #include "util/lock_order.h"
 
 namespace cupool::engine {
+
+/// What a kept pool holds. All zero: nothing, or the driver does not say.
+struct DefaultPoolFill {
+  std::uint64_t reserved = 0;
+  std::uint64_t used = 0;
+  std::uint64_t frees = 0;      ///< as the caller of fill() says
+  bool waited_in_vain = false;  ///< since the pool became what it is
+
+  /// Idle bytes that may go back. The rest of a growth step stays with what is in use, and
+  /// fragments may stay, too.
+  std::uint64_t idle_bytes() const {
+    const std::uint64_t stays = used + (used != 0 ? stats::kPoolGrowthStep : 0);
+    return reserved - (stays < reserved ? stays : reserved);
+  }
+  /// Those of them that nothing keeps in the pool: all while nothing of it is in use, else none.
+  std::uint64_t free_bytes() const { return used == 0 ? reserved : 0; }
+  /// Whether more may be free. Only a trim tells: any step may have a block in use.
+  bool is_unclear() const { return used != 0 && reserved >= used + stats::kPoolGrowthStep; }
+  /// Whether a wait for the GPU may let a trim give something back.
+  bool is_worth_a_wait() const { return idle_bytes() >= stats::kPoolGrowthStep && !waited_in_vain; }
+};
 
 /// One per device. Thread-safe, but for the steps of decay, which are one thread's. No function
 /// needs a current context, waits for the GPU, or harms a capture.
@@ -55,11 +77,16 @@ class DefaultPool {
 
   /// Gives idle memory of a kept pool back to the device. Returns the bytes.
   std::uint64_t trim();
-  /// Bytes that a kept pool holds idle and can give back; else 0. The rest of a growth step stays
-  /// with what is in use.
-  std::uint64_t idle_bytes() const;
-  /// Bytes that a kept pool has reserved; else 0.
-  std::uint64_t reserved() const;
+  /// What a kept pool holds now; of another one nothing. `frees`: of the process, in stream order,
+  /// so far, for is_worth_a_wait().
+  DefaultPoolFill fill(std::uint64_t frees = 0) const;
+  /// A wait for the GPU gave nothing of what was idle before: fragments or, if the work did not
+  /// end, memory behind work that no later call need wait for in its turn.
+  void waited_in_vain(const DefaultPoolFill& before, bool work_ended);
+
+  /// The device has no context any more, so that decay will not look at the pool: trims it. If the
+  /// device has got another default pool, the old one is forgotten.
+  void contexts_gone();
 
   /// Ends a step of decay: what was not in use since BlockCache::kDecaySteps steps is unneeded.
   void end_step();
@@ -83,11 +110,13 @@ class DefaultPool {
   std::uint64_t read_high() const;
   bool is_still_kept();
   std::uint64_t trim_to(std::uint64_t keep_bytes);
+  bool try_trim_to(std::uint64_t keep_bytes) const;
+  void forget_locked(CUmemoryPool now);
 
   const cuda::Driver& driver_;
   const int ordinal_;
   const DeviceLimits& limits_;
-  util::Ranked<util::LockRank::default_pool> mutex_;
+  mutable util::Ranked<util::LockRank::default_pool> mutex_;
   std::atomic<State> state_;  ///< set under the mutex
   std::atomic<CUmemoryPool> handle_{nullptr};
   std::uint64_t threshold_ = 0;        ///< of a kept pool, as the driver tells it
@@ -96,6 +125,7 @@ class DefaultPool {
   std::array<std::uint64_t, BlockCache::kDecaySteps> highs_;  ///< the same in the last steps
   std::size_t step_ = 0;
   std::uint64_t needed_ = kUnknown;  ///< bytes that decay leaves
+  DefaultPoolFill in_vain_;          ///< of the last wait that gave nothing; mutex
 };
 
 }  // namespace cupool::engine

@@ -65,6 +65,7 @@ void ContextEnding::context_gone(Context& context, bool alone) {
   context.device().orphans().add(orphans);
   imports_.context_gone(context);
   host_.context_gone(context, alone);
+  leave_device(context.device());
   // Managed and mapped memory is gone with its context. For mapped memory, the driver knows the
   // context.
   const auto is_gone = [&](CUdeviceptr start) {
@@ -89,6 +90,13 @@ void ContextEnding::leave_context(Context& context) {
   blocks_.extract([&](const Block& candidate) { return candidate.context == &context; });
   imports_.context_gone(context);
   host_.context_gone(context, false);
+  leave_device(context.device());
+}
+
+// What needs no context is done once the last one of the device has ended.
+void ContextEnding::leave_device(Device& device) {
+  if (cuda::shut_down() || CUPOOL_MUTATED("keeps-after-the-last-context")) return;
+  if (registry_.contexts_of(device.ordinal()).empty()) device.default_pool().contexts_gone();
 }
 
 }  // namespace cupool::engine

@@ -92,6 +92,7 @@ class ContextEnding {
     });
   }
   void leave_context(Context& context);
+  void leave_device(Device& device);
 
   const cuda::Driver& driver_;
   ContextRegistry& registry_;

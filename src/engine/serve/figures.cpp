@@ -37,7 +37,9 @@ std::uint64_t Figures::idle_bytes() {
     idle += signed_bytes(pools->pair().slack() + pools->preallocation().bytes());
   }
   if (!CUPOOL_MUTATED("counts-no-default-pool")) {
-    idle += signed_bytes(context->device().default_pool().idle_bytes());
+    const DefaultPoolFill fill = context->device().default_pool().fill();
+    idle +=
+        signed_bytes(CUPOOL_MUTATED("counts-fragments") ? fill.idle_bytes() : fill.free_bytes());
   }
   if (stats.value(Gauge::application_bytes).current > 0) {
     if (pools != nullptr) idle -= signed_bytes(pools->pair().pinned_bytes());

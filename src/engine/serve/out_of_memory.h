@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "engine/context/context_registry.h"
 #include "engine/ipc/neighbours.h"
@@ -102,6 +103,8 @@ class OutOfMemory {
   /// Gives back what the device's default pool holds idle, if it is kept. Returns the bytes; needs
   /// no wait.
   std::uint64_t trim_default_pool(Device& device);
+  /// The same on the current device, if only that tells how much memory is free (contract 5).
+  void trim_if_unclear();
 
   /// Makes a spare for each of cupool's streams in the context, as far as there is memory.
   ///
@@ -143,7 +146,9 @@ class OutOfMemory {
     return result;
   }
   bool give_back_idle_of(Context& context, Patience& patience);
-  bool give_back_pending(Context& context, Patience& patience);
+  bool give_back_pending(Device& device, const std::vector<Context*>& contexts, Patience& patience);
+  WaitResult wait_for_everything(Context& context, Patience& patience);
+  std::uint64_t frees_in_stream_order();
   template <typename GiveBack>
   bool reclaim_all_of(Context& context, Patience& patience, const GiveBack& give_back);
   bool give_back_pooled(Context& context);

@@ -4,8 +4,10 @@
 // there), pending (the same, while work lies before the frees), info (idle memory counts as free),
 // stays (until decay), peaks (what is needed again and again stays), owned (the program sets or
 // trims the pool: how= threshold, zero, trim; or first=1: before its first allocation), managed,
-// aside (cupool steps aside), other (pools of the program's own), capture, captures, threads
-// (allocations beside calls that set and trim the pool).
+// fragments (blocks in use lie between what is idle), reset (no context is left), vain (memory runs
+// out while only fragments are idle, and a kernel does not end), aside (cupool steps aside), other
+// (pools of the program's own), capture, captures, threads (allocations beside calls that set and
+// trim the pool).
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <unistd.h>
@@ -187,6 +189,77 @@ void info() {
   probe::say("all of it is free", free_memory() == before);
 }
 
+// A small block in use in each step: a trim gives nothing back, and the program cannot have it.
+std::vector<void*> leave_fragments(int steps) {
+  std::vector<void*> large;
+  std::vector<void*> small;
+  for (int i = 0; i < steps; ++i) {
+    small.push_back(allocate(kMiB));
+    large.push_back(allocate(31 * kMiB));
+  }
+  for (void* block : large) MUST(cudaFreeAsync(block, stream));
+  synchronize();
+  return small;
+}
+
+void release_fragments(const std::vector<void*>& small) {
+  for (void* block : small) MUST(cudaFreeAsync(block, stream));
+  synchronize();
+}
+
+void fragments() {
+  const size_t before = free_memory();
+  const std::vector<void*> small = leave_fragments(6);
+  const size_t beside = free_memory();
+  probe::say("MiB taken", static_cast<long>((before - beside) / kMiB));
+  leave_idle();
+  probe::say("as much is free", free_memory() == beside);
+  MUST(cudaFreeAsync(small.back(), stream));
+  synchronize();
+  probe::say("MiB more are free", static_cast<long>((free_memory() - beside) / kMiB));
+  release_fragments({small.begin(), small.end() - 1});
+  probe::say("all of it is free", free_memory() == before);
+}
+
+// The pool is asked without a context.
+void reset() {
+  leave_idle();
+  MUST(cudaDeviceReset());
+  uint64_t bytes = 1;
+  MUST(cuMemPoolGetAttribute(reinterpret_cast<CUmemoryPool>(default_pool),
+                             CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes));
+  probe::say("gone", bytes == 0);
+  MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  leave_idle();
+  probe::say("stays", reserved() >= kMuch);
+}
+
+// Only the first call waits for the work, as long as the program frees nothing.
+void vain() {
+  CUmodule module = nullptr;
+  CUfunction spin = nullptr;
+  MUST(cuModuleLoadData(&module, ""));
+  MUST(cuModuleGetFunction(&spin, module, "spin_ns"));
+  const std::vector<void*> small = leave_fragments(6);
+  uint64_t ns = 25'000'000'000;
+  void* arguments[] = {&ns};
+  CUstream other = nullptr;
+  MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  MUST(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, other, arguments, nullptr));
+  const auto take_all = [] {
+    void* block = nullptr;
+    const auto begin = Clock::now();
+    CHECK(cudaMalloc(&block, size_t{390} * kMiB) == cudaErrorMemoryAllocation);
+    cudaGetLastError();
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  take_all();
+  probe::say("at once", take_all() < 2);
+  std::printf("done\n");
+  std::fflush(stdout);
+  std::_Exit(0);  // not behind the kernel
+}
+
 void stays() {
   leave_idle();
   probe::say("stays", reserved() >= kMuch);
@@ -344,6 +417,9 @@ int main(int argc, char** argv) {
   if (mode == "oom") others();
   if (mode == "pending") pending();
   if (mode == "info") info();
+  if (mode == "fragments") fragments();
+  if (mode == "reset") reset();
+  if (mode == "vain") vain();
   if (mode == "stays") stays();
   if (mode == "peaks") peaks();
   if (mode == "owned")

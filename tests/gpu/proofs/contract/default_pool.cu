@@ -7,7 +7,9 @@
 #include <cuda_runtime.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <thread>
+#include <vector>
 
 #include "common/kernels.cuh"
 #include "contract.h"
@@ -161,6 +163,30 @@ void others() {
   MUST(cudaDeviceSynchronize());
 }
 
+// A small block in use in each step: a trim gives next to nothing back, and as little is free.
+void fragments() {
+  constexpr int kSteps = 100;
+  std::vector<void*> small(kSteps);
+  std::vector<void*> large(kSteps);
+  for (int i = 0; i < kSteps; ++i) {
+    MUST(cudaMallocAsync(&small[i], kMiB, stream));
+    MUST(cudaMallocAsync(&large[i], 31 * kMiB, stream));
+  }
+  MUST(cudaStreamSynchronize(stream));
+  const size_t before = free_bytes();
+  for (void* block : large) MUST(cudaFreeAsync(block, stream));
+  MUST(cudaStreamSynchronize(stream));
+  const size_t available = free_bytes();
+  fact("fragments_counted_free=%zu", available - std::min(before, available));
+  void* block = nullptr;
+  verdict(cudaMalloc(&block, available - 128 * kMiB) == cudaSuccess,
+          "what counts as free beside fragments");
+  if (block != nullptr) MUST(cudaFree(block));
+  cudaGetLastError();
+  for (void* each : small) MUST(cudaFreeAsync(each, stream));
+  MUST(cudaStreamSynchronize(stream));
+}
+
 // Does a reset of the device change the pool? Recorded, for docs/design.md.
 void reset() {
   leave_idle(kMuch);
@@ -170,6 +196,7 @@ void reset() {
   fact("pool_is_the_same_after_reset=%d", again == pool);
   pool = again;
   fact("reserved_after_reset=%llu", static_cast<unsigned long long>(reserved()));
+  verdict(reserved() == 0, "a reset leaves nothing idle");
   MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   leave_idle(kMuch);
   fact("reserved_after_reset_and_wait=%llu", static_cast<unsigned long long>(reserved()));
@@ -199,6 +226,7 @@ int main(int argc, char** argv) {
   if (contract::asked(argc, argv, "times")) times();
   if (contract::asked(argc, argv, "reads")) reads();
   if (contract::asked(argc, argv, "others")) others();
+  if (contract::asked(argc, argv, "fragments")) fragments();
   if (contract::asked(argc, argv, "reset")) reset();
   if (contract::asked(argc, argv, "owned")) owned();
   return contract::exit_code();
