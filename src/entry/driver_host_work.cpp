@@ -245,10 +245,13 @@ CUresult cupool_hook_cuMemHostGetFlags(unsigned int* flags, void* host) {
 
 CUresult cupool_hook_cuMemHostUnregister(void* host) {
   CUPOOL_REAL_OR_RETURN(cuMemHostUnregister);
-  PinnedMemory::remove(host);
+  const std::size_t bytes = PinnedMemory::remove(host);
   const auto call = [&] { return real.cuMemHostUnregister(host); };
   Allocator* const allocator = engine();
-  return allocator == nullptr ? call() : allocator->pass_through().unregister_host(host, call);
+  const CUresult result =
+      allocator == nullptr ? call() : allocator->pass_through().unregister_host(host, call);
+  if (result != CUDA_SUCCESS) PinnedMemory::add(host, bytes);  // it is no registered memory
+  return result;
 }
 
 }  // extern "C"

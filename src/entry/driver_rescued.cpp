@@ -39,8 +39,11 @@ template <typename Call>
 __attribute__((noinline)) CUresult rescue_pinned(const Call& call) {
   cupool::engine::Allocator* allocator = cupool::process::engine();
   if (allocator == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = allocator->host().give_back() ? call() : CUDA_ERROR_OUT_OF_MEMORY;
-  return result == CUDA_ERROR_OUT_OF_MEMORY ? rescue(call) : result;
+  cupool::engine::Patience patience;
+  CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+  if (allocator->host().give_back(patience)) result = call();
+  if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
+  return allocator->out_of_memory().retry(call, patience);
 }
 
 template <typename Call>

@@ -55,6 +55,13 @@ TEST(PageLockedMemory, IsTheDriversWithSeveralContexts) {
   EXPECT_EQ(run.counter("host_served_total"), 0u);
 }
 
+TEST(PageLockedMemory, IsAllocatedWithoutAWaitForWorkOfAnotherContext) {
+  for (const char* mode : kModes) {
+    SCOPED_TRACE(mode);
+    expect_same("probe_host_memory case=held", 0, 1, {{"CUPOOL_FREE_MODE", mode}});
+  }
+}
+
 // Contract 9.
 TEST(PageLockedMemory, IsTheDriversDuringACapture) {
   expect_same("probe_host_memory case=capture");

@@ -133,6 +133,35 @@ TEST_F(HostCacheTest, DecayTakesWhatWasIdleForAWholeSpan) {
   EXPECT_EQ(cache_.retired_bytes(), 0u);
 }
 
+TEST_F(HostCacheTest, HasNothingOnceAllIsTaken) {
+  cache(block(kMib));
+  EXPECT_TRUE(cache_.any());
+  cache_.take(HostCache::Which::all);
+  EXPECT_FALSE(cache_.any()) << "what the shard may take of the limit does not count";
+}
+
+TEST_F(HostCacheTest, GivesOutTheBlockThatIsAskedFor) {
+  Block& idle = block(kMib);
+  Block& retired = block(kMib);
+  Block& other = block(kMib);
+  cache(idle);
+  std::thread([&] { retire(retired, 3); }).join();
+  EXPECT_FALSE(cache_.take(other));
+  EXPECT_TRUE(cache_.take(retired));
+  EXPECT_EQ(cache_.retired_bytes(), 0u);
+  EXPECT_EQ(cache_.bytes(), kMib);
+  EXPECT_FALSE(cache_.take(retired));
+  EXPECT_TRUE(cache_.take(idle));
+  EXPECT_FALSE(cache_.any());
+  cache(other);
+  EXPECT_EQ(pop(kMib), &other);
+}
+
+TEST_F(HostCacheTest, KnowsNoKindOfWriteCombinedMemory) {
+  EXPECT_EQ(host_kind(3), 3u);
+  for (const unsigned flags : {4u, 5u, 7u, 8u, 16u}) EXPECT_EQ(host_kind(flags), kNoHostKind);
+}
+
 TEST_F(HostCacheTest, CountsCalls) {
   cache(block(4096));
   pop(4096);

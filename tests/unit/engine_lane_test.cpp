@@ -108,6 +108,15 @@ class LaneTest : public testing::Test {
   cuda::Driver driver_{};
 };
 
+// Contract 14: another thread may see what the work does before its call returns.
+TEST_F(LaneTest, WorkIsPendingFromBeforeTheDriversCall) {
+  open(created);
+  PendingWork::Claim().settle();
+  ASSERT_TRUE(PendingWork::none());
+  const Submission submission(driver_, created, "a call");
+  EXPECT_FALSE(PendingWork::none());
+}
+
 TEST_F(LaneTest, AFreeAfterWorkMarksTheStreamOnce) {
   EXPECT_FALSE(free_is_covered()) << "nothing was submitted yet";
   open(CU_STREAM_LEGACY);

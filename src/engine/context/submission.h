@@ -21,6 +21,7 @@ class Submission {
       work_ = Lane::is_over() ? Lane::Work::none : Lane::admit(driver, stream, call);
       ThreadOrder::submits(driver, stream);
     }
+    PendingWork::submitted();  // another thread may learn of the work before the call returns
   }
   [[gnu::always_inline]] ~Submission() {
     PendingWork::submitted();

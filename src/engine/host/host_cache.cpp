@@ -130,7 +130,8 @@ BlockList HostCache::take(Which which, std::uint64_t most_bytes) {
   BlockList taken;
   const std::uint32_t now = step_.load(std::memory_order_relaxed);
   each_shard([&](Shard& shard) {
-    if (shard.bytes.load(std::memory_order_relaxed) == 0) return;
+    // For all, a thread that is just caching a block has to come first, or find its context gone.
+    if (which != Which::all && shard.bytes.load(std::memory_order_relaxed) == 0) return;
     const std::lock_guard lock(shard.mutex);
     for (Lists* const lists : shard.idle) {
       if (lists == nullptr) continue;
@@ -150,6 +151,35 @@ BlockList HostCache::take(Which which, std::uint64_t most_bytes) {
       shrink(shard, block->capacity);
       taken.push(block);
     }
+  });
+  return taken;
+}
+
+bool HostCache::take(const Block& block) {
+  bool taken = false;
+  each_shard([&](Shard& shard) {
+    if (taken) return;
+    const std::lock_guard lock(shard.mutex);
+    if (Lists* const lists = shard.idle[host_kind_of(block.kind)]; lists != nullptr) {
+      List& list = lists->of_class[host_class(block.capacity)];
+      Block* found = list.newest;
+      while (found != nullptr && found != &block) found = found->next;
+      if (found != nullptr) {
+        unlink(list, *found);
+        taken = true;
+      }
+    }
+    BlockList others;
+    while (Block* const retired = shard.retired.pop()) {
+      if (retired != &block) {
+        others.push(retired);
+        continue;
+      }
+      retired_bytes_.fetch_sub(block.capacity, std::memory_order_relaxed);
+      taken = true;
+    }
+    shard.retired = others;
+    if (taken) shrink(shard, block.capacity);
   });
   return taken;
 }

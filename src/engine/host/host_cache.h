@@ -68,7 +68,7 @@ class HostCache {
 
   std::uint64_t bytes() const;
   std::uint64_t retired_bytes() const { return retired_bytes_.load(std::memory_order_relaxed); }
-  bool any() const { return reserved_.load(std::memory_order_relaxed) != 0; }
+  bool any() const { return bytes() != 0; }
 
   /// Retired blocks of epochs up to `complete` become idle, in all shards.
   void reclaim(EpochNumber complete);
@@ -77,6 +77,8 @@ class HostCache {
   /// Takes blocks out, up to the one that reaches `most_bytes`: all, those that the GPU does not
   /// use, or of these the ones idle for kDecaySteps steps.
   BlockList take(Which which, std::uint64_t most_bytes = ~std::uint64_t{0});
+  /// Takes one block out, whatever it waits for. False: it is not in the cache.
+  bool take(const Block& block);
   /// A step of decay ends.
   void end_decay_step() { step_.fetch_add(1, std::memory_order_relaxed); }
   static constexpr std::uint32_t kDecaySteps = 4;

@@ -36,13 +36,15 @@ inline bool host_block_fits(std::uint64_t capacity, std::uint64_t wanted) {
 }
 
 /// What an allocation asks for besides its size; blocks of two kinds are never exchanged. The flags
-/// of cuMemHostAlloc, or cuMemAllocHost, whose flags the driver chooses. kNoHostKind: cupool does
-/// not know these flags.
-inline constexpr std::size_t kHostKinds = 9;
-inline constexpr unsigned kPlainHostKind = 8;
-inline constexpr unsigned kNoHostKind = 9;
+/// of cuMemHostAlloc, or cuMemAllocHost, whose flags the driver chooses. kNoHostKind: flags that
+/// cupool does not know, and write-combined memory, whose device address may differ from the
+/// host's; cupool's tables know the latter only.
+inline constexpr std::size_t kHostKinds = 5;
+inline constexpr unsigned kPlainHostKind = 4;
+inline constexpr unsigned kNoHostKind = 5;
+inline constexpr unsigned kWriteCombined = 4;  ///< CU_MEMHOSTALLOC_WRITECOMBINED
 inline unsigned host_kind(unsigned flags) {
-  return flags < kPlainHostKind ? flags : kNoHostKind;
+  return flags < kWriteCombined ? flags : kNoHostKind;
 }
 
 /// Block::kind of page-locked memory: the kind, and the NUMA node of its pages.

@@ -15,7 +15,8 @@ namespace cupool::engine {
 /// Known only as long as every submission is seen, and in a process with one context.
 class PendingWork {
  public:
-  /// Work was submitted: called after the driver's call. One load, mostly.
+  /// Work is submitted: called before the driver's call, and after it, since a claim may begin in
+  /// between, and its fence may not cover the work. One load, mostly.
   [[gnu::always_inline]] static void submitted() {
     if (state_.load(std::memory_order_acquire) != kUnknown) {
       state_.store(kUnknown, std::memory_order_release);

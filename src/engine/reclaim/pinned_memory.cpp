@@ -40,11 +40,15 @@ void PinnedMemory::add(const void* start, std::size_t bytes) {
   count_.store(ranges().size());
 }
 
-void PinnedMemory::remove(const void* start) {
-  if (!any()) return;
+std::size_t PinnedMemory::remove(const void* start) {
+  if (!any()) return 0;
   const std::lock_guard lock(mutex);
-  ranges().erase(reinterpret_cast<std::uintptr_t>(start));
+  const auto found = ranges().find(reinterpret_cast<std::uintptr_t>(start));
+  if (found == ranges().end()) return 0;
+  const std::size_t bytes = found->second - found->first;
+  ranges().erase(found);
   count_.store(ranges().size());
+  return bytes;
 }
 
 void PinnedMemory::end_without_lock() {

@@ -16,8 +16,8 @@ class PinnedMemory {
  public:
   /// The program has page-locked these bytes.
   static void add(const void* start, std::size_t bytes);
-  /// The program is about to give them back; unknown memory is ignored.
-  static void remove(const void* start);
+  /// The program is about to give them back. Returns their number; 0: the memory is not known.
+  static std::size_t remove(const void* start);
   /// In a forked child, or when a signal handler leaves: there is none, and nothing takes the lock,
   /// which may be held for ever.
   static void end_without_lock();

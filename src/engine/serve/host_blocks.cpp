@@ -39,36 +39,40 @@ void HostBlocks::remember(Block& block) {
   add_block(map_, &block);
 }
 
-void HostBlocks::forget(const Block& block) {
-  map_.erase(&block);
+bool HostBlocks::forget(const Block& block) {
+  if (!map_.erase(&block)) return false;
   PinnedMemory::remove(address_of(block));
   count(block, -1);
-}
-
-bool HostBlocks::release(Context& context, BlockList& blocks) {
-  if (blocks.empty()) return false;
-  context.stats().add(Counter::host_returned_bytes_total, blocks.bytes);
-  const cuda::RelaxedCaptureScope relaxed(driver_);
-  const cuda::ContextScope scope(driver_, context.handle());
-  while (Block* const block = blocks.pop()) {
-    void* const address = address_of(*block);
-    forget(*block);
-    delete_block(block);
-    if (!scope.ok()) continue;
-    const CUresult result = driver_.cuMemFreeHost(address);
-    if (cuda::is_passing_refusal(result)) driver_.cuMemFreeHost(address);
-  }
   return true;
 }
 
-void HostBlocks::context_gone(Context& context, bool alone) {
+void HostBlocks::release(Block& block) {
+  Context& context = *block.context;
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  const cuda::ContextScope scope(driver_, context.handle());
+  void* const address = address_of(block);
+  const std::uint64_t bytes = block.capacity;
+  if (!forget(block)) return;
+  delete_block(&block);
+  context.stats().add(Counter::host_returned_bytes_total, bytes);
+  if (!scope.ok()) return;
+  const CUresult result = driver_.cuMemFreeHost(address);
+  if (cuda::is_passing_refusal(result)) driver_.cuMemFreeHost(address);
+}
+
+// A block that the program frees just now stays with that thread, which finds the context gone. One
+// that is live is claimed first, so that no thread can free it any more.
+void HostBlocks::context_gone(Context& context, BlockList& cached, bool alone) {
+  while (Block* const block = cached.pop()) {
+    if (forget(*block) && alone) delete_block(block);
+  }
   for (Block* const block :
        map_.extract([&](const Block& each) { return each.context == &context; })) {
-    if (block->state.load() == BlockState::live) {
-      context.stats().add(Counter::host_lost_bytes_total, block->requested);
-    }
     PinnedMemory::remove(address_of(*block));
     count(*block, -1);
+    const std::uint64_t word = block->state.word();
+    if (BlockStateCell::state_of(word) != BlockState::live || !block->state.claim(word)) continue;
+    context.stats().add(Counter::host_lost_bytes_total, block->requested);
     if (alone) delete_block(block);
   }
 }

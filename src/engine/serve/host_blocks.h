@@ -41,17 +41,18 @@ class HostBlocks {
   /// memory. `tag`: host_tag().
   Block* adopt(Context& context, void* address, std::size_t bytes, std::uint8_t tag);
   /// Drops the record of a block that the driver is about to free: another thread may get the
-  /// address at once.
-  void forget(const Block& block);
+  /// address at once. False: another thread has dropped it, and the memory is its own, or nobody's.
+  bool forget(const Block& block);
   /// Undoes forget().
   void remember(Block& block);
 
-  /// Has the driver free blocks that no list holds; its frees wait for the GPU. The caller is in a
-  /// visit. True: there were some.
-  bool release(Context& context, BlockList& blocks);
+  /// Has the driver free a block that no list holds, which waits for the GPU. The caller is in a
+  /// visit.
+  void release(Block& block);
 
-  /// The driver has ended `context`, with its page-locked memory. `alone`: see ContextEnd.
-  void context_gone(Context& context, bool alone);
+  /// The driver has ended `context`, with its page-locked memory. `cached`: what no list of the
+  /// cache holds any more. `alone`: see ContextEnd.
+  void context_gone(Context& context, BlockList& cached, bool alone);
 
  private:
   void count(const Block& block, std::int64_t sign);

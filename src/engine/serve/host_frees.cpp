@@ -4,11 +4,15 @@
 // the host, so no order on the device is enough.
 #include "engine/serve/host_frees.h"
 
+#include <algorithm>
+
 #include "cuda/errors.h"
+#include "cuda/scopes.h"
 #include "engine/context/thread_order.h"
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/pending_work.h"
 #include "engine/serve/failure.h"
+#include "engine/serve/giving_back.h"
 #include "engine/serve/host_function.h"
 #include "util/clock.h"
 #include "util/log.h"
@@ -79,19 +83,23 @@ std::optional<CUresult> HostFrees::put(Block& block, const Put& put) {
   return CUDA_SUCCESS;
 }
 
-// The driver's free of others takes as long as that of the block itself would; the block is more
-// likely to be wanted again.
+// The driver's free of others takes as long as that of the block itself would, which waits for the
+// GPU, too; the block is more likely to be wanted again. The wait is in no visit.
 bool HostFrees::make_room(Context& context, std::uint64_t bytes) {
   const util::Uncancelled throughout;
   if (bytes > cache_.limit() || Serving::any_capture()) return false;
+  Ordering& ordering = context.ordering();
+  const bool done = ordering.wait(ordering.epochs().join(0, 1)).complete();
+  idle_.cache_reclaimed(context);
+  if (!done) return false;
   const ContextVisit visit(context);
   if (!visit || !context.usable()) return false;
-  BlockList others = cache_.take(HostCache::Which::unneeded, bytes);
-  if (others.bytes < bytes) {
-    BlockList more = cache_.take(HostCache::Which::idle, bytes - others.bytes);
-    others.splice(more);
+  const auto is_quiet = [&] { return PendingWork::none() || settle(context); };
+  std::uint64_t released = release(context, HostCache::Which::unneeded, bytes, is_quiet);
+  if (released < bytes && (released == 0 || is_quiet())) {
+    released += release(context, HostCache::Which::idle, bytes - released, is_quiet);
   }
-  return blocks_.release(context, others);
+  return released != 0;
 }
 
 // As of device memory: what touches host memory is waited for, and what this thread does next comes
@@ -184,6 +192,22 @@ bool HostFrees::settle(Context& context) {
   return true;
 }
 
+bool HostFrees::settle(Context& context, Patience& patience) {
+  EpochNumber everything = kNoEpoch;
+  for (;;) {
+    const std::uint64_t left_ns = std::max<std::uint64_t>(patience.left_ns(), 1);
+    const ContextVisit visit(context, std::min(left_ns, kLongestWaitForOthersNs));
+    if (!visit) return context.gone();
+    Ordering& ordering = context.ordering();
+    if (everything == kNoEpoch) everything = ordering.epochs().join(0, 1);
+    if (!ordering.fence(everything)) return false;
+    const WaitResult result = ordering.wait(everything, std::min(left_ns, kOneVisitNs));
+    idle_.cache_reclaimed(context);
+    if (result.complete()) return true;
+    if (!result.worth_repeating() || patience.over()) return false;
+  }
+}
+
 // Nothing is pending, as far as the hooks have seen. From time to time the GPU itself is asked. If
 // it is busy all the same, work reaches it unseen, or some of cupool's own is under way.
 bool HostFrees::verify_nothing(Context& context) {
@@ -207,10 +231,13 @@ void HostFrees::end_zero_copy(const Block& block) {
   constexpr HostReachable::Kind kKind = HostReachable::Kind::zero_copy;
   HostReachable& reachable = policy_.host_reachable();
   if (!reachable.any(kKind)) return;
+  const Context& context = *block.context;
+  const cuda::ContextScope scope(driver_, context.handle());  // the thread may have none
   CUdeviceptr device = 0;
-  if (driver_.cuMemHostGetDevicePointer_v2(&device, HostBlocks::address_of(block), 0) !=
-      CUDA_SUCCESS)
+  if (!scope.ok() || driver_.cuMemHostGetDevicePointer_v2(&device, HostBlocks::address_of(block),
+                                                          0) != CUDA_SUCCESS) {
     return;
+  }
   reachable.end(kKind, device, [] { return CUDA_SUCCESS; });
 }
 

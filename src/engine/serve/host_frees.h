@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "engine/host/host_cache.h"
+#include "engine/reclaim/patience.h"
 #include "engine/serve/free_policy.h"
 #include "engine/serve/host_blocks.h"
 #include "engine/serve/idle_memory.h"
@@ -27,6 +28,28 @@ class HostFrees {
 
   /// Records a fence and looks whether the GPU has come to it. True: it has nothing else to do.
   bool settle(Context& context);
+  /// As settle(), and waits for the GPU within `patience`, in short visits.
+  bool settle(Context& context, Patience& patience);
+
+  /// Has the driver free idle blocks, one by one, up to the one that reaches `most_bytes`: the GPU
+  /// was just seen to have nothing to do, in a visit of `context` that still lasts. Stops before
+  /// the driver's free would wait: once `is_quiet()` is false, or the context ends. Returns the
+  /// bytes.
+  template <typename IsQuiet>
+  std::uint64_t release(Context& context, HostCache::Which which, std::uint64_t most_bytes,
+                        const IsQuiet& is_quiet) {
+    constexpr std::uint64_t kOne = 1;
+    const std::uint64_t life = context.incarnation();
+    std::uint64_t released = 0;
+    while (released < most_bytes && (released == 0 || is_quiet()) && !context.ends() &&
+           context.incarnation() == life) {
+      BlockList one = cache_.take(which, kOne);
+      if (one.empty()) break;
+      released += one.bytes;
+      blocks_.release(*one.pop());
+    }
+    return released;
+  }
 
   /// Called once, by the first call that caches a block.
   void when_it_caches(void (*call)()) { first_cached_.store(call, std::memory_order_release); }

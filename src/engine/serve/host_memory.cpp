@@ -8,6 +8,7 @@
 #include "engine/context/rdma_libraries.h"
 #include "engine/host/host_limit.h"
 #include "engine/reclaim/lane.h"
+#include "engine/reclaim/pending_work.h"
 #include "util/mutation.h"
 
 namespace cupool::engine {
@@ -58,8 +59,11 @@ bool HostMemory::may_allocate(Context** context, std::size_t bytes, unsigned kin
   home_.compare_exchange_strong(none, current, std::memory_order_acq_rel);
   *context = current;
   if (serves(*current)) return true;
-  // Mostly for good: nothing of it will be needed again.
-  if (cache_.any() && !Serving::any_capture()) give_back();
+  // Mostly for good: nothing of it will be needed again. The driver's allocation does not wait.
+  if (cache_.any() && !Serving::any_capture()) {
+    Patience only_look(0);
+    give_back(only_look);
+  }
   return false;
 }
 
@@ -90,22 +94,15 @@ void HostMemory::adopt(Context& context, void* address, std::size_t bytes, unsig
   cache_.set_limit(std::min(most_cached_, std::max({peak, had, kLeastCached})));
 }
 
-// The driver hands out an address only after it was freed, by a route that cupool does not see.
+// The driver hands out an address only after it was freed, by a route that cupool does not see. A
+// record that another thread has in its hands stays with it.
 void HostMemory::forget_stale(const void* address) {
   Block* const stale = blocks_.find(address);
   if (stale == nullptr) return;
-  Context& context = *stale->context;
-  BlockList kept;
-  if (stale->state.load() != BlockState::live) {
-    BlockList all = cache_.take(HostCache::Which::all);
-    while (Block* const block = all.pop()) {
-      if (block != stale) kept.push(block);
-    }
-  }
-  blocks_.forget(*stale);
-  delete_block(stale);
-  const ContextVisit visit(context);
-  if (visit) blocks_.release(context, kept);
+  const std::uint64_t word = stale->state.word();
+  const bool ours = BlockStateCell::state_of(word) == BlockState::live ? stale->state.claim(word)
+                                                                       : cache_.take(*stale);
+  if (blocks_.forget(*stale) && ours) delete_block(stale);
 }
 
 std::optional<CUresult> HostMemory::try_free(void* host) {
@@ -132,8 +129,7 @@ HostMemory::Given HostMemory::give_up(void* host) {
   given.life = block->context->incarnation();
   given.refused = BlockStateCell::state_of(word) != BlockState::live || !block->state.claim(word);
   if (given.refused) return given;
-  given.block = block;
-  blocks_.forget(*block);
+  if (blocks_.forget(*block)) given.block = block;  // else its context has ended
   return given;
 }
 
@@ -142,32 +138,48 @@ void HostMemory::given_up(const Given& given, bool freed) {
   blocks_.remember(*given.block);
 }
 
-bool HostMemory::give_back() {
-  Context* const home = home_.load(std::memory_order_acquire);
-  if (home == nullptr || !cache_.any()) return false;
-  const ContextVisit visit(*home, kLongestWaitForOthersNs);
-  if (!visit || !home->usable()) return false;
-  BlockList all = cache_.take(HostCache::Which::all);
-  return blocks_.release(*home, all);
+// Whether no context has work for the GPU, of which the driver's free may wait for any.
+bool HostMemory::settle_all(Patience& patience) {
+  for (Context* const context : registry_.all()) {
+    if (context->usable() && !frees_.settle(*context, patience)) return false;
+  }
+  return true;
 }
 
-// A free by the driver waits for the GPU, and a background thread must not: the end of the process
-// and of the context wait for it.
+bool HostMemory::is_quiet() {
+  Patience only_look(0);
+  return PendingWork::none() || settle_all(only_look);
+}
+
+// Waits in no visit of its own.
+bool HostMemory::give_back(Patience& patience) {
+  Context* const home = home_.load(std::memory_order_acquire);
+  if (home == nullptr || !cache_.any() || !settle_all(patience)) return false;
+  const ContextVisit visit(*home, kLongestWaitForOthersNs);
+  if (!visit || !home->usable() || !is_quiet()) return false;
+  cache_.reclaim(home->ordering().epochs().complete_up_to());
+  return frees_.release(*home, HostCache::Which::idle, ~std::uint64_t{0},
+                        [this] { return is_quiet(); }) != 0;
+}
+
+// A background thread must not wait for the GPU: the end of the process and of the context wait for
+// it.
 bool HostMemory::give_back_unneeded() {
   Context* const home = home_.load(std::memory_order_acquire);
   if (home == nullptr || !cache_.any() || Serving::any_capture()) return false;
   const ContextVisit visit(*home);
-  if (!visit || !home->usable() || !frees_.settle(*home)) return false;
+  Patience only_look(0);
+  if (!visit || !home->usable() || !settle_all(only_look)) return false;
   cache_.reclaim(home->ordering().epochs().complete_up_to());
-  BlockList some = cache_.take(HostCache::Which::unneeded, kHostSlice);
-  return blocks_.release(*home, some);
+  return frees_.release(*home, HostCache::Which::unneeded, kHostSlice,
+                        [this] { return is_quiet(); }) != 0;
 }
 
 // First the cache, which takes nothing of this incarnation in any more.
 void HostMemory::context_gone(Context& context, bool alone) {
   if (home_.load(std::memory_order_acquire) != &context) return;
-  cache_.take(HostCache::Which::all);
-  blocks_.context_gone(context, alone);
+  BlockList cached = cache_.take(HostCache::Which::all);
+  blocks_.context_gone(context, cached, alone);
   home_.store(nullptr, std::memory_order_release);
 }
 

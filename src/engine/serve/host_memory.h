@@ -15,6 +15,7 @@
 #include "engine/context/context_registry.h"
 #include "engine/host/host_cache.h"
 #include "engine/host/host_nodes.h"
+#include "engine/reclaim/patience.h"
 #include "engine/serve/free_policy.h"
 #include "engine/serve/host_blocks.h"
 #include "engine/serve/host_frees.h"
@@ -66,9 +67,10 @@ class HostMemory {
   /// The records of all blocks.
   HostBlocks& blocks() { return blocks_; }
 
-  /// Gives all that lies idle, and what is retired, back to the driver, whose frees wait for the
-  /// GPU. True: there was some.
-  bool give_back();
+  /// Gives all that lies idle back to the driver, as soon as the GPU has nothing to do: the
+  /// driver's frees would wait for it without limit. If it is busy beyond `patience`, the memory
+  /// stays, and decay takes it. True: some went back.
+  bool give_back(Patience& patience);
 
   /// For decay, on a background thread: gives some memory back that was idle for a whole span, if
   /// the GPU has nothing to do. True: there may be more. The caller holds off the end of contexts.
@@ -97,6 +99,8 @@ class HostMemory {
   }
   bool may_serve(const Context& context) const;
   bool may_allocate(Context** context, std::size_t bytes, unsigned kind);
+  bool settle_all(Patience& patience);
+  bool is_quiet();
   Block* reclaim_and_pop(Context& context, std::size_t bytes, unsigned kind);
   void adopt(Context& context, void* address, std::size_t bytes, unsigned kind);
   void forget_stale(const void* address);
@@ -125,7 +129,10 @@ CUresult HostMemory::allocate(void** address, std::size_t bytes, unsigned kind, 
   }
   const std::size_t wanted = served ? host_capacity_for(bytes) : bytes;
   CUresult result = real(wanted);
-  if (result == CUDA_ERROR_OUT_OF_MEMORY && give_back()) result = real(wanted);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+    Patience patience;
+    if (give_back(patience)) result = real(wanted);
+  }
   if (result == CUDA_SUCCESS && address != nullptr) {
     forget_stale(*address);
     if (served) adopt(*context, *address, bytes, kind);

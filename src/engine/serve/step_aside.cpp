@@ -29,7 +29,9 @@ void StepAside::stop_serving(const char* reason) {
         give_back(*context);
       }
     }
-    host_.give_back();
+    const bool waits = !again && policy_.mode() != config::FreeMode::ordered;
+    Patience patience(waits ? kLongestWaitToStepAsideNs : 0);
+    host_.give_back(patience);
     if (!again) first = Serving::step_aside();
   }
   default_pools_.leave_all();

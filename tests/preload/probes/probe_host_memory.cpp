@@ -3,10 +3,12 @@
 // and of freed memory; case=pairs: allocations and frees in turn, of one size or of several, with
 // threads; case=busy: a kernel that still uses the memory when it is freed and allocated again;
 // case=reset: memory that goes with its context; case=capture: frees during one; case=idle: memory
-// that lies idle for a while; case=contexts: two of them.
+// that lies idle for a while; case=contexts: two of them; case=held: two, and the first one is busy
+// until the host says so.
 #include <cuda.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -100,6 +102,7 @@ int seen() {
       describe(memory, 0);
       describe(memory, bytes - 1);
       say("the end", cuMemFreeHost(static_cast<char*>(memory) + 64));
+      say("unregistered", cuMemHostUnregister(memory));
       MUST(cuMemFreeHost(memory));
       say("once more", cuMemFreeHost(memory));
       describe(memory, 0);
@@ -251,6 +254,30 @@ int contexts() {
   return 0;
 }
 
+// An allocation does not wait for the GPU, whatever becomes of what was freed before.
+int held() {
+  const Gpu gpu;
+  void* const early = allocate(4096);
+  MUST(cuMemFreeHost(early));
+  MUST(cuCtxSynchronize());
+  static std::atomic<bool> over{false};
+  const auto wait = [](void*) {
+    while (!over.load()) std::this_thread::yield();
+  };
+  MUST(cuLaunchHostFunc(gpu.stream, wait, nullptr));
+  CUcontext second = nullptr;
+  MUST(cuCtxCreate(&second, nullptr, 0, 0));
+  void* const other = allocate(4096);
+  std::memset(other, 1, 4096);
+  MUST(cuCtxSetCurrent(gpu.context));
+  void* const own = allocate(4096);
+  over = true;
+  MUST(cuCtxSynchronize());
+  MUST(cuMemFreeHost(own));
+  MUST(cuMemFreeHost(other));
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -265,6 +292,7 @@ int main(int argc, char** argv) {
     if (is("reset")) return reset();
     if (is("capture")) return capture();
     if (is("contexts")) return contexts();
+    if (is("held")) return held();
     return idle(number("ms", 100));
   };
   say("done", run());
