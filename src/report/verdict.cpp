@@ -63,12 +63,15 @@ std::string why_none(const RunFigures& run) {
 std::string cure_of_none(const RunFigures& run) {
   const std::uint64_t frees = least(run[Counter::free_calls_total], run[Counter::free_null_total]);
   if (!run.rdma && frees < kFreesBeforePools * run.processes) {
-    return "nothing to do: a program that allocates once has nothing to gain";
+    return run[Counter::host_served_total] > 0
+               ? "nothing to do"
+               : "nothing to do: a program that allocates once has nothing to gain";
   }
   return "cupool doctor ./program names obstacles; CUPOOL_POOL_START=first serves from the start";
 }
 
-std::string time_of(const RunFigures& run) {
+// Of device memory.
+std::string time_of_device_memory(const RunFigures& run) {
   if (run[Counter::malloc_calls_total] == 0) return "nothing saved: no allocation to serve";
   if (served_none(run)) {
     return "nothing saved: the driver served all " +
@@ -90,6 +93,15 @@ std::string time_of(const RunFigures& run) {
   }
   return text + "; driver calls replaced: " + format_count(run.replaced_mallocs()) +
          " cudaMalloc, " + format_count(run.replaced_frees()) + " cudaFree";
+}
+
+std::string time_of(const RunFigures& run) {
+  const std::uint64_t served = run[Counter::host_served_total];
+  if (served == 0) return time_of_device_memory(run);
+  return format_count(served) + " of " +
+         number_of(run[Counter::host_malloc_calls_total], "page-locked allocation",
+                   "page-locked allocations") +
+         " from the cache; device memory: " + time_of_device_memory(run);
 }
 
 std::string memory_of(const RunFigures& run) {

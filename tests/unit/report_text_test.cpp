@@ -83,6 +83,20 @@ TEST_F(TextReport, BeginsWithTheVerdict) {
   }
 }
 
+// What a program saves by page-locked memory alone is something saved.
+TEST_F(TextReport, TheVerdictCountsPageLockedMemory) {
+  RunFigures run;
+  run[Counter::malloc_calls_total] = run[Counter::served_passthrough_total] = 1;
+  EXPECT_THAT(verdict_of(run).time, testing::StartsWith("nothing saved"));
+  EXPECT_THAT(verdict_of(run).next, HasSubstr("nothing to gain"));
+  run[Counter::host_malloc_calls_total] = 9;
+  run[Counter::host_served_total] = 7;
+  EXPECT_THAT(
+      verdict_of(run).time,
+      testing::StartsWith("7 of 9 page-locked allocations from the cache; device memory: "));
+  EXPECT_EQ(verdict_of(run).next, "nothing to do");
+}
+
 TEST_F(TextReport, LongLinesAreWrappedBehindTheirLabel) {
   EXPECT_EQ(wrapped("ab ", "one two three", 9), "ab one\n   two\n   three\n");
   EXPECT_EQ(wrapped("ab ", "one two three", 10), "ab one two\n   three\n");
