@@ -154,7 +154,8 @@ std::vector<std::vector<std::string>> python_stacks(const std::string& kind, uin
   command.environment =
       with(base_environment(), {{"CUPOOL_SITES", "2"},
                                 {"CUPOOL_STATS", "json"},
-                                {"CUPOOL_STATS_FILE", folder.path() + "/r.json"}});
+                                {"CUPOOL_STATS_FILE", folder.path() + "/r.json"},
+                                {"ASAN_OPTIONS", "detect_leaks=0"}});  // of the interpreter
   add_preload(&command.environment);
   const ProcessResult result = run(command);
   EXPECT_EQ(result.exit_code, 0) << result.describe();

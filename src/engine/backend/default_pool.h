@@ -32,10 +32,9 @@ struct DefaultPoolFill {
     const std::uint64_t stays = used + (used != 0 ? stats::kPoolGrowthStep : 0);
     return reserved - (stays < reserved ? stays : reserved);
   }
-  /// Those of them that nothing keeps in the pool: all while nothing of it is in use, else none.
-  std::uint64_t free_bytes() const { return used == 0 ? reserved : 0; }
-  /// Whether more may be free. Only a trim tells: any step may have a block in use.
-  bool is_unclear() const { return used != 0 && reserved >= used + stats::kPoolGrowthStep; }
+  /// Whether some of them may be free. Only a trim tells: any step may have a block in use, or one
+  /// that the GPU still uses.
+  bool is_unclear() const { return reserved >= used + stats::kPoolGrowthStep; }
   /// Whether a wait for the GPU may let a trim give something back.
   bool is_worth_a_wait() const { return idle_bytes() >= stats::kPoolGrowthStep && !waited_in_vain; }
 };

@@ -21,6 +21,15 @@ void HostCache::each_shard(const Visit& visit) {
   }
 }
 
+// In tests: the cache of the process lives as long as it.
+HostCache::~HostCache() {
+  for (auto& of_node : shards_) {
+    for (Shard& shard : of_node) {
+      for (Lists* const lists : shard.idle) delete lists;
+    }
+  }
+}
+
 Block* HostCache::pop(std::uint64_t wanted, std::uint64_t requested, unsigned kind, unsigned node,
                       EpochNumber complete) {
   return pop_in(own_shard(node), wanted, requested, kind, complete);

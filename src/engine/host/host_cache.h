@@ -24,6 +24,11 @@ namespace cupool::engine {
 /// One per process. Thread-safe.
 class HostCache {
  public:
+  HostCache() = default;
+  HostCache(const HostCache&) = delete;
+  HostCache& operator=(const HostCache&) = delete;
+  ~HostCache();
+
   /// The calls that a shard has counted since the last fold().
   struct Counts {
     std::uint64_t hits = 0;
@@ -104,7 +109,7 @@ class HostCache {
     std::uint64_t allotted = 0;           ///< of the limit
     Counts counts;
     BlockList retired;                      ///< oldest first
-    std::array<Lists*, kHostKinds> idle{};  ///< made once needed; never destroyed
+    std::array<Lists*, kHostKinds> idle{};  ///< made once needed; destroyed with the cache
   };
 
   Shard& own_shard(unsigned node) { return shards_[node % kHostNodes][own_index()]; }

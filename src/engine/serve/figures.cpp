@@ -36,10 +36,9 @@ std::uint64_t Figures::idle_bytes() {
   if (pools != nullptr) {
     idle += signed_bytes(pools->pair().slack() + pools->preallocation().bytes());
   }
-  if (!CUPOOL_MUTATED("counts-no-default-pool")) {
-    const DefaultPoolFill fill = context->device().default_pool().fill();
-    idle +=
-        signed_bytes(CUPOOL_MUTATED("counts-fragments") ? fill.idle_bytes() : fill.free_bytes());
+  // What the device's default pool can give back was given back before (trim_if_unclear()).
+  if (CUPOOL_MUTATED("counts-fragments")) {
+    idle += signed_bytes(context->device().default_pool().fill().idle_bytes());
   }
   if (stats.value(Gauge::application_bytes).current > 0) {
     if (pools != nullptr) idle -= signed_bytes(pools->pair().pinned_bytes());

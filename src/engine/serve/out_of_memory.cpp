@@ -82,7 +82,8 @@ std::uint64_t OutOfMemory::trim_default_pool(Device& device) {
 void OutOfMemory::trim_if_unclear() {
   Context* const context = registry_.current();
   if (context == nullptr || !context->device().default_pool().fill().is_unclear()) return;
-  if (!CUPOOL_MUTATED("counts-fragments")) trim_default_pool(context->device());
+  if (CUPOOL_MUTATED("counts-fragments") || CUPOOL_MUTATED("counts-no-default-pool")) return;
+  trim_default_pool(context->device());
 }
 
 // What the program has freed in stream order counts as free at once (contract 5), but its pool
