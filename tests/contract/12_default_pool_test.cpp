@@ -27,7 +27,7 @@ TEST(DefaultPool, HasItsIdleMemoryForEveryAllocator) {
   }
 }
 
-// Contracts 4 and 5. What was freed in stream order counts as free, whatever lies before the free.
+// Contract 4. What was freed in stream order can be had, whatever lies before the free.
 TEST(DefaultPool, GivesBackWhatWasFreedBehindPendingWork) {
   for (const char* mode : {"late", "timed"}) {
     const PreloadedRun run = run_preloaded(

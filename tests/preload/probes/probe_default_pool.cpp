@@ -165,11 +165,11 @@ void others() {
   probe::say("last error", cudaGetLastError());
 }
 
-// What counts as free can be had.
+// What was freed can be had, once the GPU is done with it.
 void pending() {
-  void* const block = allocate(free_memory() / 4 * 3 / kMiB * kMiB);
-  MUST(cudaFreeAsync(block, stream));
   const size_t available = free_memory() / kMiB * kMiB;
+  void* const block = allocate(available / 4 * 3 / kMiB * kMiB);
+  MUST(cudaFreeAsync(block, stream));
   void* all = nullptr;
   probe::say("malloc", cudaMalloc(&all, available - 4 * kMiB));
   MUST(cudaFree(all));
