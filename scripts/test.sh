@@ -181,6 +181,8 @@ case $mode in
     left_out+='/(Sync|Malloc|Pool|DefaultPool|SmallDevice|WithoutPools|LittlePending)$'
     left_out+='|/Series_probe_[fr]|/Start_probe_[fr]|driver_queries|OldDriver.*WithoutPools'
     left_out+='|RunningAhead|ThatFindsNoRoom|LaneCalls|/Driver12_[24]$|/NoPools$|/PoolCreation|/Attributes|/Trim'
+    # These mostly wait; the interpreter's own memory leaks.
+    left_out+='|Sites\.OfPython|WaitedForAgainInVain|TheProgramsOnce|TenThousandGrow|ExporterThatIsStopped'
     # The thread sanitizer runs what has threads, or other processes to answer. Of the ways of leaving a
     # lane and of ordering, those begin with c, j, m or t. It slows processes that wait for each other beyond
     # the times that the neighbours' tests allow.
@@ -188,6 +190,7 @@ case $mode in
     threads+='|Prealloc|LeavingBusy|Fork|HostSide|Series|Crossing|ReportOnSignal|Multiplying|Unloading|Ending|Closing'
     alone='IpcFault|Trace\.Comes|Trace\.IsBounded|Trace\.OnAFull|Trace\.ForChrome|Decay\.W|Decay\.Plain|Decay\.TheD'
     alone+='|Ways/.*/[abd-iklnp-su-z]|Neighbours\.Are'
+    alone+='|CancelledOnes|Ipc\.LeaseEndsWithT|LateMpi|StreamOrder.*/c|probe_runtime_shared|Sites\.'
     stage "address sanitizer" sanitized asan "$left_out"
     stage "report schema" run_tests asan build/asan/ctest_schema.log -R '^report_schema$'
     stage "thread sanitizer" sanitized tsan "$left_out|$alone" "$threads"
