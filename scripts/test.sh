@@ -182,7 +182,7 @@ case $mode in
     left_out+='|/Series_probe_[fr]|/Start_probe_[fr]|driver_queries|OldDriver.*WithoutPools'
     left_out+='|RunningAhead|ThatFindsNoRoom|LaneCalls|/Driver12_[24]$|/NoPools$|/PoolCreation|/Attributes|/Trim'
     # These mostly wait; the interpreter's own memory leaks.
-    left_out+='|Sites\.OfPython|WaitedForAgainInVain|TheProgramsOnce|TenThousandGrow|ExporterThatIsStopped'
+    left_out+='|Sites\.OfPython|TheProgramsOnce|TenThousandGrow|ExporterThatIsStopped'
     # The thread sanitizer runs what has threads, or other processes to answer. Of the ways of leaving a
     # lane and of ordering, those begin with c, j, m or t. It slows processes that wait for each other beyond
     # the times that the neighbours' tests allow.

@@ -85,14 +85,6 @@ TEST(DefaultPool, IsTrimmedWhenTheDeviceIsReset) {  // contract 10
   expect_out("mode=reset", kNever, "gone 1\nstays 1\ndone\n");
 }
 
-// With a kernel that does not end: contract 4 has a limit, which is not for every call anew.
-TEST(DefaultPool, IsNotWaitedForAgainInVain) {
-  expect_out(
-      "mode=vain",
-      {{"CUPOOL_DECAY_MS", "0"}, {"CUPOOL_SIM_MODE", "timed"}, {"CUPOOL_SIM_MEMORY", "400M"}},
-      "at once 1\ndone\n");
-}
-
 TEST(DefaultPool, IsKeptWhatOtherPoolsThereAre) {
   expect_out("mode=other", kSoon,
              "own pool 0\nown pool keeps 1\nthreshold 1\ndefault pool keeps 1\ndone\n");

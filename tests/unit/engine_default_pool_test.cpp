@@ -155,27 +155,6 @@ TEST_F(DefaultPoolTest, HasToBeTrimmedToTellWhatIsFree) {
   EXPECT_FALSE(pool.fill().is_unclear());
 }
 
-TEST_F(DefaultPoolTest, IsNotWaitedForAgainInVain) {
-  DefaultPool& pool = kept();
-  EXPECT_FALSE(pool.fill(0).is_worth_a_wait());
-  take(kMiB);
-  const CUdeviceptr other = take(4 * kStep);
-  test::fake::free_to_pool(other, nullptr);
-  EXPECT_TRUE(pool.fill(1).is_worth_a_wait());
-  pool.waited_in_vain(pool.fill(1), true);
-  EXPECT_FALSE(pool.fill(1).is_worth_a_wait());
-  EXPECT_TRUE(pool.fill(2).is_worth_a_wait()) << "freed since, though as much is in use";
-  pool.waited_in_vain(pool.fill(2), false);
-  EXPECT_FALSE(pool.fill(3).is_worth_a_wait()) << "behind the same work";
-  take(kMiB);
-  EXPECT_TRUE(pool.fill(3).is_worth_a_wait());
-  pool.waited_in_vain(pool.fill(3), false);
-  const std::uint64_t reserved = state().reserved;
-  EXPECT_NE(pool.trim(), 0u);
-  state().reserved = reserved;
-  EXPECT_TRUE(pool.fill(3).is_worth_a_wait()) << "a trim has given something";
-}
-
 // Decay looks at a device by its contexts only.
 TEST_F(DefaultPoolTest, IsTrimmedWhenNoContextIsLeft) {  // contract 10
   DefaultPool& pool = kept();

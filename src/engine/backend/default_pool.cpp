@@ -122,10 +122,7 @@ std::uint64_t DefaultPool::trim_to(std::uint64_t keep_bytes) {
   const std::uint64_t before = reserved_bytes(driver_, handle());
   try_trim_to(keep_bytes);
   const std::uint64_t after = reserved_bytes(driver_, handle());
-  if (after >= before) return 0;
-  const std::lock_guard lock(mutex_);
-  in_vain_ = {};
-  return before - after;
+  return before - std::min(before, after);
 }
 
 std::uint64_t DefaultPool::trim() {
@@ -134,7 +131,7 @@ std::uint64_t DefaultPool::trim() {
   return is_still_kept() ? trim_to(0) : 0;
 }
 
-DefaultPoolFill DefaultPool::fill(std::uint64_t frees) const {
+DefaultPoolFill DefaultPool::fill() const {
   if (!is_kept()) return {};
   const cuda::RelaxedCaptureScope relaxed(driver_);
   DefaultPoolFill now;
@@ -142,17 +139,7 @@ DefaultPoolFill DefaultPool::fill(std::uint64_t frees) const {
       !get(handle(), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &now.used)) {
     return {};
   }
-  now.frees = frees;
-  const std::lock_guard lock(mutex_);
-  now.waited_in_vain = in_vain_.reserved == now.reserved && in_vain_.used == now.used &&
-                       (in_vain_.frees == kUnknown || in_vain_.frees == frees);
   return now;
-}
-
-void DefaultPool::waited_in_vain(const DefaultPoolFill& before, bool work_ended) {
-  const std::lock_guard lock(mutex_);
-  in_vain_ = before;
-  if (!work_ended) in_vain_.frees = kUnknown;
 }
 
 void DefaultPool::contexts_gone() {
@@ -178,7 +165,6 @@ void DefaultPool::forget_locked(CUmemoryPool now) {
   high_of_program_ = high_of_step_ = 0;
   highs_.fill(kUnknown);
   needed_ = kUnknown;
-  in_vain_ = {};
   state_.store(State::untouched, std::memory_order_release);
 }
 

@@ -23,8 +23,6 @@ namespace cupool::engine {
 struct DefaultPoolFill {
   std::uint64_t reserved = 0;
   std::uint64_t used = 0;
-  std::uint64_t frees = 0;      ///< as the caller of fill() says
-  bool waited_in_vain = false;  ///< since the pool became what it is
 
   /// Idle bytes that may go back. The rest of a growth step stays with what is in use, and
   /// fragments may stay, too.
@@ -35,8 +33,6 @@ struct DefaultPoolFill {
   /// Whether some of them may be free. Only a trim tells: any step may have a block in use, or one
   /// that the GPU still uses.
   bool is_unclear() const { return reserved >= used + stats::kPoolGrowthStep; }
-  /// Whether a wait for the GPU may let a trim give something back.
-  bool is_worth_a_wait() const { return idle_bytes() >= stats::kPoolGrowthStep && !waited_in_vain; }
 };
 
 /// One per device. Thread-safe, but for the steps of decay, which are one thread's. No function
@@ -76,12 +72,8 @@ class DefaultPool {
 
   /// Gives idle memory of a kept pool back to the device. Returns the bytes.
   std::uint64_t trim();
-  /// What a kept pool holds now; of another one nothing. `frees`: of the process, in stream order,
-  /// so far, for is_worth_a_wait().
-  DefaultPoolFill fill(std::uint64_t frees = 0) const;
-  /// A wait for the GPU gave nothing of what was idle before: fragments or, if the work did not
-  /// end, memory behind work that no later call need wait for in its turn.
-  void waited_in_vain(const DefaultPoolFill& before, bool work_ended);
+  /// What a kept pool holds now; of another one nothing.
+  DefaultPoolFill fill() const;
 
   /// The device has no context any more, so that decay will not look at the pool: trims it. If the
   /// device has got another default pool, the old one is forgotten.
@@ -124,7 +116,6 @@ class DefaultPool {
   std::array<std::uint64_t, BlockCache::kDecaySteps> highs_;  ///< the same in the last steps
   std::size_t step_ = 0;
   std::uint64_t needed_ = kUnknown;  ///< bytes that decay leaves
-  DefaultPoolFill in_vain_;          ///< of the last wait that gave nothing; mutex
 };
 
 }  // namespace cupool::engine

@@ -61,7 +61,6 @@ bool OutOfMemory::give_back_idle(Context& context, Patience& patience) {
     any = give_back_idle_of(*other, patience) || any;
     any = close_small_chunk(*other, patience) || any;
   }
-  any = any || give_back_pending(device, contexts, patience);
   // Counts released cached blocks, and blocks that were never cached, which are released as soon as
   // they are reclaimed.
   return any || returned() != returned_before;
@@ -84,49 +83,6 @@ void OutOfMemory::trim_if_unclear() {
   if (context == nullptr || !context->device().default_pool().fill().is_unclear()) return;
   if (CUPOOL_MUTATED("counts-fragments") || CUPOOL_MUTATED("counts-no-default-pool")) return;
   trim_default_pool(context->device());
-}
-
-// What the program has freed in stream order counts as free at once (contract 5), but its pool
-// gives nothing back that the GPU may still use. In short visits, as below.
-bool OutOfMemory::give_back_pending(Device& device, const std::vector<Context*>& contexts,
-                                    Patience& patience) {
-  DefaultPool& pool = device.default_pool();
-  if (CUPOOL_MUTATED("keeps-pending-frees")) return false;
-  const DefaultPoolFill before = pool.fill(frees_in_stream_order());
-  if (!before.is_worth_a_wait()) return false;
-  const bool has_time = !patience.over();
-  bool all_ended = true;
-  for (Context* context : contexts) {
-    const WaitResult result = wait_for_everything(*context, patience);
-    if (result.complete() && trim_default_pool(device) != 0) return true;
-    if (!result.complete() && !result.worth_repeating()) return false;  // no wait was possible
-    all_ended = all_ended && result.complete();
-  }
-  if (has_time && !CUPOOL_MUTATED("waits-again-in-vain")) pool.waited_in_vain(before, all_ended);
-  return false;
-}
-
-WaitResult OutOfMemory::wait_for_everything(Context& context, Patience& patience) {
-  Ordering& ordering = context.ordering();
-  EpochNumber everything = kNoEpoch;
-  for (;;) {
-    const std::uint64_t left_ns = std::max<std::uint64_t>(patience.left_ns(), 1);
-    const ContextVisit visit(context, std::min(left_ns, kLongestWaitForOthersNs));
-    if (!visit || !context.usable()) return WaitResult::not_possible();
-    if (everything == kNoEpoch) everything = ordering.epochs().open();
-    if (!ordering.fence(everything)) return WaitResult::not_possible();
-    const WaitResult result = ordering.wait(everything, std::min(left_ns, kOneVisitNs));
-    if (result.complete() || !result.worth_repeating() || patience.over()) return result;
-  }
-}
-
-// Of all devices: a free is counted on the device that is current to it.
-std::uint64_t OutOfMemory::frees_in_stream_order() {
-  std::uint64_t frees = stats::device(-1).value(Counter::own_async_free_calls_total);
-  for (Device* device : registry_.devices().all()) {
-    frees += device->stats().value(Counter::own_async_free_calls_total);
-  }
-  return frees;
 }
 
 bool OutOfMemory::give_back_idle_of(Context& context, Patience& patience) {

@@ -146,9 +146,6 @@ class OutOfMemory {
     return result;
   }
   bool give_back_idle_of(Context& context, Patience& patience);
-  bool give_back_pending(Device& device, const std::vector<Context*>& contexts, Patience& patience);
-  WaitResult wait_for_everything(Context& context, Patience& patience);
-  std::uint64_t frees_in_stream_order();
   template <typename GiveBack>
   bool reclaim_all_of(Context& context, Patience& patience, const GiveBack& give_back);
   bool give_back_pooled(Context& context);

@@ -230,6 +230,7 @@ CUresult record_event(Entry& in, CUcontext handle, CUevent event_handle) {
   OpSpec spec;
   spec.name = "context event";
   event->record = submit_after_everything(*context, spec);
+  event->of_context = true;
   event->capture_id = 0;
   event->polls = 0;
   in.costs(200);

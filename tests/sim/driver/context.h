@@ -43,7 +43,8 @@ struct Stream {
 struct Event {
   Context* context = nullptr;
   unsigned flags = 0;
-  OpRef record;  ///< null: never recorded, which counts as complete
+  OpRef record;             ///< null: never recorded, which counts as complete
+  bool of_context = false;  ///< recorded by cuCtxRecordEvent last
   int polls = 0;
 
   unsigned long long capture_id = 0;  ///< recorded inside this capture last

@@ -64,8 +64,8 @@ def jobs_of_one():
              for group in range(4)]
     # A growth step of the pool may stay; a pair with a wait costs 146 us without cupool (H100).
     jobs += [Job(f"default pool {part}", [built("default_pool"), part], limit=40, reports=False,
-                 alone=part in ("times", "others"), most={"pair_us": 20} if part == "times" else None)
-             for part in ("times", "reads", "others", "fragments", "reset", "owned")]
+                 alone=part != "reads", most={"pair_us": 20} if part == "times" else None)
+             for part in ("times", "reads", "others", "pending", "fragments", "reset", "owned")]
     jobs += torch_jobs("proofs/contract/torch_graphs.py")
     jobs += torch_jobs("proofs/contract/torch_multi.py")
     jobs += [Job(f"captures {part}", [built("captures"), part]) for part in ("matrix", "launches")]

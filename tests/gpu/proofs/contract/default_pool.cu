@@ -163,6 +163,23 @@ void others() {
   MUST(cudaDeviceSynchronize());
 }
 
+// What lies behind work is refused, as without cupool, and nobody waits for that work.
+void pending() {
+  const size_t most = free_bytes() / 4 * 3 / kMiB * kMiB;
+  leave_idle(kMiB);
+  void* block = nullptr;
+  MUST(cudaMallocAsync(&block, most, stream));
+  spin_ns<<<1, 1, 0, stream>>>(2'000'000'000);
+  MUST(cudaFreeAsync(block, stream));
+  const auto begin = Clock::now();
+  block = nullptr;
+  fact("same.pending_malloc=%d", static_cast<int>(cudaMalloc(&block, most)));
+  verdict(gpu_test::seconds_since(begin) < 1, "it is answered at once");
+  if (block != nullptr) MUST(cudaFree(block));
+  cudaGetLastError();
+  MUST(cudaDeviceSynchronize());
+}
+
 // A small block in use in each step: a trim gives next to nothing back, and as little is free.
 void fragments() {
   constexpr int kSteps = 100;
@@ -226,6 +243,7 @@ int main(int argc, char** argv) {
   if (contract::asked(argc, argv, "times")) times();
   if (contract::asked(argc, argv, "reads")) reads();
   if (contract::asked(argc, argv, "others")) others();
+  if (contract::asked(argc, argv, "pending")) pending();
   if (contract::asked(argc, argv, "fragments")) fragments();
   if (contract::asked(argc, argv, "reset")) reset();
   if (contract::asked(argc, argv, "owned")) owned();
