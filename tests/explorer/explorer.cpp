@@ -51,8 +51,10 @@ std::vector<std::string> unneeded_orders(const std::vector<Program>& programs, c
   std::set<Weakening> sites;
   for (const Program& program : programs) explore_weakened(program, kMost, nullptr, &sites);
   std::vector<std::string> unneeded;
+  bool any = false;
   for (const Weakening& site : sites) {
     if (site.file != file) continue;
+    any = true;
     for (const std::memory_order to : weaker_orders(site.kind, site.from)) {
       Weakening weakened = site;
       weakened.to = to;
@@ -64,6 +66,7 @@ std::vector<std::string> unneeded_orders(const std::vector<Program>& programs, c
                          name_of(site.kind) + " " + name_of(site.from) + " -> " + name_of(to));
     }
   }
+  if (!any) unneeded.push_back(std::string(file) + ": no program runs anything of it");
   return unneeded;
 }
 

@@ -72,6 +72,14 @@ TEST_F(ZeroCopyTest, WhatTheDriverDoesNotFreeStays) {
   EXPECT_FALSE(frees_wait());
 }
 
+// The address itself is known, where the thread has no context in which to ask.
+TEST_F(ZeroCopyTest, EndsInAThreadWithoutAContext) {
+  pass_through().zero_copy_requested(kStart);
+  mapped = CUDA_ERROR_INVALID_CONTEXT;
+  EXPECT_EQ(pass_through().unregister_host(host_, [] { return CUDA_SUCCESS; }), CUDA_SUCCESS);
+  EXPECT_FALSE(frees_wait());
+}
+
 TEST_F(ZeroCopyTest, MemoryOfCupoolsOwnIsNotTheProgramsToFree) {
   const CUdeviceptr internal = gpu.next_address;
   context_->small_chunk().open();

@@ -87,10 +87,13 @@ class PassThrough {
   CUresult unregister_host(void* host, const Call& real) {
     constexpr HostReachable::Kind kKind = HostReachable::Kind::zero_copy;
     HostReachable& host_reachable = policy_.host_reachable();
+    if (!host_reachable.any(kKind)) return real();
     CUdeviceptr device = 0;
-    const bool reachable = host_reachable.any(kKind) &&
-                           driver_.cuMemHostGetDevicePointer_v2(&device, host, 0) == CUDA_SUCCESS;
-    return reachable ? host_reachable.end(kKind, start_of(device), real) : real();
+    const CUresult asked = driver_.cuMemHostGetDevicePointer_v2(&device, host, 0);
+    // A thread without a context: under unified addressing it is the address itself.
+    if (asked == CUDA_ERROR_INVALID_CONTEXT) device = reinterpret_cast<CUdeviceptr>(host);
+    const bool known = asked == CUDA_SUCCESS || asked == CUDA_ERROR_INVALID_CONTEXT;
+    return known ? host_reachable.end(kKind, start_of(device), real) : real();
   }
 
  private:

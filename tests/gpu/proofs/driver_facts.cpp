@@ -403,6 +403,7 @@ int main() {
   host_function(context);
   pools();
   mixed_pool();
+  trims(context);
   limited_pools();
   full_device();
   return 0;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the driver's pools grow and align their blocks (src/engine/backend rests on it), also with
-// small and large ones in one pool, and what one with a largest size reserves.
+// small and large ones in one pool, what a trim takes, and what one with a largest size reserves.
 #pragma once
 
 #include <cstdint>
 #include <cstdio>
+#include <string>
 #include <vector>
 
 #include "driver_facts.h"
@@ -96,6 +97,54 @@ inline void mixed_pool() {
   for (const CUdeviceptr address : live) MUST(cuMemFreeAsync(address, stream));
   MUST(cuStreamSynchronize(stream));
   MUST(cuMemPoolDestroy(pool));
+  MUST(cuStreamDestroy(stream));
+}
+
+// What a trim takes of memory that was freed behind work, by the way in which the host has seen the
+// work complete.
+inline void trims(CUcontext context) {
+  CUmemoryPool pool = nullptr;
+  CUdevice device = 0;
+  MUST(cuCtxGetDevice(&device));
+  MUST(cuDeviceGetDefaultMemPool(&pool, device));
+  cuuint64_t keep = UINT64_MAX;
+  MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
+  CUstream stream = nullptr;
+  CUevent event = nullptr;
+  MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  const auto poll = [](auto query) {
+    while (query() == CUDA_ERROR_NOT_READY) {
+    }
+  };
+  for (const char* way : {"event of the context, waited for", "event of the context, polled",
+                          "event of the stream, waited for", "stream, polled", "stream, waited for",
+                          "context, waited for"}) {
+    const std::string by = way;
+    CUdeviceptr block = 0;
+    MUST(cuMemAllocAsync(&block, 1ull << 30, stream));
+    spin_on(stream, 20'000'000);
+    MUST(cuMemFreeAsync(block, stream));
+    if (by.rfind("event of the context", 0) == 0) MUST(cuCtxRecordEvent(context, event));
+    if (by.rfind("event of the stream", 0) == 0) MUST(cuEventRecord(event, stream));
+    if (by == "event of the context, polled") poll([&] { return cuEventQuery(event); });
+    if (by == "stream, polled") poll([&] { return cuStreamQuery(stream); });
+    if (by == "stream, waited for") MUST(cuStreamSynchronize(stream));
+    if (by == "context, waited for") MUST(cuCtxSynchronize());
+    if (by.rfind("event", 0) == 0 && by.find("waited") != std::string::npos) {
+      MUST(cuEventSynchronize(event));
+    }
+    const std::uint64_t before = reserved(pool);
+    MUST(cuMemPoolTrimTo(pool, 0));
+    std::printf("trim behind work seen complete by %s: takes %llu of %llu bytes\n", way,
+                static_cast<unsigned long long>(before - reserved(pool)),
+                static_cast<unsigned long long>(before));
+    MUST(cuCtxSynchronize());
+    MUST(cuMemPoolTrimTo(pool, 0));
+  }
+  keep = 0;
+  MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
+  MUST(cuEventDestroy(event));
   MUST(cuStreamDestroy(stream));
 }
 

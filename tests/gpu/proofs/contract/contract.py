@@ -62,7 +62,7 @@ def jobs_of_one():
                                    ("phase", (PLAIN, AUTO)), ("blocks", (PLAIN, AUTO)))]
     jobs += [Job(f"other allocators {group}", [built("other_allocators"), str(group)], alone=True)
              for group in range(4)]
-    # A growth step of the pool may stay; a pair with a wait costs 146 us without cupool (H100).
+    # A growth step of the pool may stay; a pair with a wait costs 108 to 145 us without cupool (H100).
     jobs += [Job(f"default pool {part}", [built("default_pool"), part], limit=40, reports=False,
                  alone=part != "reads", most={"pair_us": 20} if part == "times" else None)
              for part in ("times", "reads", "others", "pending", "fragments", "reset", "owned")]
