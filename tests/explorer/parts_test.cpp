@@ -6,6 +6,7 @@
 // The parts themselves, with the explorer's atomics.
 #include "engine/block/block.h"
 #include "engine/block/shared_mutex.h"
+#include "engine/reclaim/claimed_work.h"
 #include "engine/reclaim/epochs.cpp"  // NOLINT(bugprone-suspicious-include)
 #include "engine/reclaim/open_epoch.h"
 #include "engine/reclaim/use_count.h"
@@ -30,6 +31,7 @@ namespace {
 
 using cupool::engine::BlockState;
 using cupool::engine::BlockStateCell;
+using cupool::engine::ClaimedWork;
 using cupool::engine::EpochNumber;
 using cupool::engine::Epochs;
 using cupool::engine::OpenEpoch;
@@ -291,6 +293,50 @@ TEST(Explorer, UsersAndWhoWaitsForThem) {
   const std::vector<Program> programs = {waiting_for_users(1), waiting_for_users(2)};
   for (const Program& program : programs) expect_right(program);
   EXPECT_EQ(unneeded_orders(programs, "use_count.h"), std::vector<std::string>{});
+}
+
+// --- work that nothing covers ---
+
+// Who knows that a call has returned which submitted work, and finds that all work is covered,
+// comes behind a fence that was recorded after that work. The driver's own order is that of
+// `landed`.
+template <bool kAtFirst>
+Program covering_work(int claims) {
+  struct State {
+    ClaimedWork<kAtFirst> work;
+    std::atomic<int> landed{0};
+    std::atomic<int> covered{0};
+    std::atomic<bool> returned{false};
+  };
+  return [=](Threads& run) {
+    const auto state = std::make_shared<State>();
+    run.thread([=] {
+      state->landed.fetch_add(1, std::memory_order_seq_cst);
+      state->work.submitted();
+      state->returned.store(true, std::memory_order_release);
+    });
+    for (int i = 0; i < claims; ++i) {
+      run.thread([=] {
+        typename ClaimedWork<kAtFirst>::Claim claim(state->work, true);
+        const int fence = state->landed.fetch_add(0, std::memory_order_seq_cst);
+        if (fence == 1) state->covered.store(1, std::memory_order_relaxed);
+        claim.settle();
+      });
+    }
+    run.thread([=] {
+      if (!state->returned.load(std::memory_order_acquire) || state->work.any()) return;
+      require(state->covered.load(std::memory_order_relaxed) == 1, "what is covered is complete");
+    });
+  };
+}
+
+TEST(Explorer, WorkThatNothingCovers) {
+  expect_right(covering_work<true>(2));
+  const std::vector<Program> programs = {covering_work<true>(1), covering_work<false>(1)};
+  for (const Program& program : programs) expect_right(program);
+  // A driver's calls order threads by themselves, and so does the program that knows of a call. So
+  // only who reads that nothing is left needs an order, and the settling that it reads.
+  EXPECT_EQ(unneeded_orders(programs, "claimed_work.h").size(), 6u);
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ class HostCacheTest : public testing::Test {
   Block& block(std::uint64_t bytes, unsigned kind = 0, unsigned node = 0) {
     blocks_.push_back(std::make_unique<Block>());
     Block& made = *blocks_.back();
+    made.address = 0x10000 * blocks_.size();
     made.capacity = host_capacity_for(bytes);
     made.kind = host_tag(kind, node);
     made.state.store(BlockState::freed);
@@ -40,7 +41,16 @@ class HostCacheTest : public testing::Test {
   }
   Block* pop(std::uint64_t bytes, unsigned kind = 0, unsigned node = 0,
              std::uint64_t complete = 0) {
-    return cache_.pop(host_capacity_for(bytes), bytes, kind, node, EpochNumber{complete});
+    return at(cache_.pop(host_capacity_for(bytes), bytes, kind, node, EpochNumber{complete}));
+  }
+
+  // The block at this address.
+  Block* at(void* memory) {
+    for (const auto& each : blocks_) {
+      if (reinterpret_cast<void*>(std::uint64_t{each->address}) == memory) return each.get();
+    }
+    EXPECT_EQ(memory, nullptr);
+    return nullptr;
   }
 
   HostCache cache_;
@@ -88,7 +98,7 @@ TEST_F(HostCacheTest, OtherThreadsFindWhatOneHasFreed) {
   Block& one = block(kMib);
   std::thread([&] { EXPECT_EQ(cache(one), HostCache::Taken::yes); }).join();
   EXPECT_EQ(pop(kMib), nullptr);
-  EXPECT_EQ(cache_.pop_others(kMib, kMib, 0, 0, EpochNumber{0}), &one);
+  EXPECT_EQ(at(cache_.pop_others(kMib, kMib, 0, 0, EpochNumber{0})), &one);
 }
 
 TEST_F(HostCacheTest, KeepsItsLimitWhateverThreadsHaveUsedOfIt) {
@@ -192,10 +202,22 @@ TEST(PendingWork, IsNoneOnlyBehindACompleteFence) {
   EXPECT_FALSE(PendingWork::none());
   {
     PendingWork::Claim earlier;
-    PendingWork::Claim later;
+    PendingWork::Claim later;  // joins, so that threads do not void one another's claims
+    PendingWork::submitted();
+    PendingWork::Claim newest;
     earlier.settle();
-    EXPECT_FALSE(PendingWork::none()) << "a later claim makes it void";
     later.settle();
+    EXPECT_FALSE(PendingWork::none()) << "submitted since";
+    newest.settle();
+    EXPECT_TRUE(PendingWork::none());
+    PendingWork::submitted();
+  }
+  {
+    PendingWork::Claim earlier;
+    PendingWork::Claim later;
+    later.settle();
+    EXPECT_TRUE(PendingWork::none()) << "its fence is later still";
+    earlier.settle();
   }
   EXPECT_TRUE(PendingWork::none());
   {

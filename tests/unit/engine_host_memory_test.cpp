@@ -47,7 +47,7 @@ class HostMemoryTest : public FastPathTest {
   }
   HostMemory& host() { return allocator_->host(); }
   // Several blocks, freed, and idle for long.
-  void leave_idle(int count) {
+  void leave_idle(int count, std::uint32_t steps = HostCache::kDecaySteps + 1) {
     std::vector<void*> all;
     for (int i = 1; i <= count; ++i) {
       const auto real = [&](std::size_t) {
@@ -63,7 +63,7 @@ class HostMemoryTest : public FastPathTest {
       ASSERT_EQ(result, CUDA_SUCCESS);
     }
     for (void* address : all) ASSERT_EQ(host().try_free(address), CUDA_SUCCESS);
-    for (std::uint32_t i = 0; i <= HostCache::kDecaySteps; ++i) {
+    for (std::uint32_t i = 0; i < steps; ++i) {
       host().give_back_unneeded();
       host().end_decay_step();
     }
@@ -79,8 +79,11 @@ TEST_F(HostMemoryTest, GoesBackAsSoonAsTheGpuHasNothingToDo) {
 }
 
 TEST_F(HostMemoryTest, StaysWhileTheGpuIsBusy) {
+  leave_idle(3, 1);
+  for (std::uint32_t i = 0; i < HostCache::kDecaySteps; ++i) host().end_decay_step();
+  // They are idle, and could go; then the GPU gets work.
   gpu.work.store(Work::held);
-  leave_idle(3);
+  PendingWork::submitted();
   Patience only_look(0);
   Patience short_wait(3'000'000);
   EXPECT_FALSE(host().give_back(only_look));

@@ -30,22 +30,22 @@ HostCache::~HostCache() {
   }
 }
 
-Block* HostCache::pop(std::uint64_t wanted, std::uint64_t requested, unsigned kind, unsigned node,
-                      EpochNumber complete) {
+void* HostCache::pop(std::uint64_t wanted, std::uint64_t requested, unsigned kind, unsigned node,
+                     EpochNumber complete) {
   return pop_in(own_shard(node), wanted, requested, kind, complete);
 }
 
-Block* HostCache::pop_others(std::uint64_t wanted, std::uint64_t requested, unsigned kind,
-                             unsigned node, EpochNumber complete) {
+void* HostCache::pop_others(std::uint64_t wanted, std::uint64_t requested, unsigned kind,
+                            unsigned node, EpochNumber complete) {
   for (Shard& shard : shards_[node % kHostNodes]) {
     if (shard.bytes.load(std::memory_order_relaxed) < wanted) continue;
-    if (Block* const block = pop_in(shard, wanted, requested, kind, complete)) return block;
+    if (void* const memory = pop_in(shard, wanted, requested, kind, complete)) return memory;
   }
   return nullptr;
 }
 
-Block* HostCache::pop_in(Shard& shard, std::uint64_t wanted, std::uint64_t requested, unsigned kind,
-                         EpochNumber complete) {
+void* HostCache::pop_in(Shard& shard, std::uint64_t wanted, std::uint64_t requested, unsigned kind,
+                        EpochNumber complete) {
   const std::lock_guard lock(shard.mutex);
   if (!shard.retired.empty()) reclaim_in(shard, complete);
   Lists* const lists = shard.idle[kind];
@@ -61,8 +61,9 @@ Block* HostCache::pop_in(Shard& shard, std::uint64_t wanted, std::uint64_t reque
       shrink(shard, block->capacity);
       ++shard.counts.hits;
       block->requested = requested;
+      void* const memory = reinterpret_cast<void*>(std::uint64_t{block->address});
       block->state.store(BlockState::live, std::memory_order_release);
-      return block;
+      return memory;
     }
   }
   return nullptr;
@@ -139,6 +140,7 @@ BlockList HostCache::take(Which which, std::uint64_t most_bytes) {
   BlockList taken;
   const std::uint32_t now = step_.load(std::memory_order_relaxed);
   each_shard([&](Shard& shard) {
+    if (taken.bytes >= most_bytes) return;
     // For all, a thread that is just caching a block has to come first, or find its context gone.
     if (which != Which::all && shard.bytes.load(std::memory_order_relaxed) == 0) return;
     const std::lock_guard lock(shard.mutex);

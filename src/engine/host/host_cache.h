@@ -35,14 +35,15 @@ class HostCache {
     std::uint64_t frees = 0;
   };
 
-  /// A block for `wanted` bytes, a result of host_capacity_for(), from the calling thread's shard
-  /// of `node`, live from now on for `requested` bytes. Retired blocks of epochs up to `complete`
-  /// are idle. Null: none.
-  Block* pop(std::uint64_t wanted, std::uint64_t requested, unsigned kind, unsigned node,
-             EpochNumber complete);
+  /// Memory of a block for `wanted` bytes, a result of host_capacity_for(), from the calling
+  /// thread's shard of `node`, live from now on for `requested` bytes. Retired blocks of epochs up
+  /// to `complete` are idle. Null: none. The address was read under the lock: the record may be
+  /// another block's as soon as its context ends.
+  void* pop(std::uint64_t wanted, std::uint64_t requested, unsigned kind, unsigned node,
+            EpochNumber complete);
   /// As pop(), from the shards of other threads.
-  Block* pop_others(std::uint64_t wanted, std::uint64_t requested, unsigned kind, unsigned node,
-                    EpochNumber complete);
+  void* pop_others(std::uint64_t wanted, std::uint64_t requested, unsigned kind, unsigned node,
+                   EpochNumber complete);
 
   /// Result of a cache() or retire().
   enum class Taken {
@@ -116,8 +117,8 @@ class HostCache {
   static std::size_t own_index();
   template <typename Visit>
   void each_shard(const Visit& visit);
-  Block* pop_in(Shard& shard, std::uint64_t wanted, std::uint64_t requested, unsigned kind,
-                EpochNumber complete);
+  void* pop_in(Shard& shard, std::uint64_t wanted, std::uint64_t requested, unsigned kind,
+               EpochNumber complete);
   template <typename IsAlive, typename Put>
   Taken take_in(Block& block, const IsAlive& is_alive, const Put& put);
   bool allot(Shard& shard, std::uint64_t bytes);

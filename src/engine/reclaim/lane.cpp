@@ -11,6 +11,9 @@
 // pending but in the lane's stream, and the first free marks it.
 #include "engine/reclaim/lane.h"
 
+#include <array>
+#include <tuple>
+
 #include <mutex>
 
 #include "config/settings.h"
@@ -46,6 +49,27 @@ std::atomic<std::uint64_t> opened_ns{0};
 std::atomic<std::uint64_t> away_since_ns{0};
 std::atomic<std::uint64_t> next_look_ns{0};
 std::atomic<bool> several_seen{false};
+
+// Contexts other than the lane's, until they end.
+std::array<std::atomic<CUcontext>, std::tuple_size_v<SeenContexts>> others_seen{};
+std::atomic<bool> too_many_seen{false};
+
+void note_other(CUcontext context) {
+  for (auto& seen : others_seen) {
+    CUcontext found = seen.load(std::memory_order_acquire);
+    if (found == context) return;
+    if (found == nullptr && seen.compare_exchange_strong(found, context)) return;
+    if (found == context) return;
+  }
+  too_many_seen.store(true, std::memory_order_release);
+}
+
+void forget_other(CUcontext context) {
+  for (auto& seen : others_seen) {
+    CUcontext found = context;
+    seen.compare_exchange_strong(found, nullptr);
+  }
+}
 
 const char* text_of(Lane::End end) {
   switch (end) {
@@ -139,6 +163,7 @@ bool Lane::go_outside(const cuda::Driver& driver, CUstream stream, const char* c
     why = End::per_thread;
   } else if (known != nullptr && known != context) {
     why = End::context;
+    note_other(context);
     several_seen.store(true);
   } else if (others.begin(driver, stream, call)) {
     if (word == kNoWork) {
@@ -256,11 +281,13 @@ void Lane::context_seen(CUcontext context) {
   if (context == nullptr || context == known) return;
   if (known == nullptr && context_.compare_exchange_strong(known, context)) return;
   if (known == context) return;
+  note_other(context);
   several_seen.store(true);
   leave(End::context);
 }
 
 void Lane::context_ends(const cuda::Driver* driver, CUcontext context) {
+  forget_other(context);
   if (context_.load() != context) return;
   leave(End::context_end);
   if (driver != nullptr) LaneMark::wait(*driver);
@@ -278,6 +305,8 @@ void Lane::reset() {
   word_ = kNoWork;
   context_ = nullptr;
   several_seen = false;
+  for (auto& seen : others_seen) seen = nullptr;
+  too_many_seen = false;
   LaneWork::reset();
   opened_ns = 0;
   others.reset();
@@ -291,6 +320,13 @@ void Lane::reset() {
 
 bool several_contexts() {
   return several_seen.load(std::memory_order_acquire);
+}
+
+std::optional<SeenContexts> other_contexts_seen() {
+  if (too_many_seen.load(std::memory_order_acquire)) return std::nullopt;
+  SeenContexts seen{};
+  for (std::size_t i = 0; i < seen.size(); ++i) seen[i] = others_seen[i].load();
+  return seen;
 }
 
 }  // namespace cupool::engine

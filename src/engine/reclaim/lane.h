@@ -16,8 +16,10 @@
 // docs/design.md, section Lanes.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
+#include <optional>
 
 #include "cuda/driver.h"
 #include "engine/reclaim/lane_mark.h"
@@ -125,5 +127,10 @@ class Lane {
 /// Whether the program has used several contexts, so that the handle of a default stream means
 /// another stream in each. Thread-safe; one load.
 bool several_contexts();
+
+/// The contexts that the program has used besides the first one, and that have not ended; the
+/// others are null. `std::nullopt`: they are too many to know. Thread-safe.
+using SeenContexts = std::array<CUcontext, 16>;
+std::optional<SeenContexts> other_contexts_seen();
 
 }  // namespace cupool::engine

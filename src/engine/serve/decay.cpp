@@ -85,9 +85,9 @@ bool Decay::trim_some(Context& context) {
   if (!trimming_ && device.pools() != nullptr) {
     device.pools()->decay().end_step(released_[static_cast<std::size_t>(device.ordinal())]);
   }
-  if (!trimming_) device.default_pool().end_step();
+  const bool first = !trimming_;
   trimming_ = true;
-  return trim_unneeded(context, kSlice);
+  return trim_unneeded(context, kSlice, first);
 }
 
 void Decay::settle_idle(Context& context) {
@@ -119,9 +119,11 @@ std::uint64_t Decay::release_unneeded(Context& context, std::uint64_t most_bytes
   return bytes;
 }
 
-bool Decay::trim_unneeded(Context& context, std::uint64_t most_bytes) {
+bool Decay::trim_unneeded(Context& context, std::uint64_t most_bytes, bool ends_step) {
   const ContextVisit visit(context);
   if (!visit) return false;
+  // In the visit: with the last context of its device the pool may go.
+  if (ends_step) context.device().default_pool().end_step();
   GivingBack part(idle_.give_backs());
   Device& device = context.device();
   PoolDecay::Trimmed trimmed = device.default_pool().trim_unneeded(most_bytes);

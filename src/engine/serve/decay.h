@@ -48,7 +48,8 @@ class Decay {
   std::uint64_t release_unneeded(Context& context, std::uint64_t most_bytes);
   /// Trims about `most_bytes` of unneeded memory of each pool (see PoolDecay and DefaultPool).
   /// True: there is more.
-  bool trim_unneeded(Context& context, std::uint64_t most_bytes);
+  /// `ends_step`: it is the first of a step.
+  bool trim_unneeded(Context& context, std::uint64_t most_bytes, bool ends_step);
 
   const cuda::Driver& driver_;
   ContextRegistry& registry_;

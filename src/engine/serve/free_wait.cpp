@@ -71,7 +71,7 @@ CUresult FreeWait::bound_pending(Context& context, std::uint64_t bytes_freed, Wa
   if (waited) {
     budget.count_wait(ran_dry);
     count_wait(context.stats(), Counter::free_waits_pending_limit_total, start, before);
-    if (before == Waited::no) ordering.epochs().stalls_avoided().discount();
+    if (before == Waited::no_and_counted) ordering.epochs().stalls_avoided().discount();
   }
   idle_.cache_reclaimed(context);
   return result.error;
@@ -81,11 +81,11 @@ void FreeWait::count_wait(DeviceStats& stats, Counter reason, std::uint64_t star
                           Waited before) {
   const std::uint64_t waited_ns = util::now_ns() - start_ns;
   stats.add(Counter::free_wait_ns_total, waited_ns);
-  if (before == Waited::no) {
+  if (before != Waited::yes) {
     stats.add(Counter::free_waits_total);
     stats.add(reason);
   }
-  stats::this_thread().add_wait(waited_ns, before == Waited::no ? 1 : 0);
+  stats::this_thread().add_wait(waited_ns, before != Waited::yes ? 1 : 0);
   if (waited_ns >= stats::kShortestWaitNs) {
     stats::note_event(stats::EventKind::wait, stats, 0, waited_ns);
   }

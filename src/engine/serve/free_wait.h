@@ -14,7 +14,11 @@ class FreeWait {
 
   /// Whether the free has waited before, for another reason. It counts once, and for the first one;
   /// the time of its waits is added up.
-  enum class Waited : bool { no, yes };
+  enum class Waited : std::uint8_t {
+    no,
+    no_and_counted,  ///< as a stall that it has avoided
+    yes,
+  };
 
   /// Waits for host-memory work that has events of its own.
   WaitResult wait_for_host_work(Context& context, Waited before = Waited::no);

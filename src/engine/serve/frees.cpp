@@ -88,11 +88,12 @@ std::uint64_t bytes_of_epoch(Device& device) {
   const bool timed = is_timed();
   const std::uint64_t start = timed ? util::now_ns() : 0;
   if (!Lane::is_open() || !free_in_lane(context, *cache, block, Waited::no)) {
-    if (!keeps_order(context, Waited::no)) {
+    Waited waited = Waited::no;
+    if (!keeps_order(context, waited)) {
       return free_singly(block, util::now_ns(), Order::by_wait);
     }
     if (add_to_batch(context, *cache, block) || leaves_wait(what)) {
-      return end_batch(context, *cache, start, Waited::no);
+      return end_batch(context, *cache, start, waited);
     }
   }
   if (timed) context.stats().call_times().free.record(util::now_ns() - start, kTimedShare);
@@ -139,7 +140,7 @@ bool Frees::try_free_live(CUdeviceptr address) {
   // finish_free() meets a failure again, after the block is retired, and answers it.
   if (cache == nullptr) return free_singly(block, start);
   const WaitResult result = wait_.wait_for_host_work(context);
-  const Waited waited = result.waited ? Waited::yes : Waited::no;
+  Waited waited = result.waited ? Waited::yes : Waited::no;
   if (!result.complete()) return free_singly(block, start, Order::by_points, waited);
   if (!Lane::is_open() || !free_in_lane(context, *cache, block, waited)) {
     if (!keeps_order(context, waited)) {
@@ -155,13 +156,16 @@ bool Frees::try_free_live(CUdeviceptr address) {
 
 // What the thread does next comes behind its work so far (contract 2). False: only if the free
 // waits for it.
-[[gnu::always_inline]] inline bool Frees::keeps_order(Context& context, Waited waited) const {
+[[gnu::always_inline]] inline bool Frees::keeps_order(Context& context, Waited& waited) const {
   return !ThreadOrder::has_work() || marks_order(context, waited);
 }
 
-[[gnu::noinline]] bool Frees::marks_order(Context& context, Waited waited) const {
+[[gnu::noinline]] bool Frees::marks_order(Context& context, Waited& waited) const {
   if (!ThreadOrder::frees(driver_, context)) return false;
-  if (waited == Waited::no) context.ordering().epochs().stalls_avoided().count();
+  if (waited == Waited::no) {
+    context.ordering().epochs().stalls_avoided().count();
+    waited = Waited::no_and_counted;
+  }
   return true;
 }
 
@@ -273,10 +277,11 @@ CUresult Frees::finish_free(Context& context, const HostWork::Mark& before, Epoc
   if (CUPOOL_MUTATED("obvious-mapping")) idle_.cache_reclaimed(context);
   FreePolicy::Wait wait = policy_.wait_of(context);
   const bool waits = wait.what == For::context;
-  const Waited waits_at_all = wait.what == For::host_work ? Waited::yes : waited;
+  Waited waits_at_all = wait.what == For::host_work ? Waited::yes : waited;
   if (!waits && (order == Order::by_wait || !keeps_order(context, waits_at_all))) {
     wait = {For::context, Counter::free_waits_order_total};
   }
+  if (waits_at_all == Waited::no_and_counted) waited = waits_at_all;
   WaitResult result;
   if (wait.what == For::host_work) {
     result = wait_.wait_for_host_work(context, waited);

@@ -64,8 +64,9 @@ class Frees {
   CUresult end_batch(Context& context, ThreadCache& cache, std::uint64_t start_ns, Waited waited);
   CUresult finish_free(Context& context, const HostWork::Mark& before, EpochNumber epoch,
                        std::uint64_t bytes_freed, Order order, Waited waited);
-  bool keeps_order(Context& context, Waited waited) const;
-  bool marks_order(Context& context, Waited waited) const;
+  /// `waited` becomes no_and_counted where the free is counted.
+  bool keeps_order(Context& context, Waited& waited) const;
+  bool marks_order(Context& context, Waited& waited) const;
   /// Whether a free that waits for no more than this leaves a wait to the program's next message
   /// (engine/serve/messages).
   bool leaves_wait(FreePolicy::Wait::For waits_for) const;

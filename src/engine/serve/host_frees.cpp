@@ -14,6 +14,7 @@
 #include "engine/serve/failure.h"
 #include "engine/serve/giving_back.h"
 #include "engine/serve/host_function.h"
+#include "stats/stall.h"
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/mutation.h"
@@ -89,9 +90,12 @@ bool HostFrees::make_room(Context& context, std::uint64_t bytes) {
   const util::Uncancelled throughout;
   if (bytes > cache_.limit() || Serving::any_capture()) return false;
   Ordering& ordering = context.ordering();
-  const bool done = ordering.wait(ordering.epochs().join(0, 1)).complete();
+  const WaitResult waited = ordering.wait(ordering.epochs().join(0, 1));
   idle_.cache_reclaimed(context);
-  if (!done) return false;
+  if (!waited.complete()) {
+    note_failure(context, waited.error);
+    return false;
+  }
   const ContextVisit visit(context);
   if (!visit || !context.usable()) return false;
   const auto is_quiet = [&] { return PendingWork::none() || settle(context); };
@@ -204,6 +208,7 @@ bool HostFrees::settle(Context& context, Patience& patience) {
     const WaitResult result = ordering.wait(everything, std::min(left_ns, kOneVisitNs));
     idle_.cache_reclaimed(context);
     if (result.complete()) return true;
+    if (!result.worth_repeating()) note_failure(context, result.error);
     if (!result.worth_repeating() || patience.over()) return false;
   }
 }
@@ -211,10 +216,14 @@ bool HostFrees::settle(Context& context, Patience& patience) {
 // Nothing is pending, as far as the hooks have seen. From time to time the GPU itself is asked. If
 // it is busy all the same, work reaches it unseen, or some of cupool's own is under way.
 bool HostFrees::verify_nothing(Context& context) {
-  if (settle(context)) {
-    suspicions_.store(0, std::memory_order_relaxed);
-    return true;
-  }
+  // An idle GPU needs a moment to pass an event.
+  const std::uint64_t start_ns = util::now_ns();
+  do {
+    if (settle(context)) {
+      suspicions_.store(0, std::memory_order_relaxed);
+      return true;
+    }
+  } while (PendingWork::none() && util::now_ns() - start_ns < stats::kShortestStallNs);
   if (!PendingWork::none()) return false;
   PendingWork::submitted();
   if (suspicions_.fetch_add(1, std::memory_order_relaxed) + 1 == kSuspicions) {

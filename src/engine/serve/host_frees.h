@@ -40,6 +40,7 @@ class HostFrees {
                         const IsQuiet& is_quiet) {
     constexpr std::uint64_t kOne = 1;
     const std::uint64_t life = context.incarnation();
+    GivingBack part(idle_.give_backs());
     std::uint64_t released = 0;
     while (released < most_bytes && (released == 0 || is_quiet()) && !context.ends() &&
            context.incarnation() == life) {
@@ -47,6 +48,7 @@ class HostFrees {
       if (one.empty()) break;
       released += one.bytes;
       blocks_.release(*one.pop());
+      part.gave_back = true;
     }
     return released;
   }

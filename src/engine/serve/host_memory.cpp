@@ -35,6 +35,7 @@ HostMemory::HostMemory(const cuda::Driver& driver, const config::Settings& setti
                        ContextRegistry& registry, FreePolicy& policy, IdleMemory& idle)
     : driver_(driver),
       registry_(registry),
+      idle_(idle),
       most_cached_(driver.cuMemFreeHost == nullptr || driver.cuCtxRecordEvent == nullptr
                        ? 0
                        : most_cached_host_bytes(settings.host_max_cached, memory_of_process())),
@@ -67,22 +68,28 @@ bool HostMemory::may_allocate(Context** context, std::size_t bytes, unsigned kin
   return false;
 }
 
-Block* HostMemory::reclaim_and_pop(Context& context, std::size_t bytes, unsigned kind) {
+void* HostMemory::reclaim_and_pop(Context& context, std::size_t bytes, unsigned kind) {
   const std::uint64_t wanted = host_capacity_for(bytes);
   const unsigned node = current_host_node();
   const auto complete = [&] { return context.ordering().epochs().complete_up_to(); };
-  if (Block* const block = cache_.pop(wanted, bytes, kind, node, complete())) return block;
+  if (void* const memory = cache_.pop(wanted, bytes, kind, node, complete())) return memory;
   if (!cache_.any()) return nullptr;
   if (cache_.retired_bytes() != 0) frees_.settle(context);
-  if (Block* const block = cache_.pop(wanted, bytes, kind, node, complete())) return block;
+  if (void* const memory = cache_.pop(wanted, bytes, kind, node, complete())) return memory;
   return cache_.pop_others(wanted, bytes, kind, node, complete());
 }
 
 // The driver's call took longer than the look for libraries. What lies idle never exceeds what the
 // program itself had at its peak, but for a little.
-void HostMemory::adopt(Context& context, void* address, std::size_t bytes, unsigned kind) {
-  if (loaded_rdma_library() != nullptr ||
-      blocks_.adopt(context, address, bytes, host_tag(kind, current_host_node())) == nullptr) {
+void HostMemory::adopt(Context& context, std::uint64_t life, void* address, std::size_t bytes,
+                       unsigned kind) {
+  if (loaded_rdma_library() != nullptr) return;
+  Block* const block = blocks_.adopt(context, address, bytes, host_tag(kind, current_host_node()));
+  if (block == nullptr) return;
+  // The context may have ended since the driver's call, and the memory with it.
+  if (context.incarnation() != life) {
+    const std::uint64_t word = block->state.word();
+    if (block->state.claim(word) && blocks_.forget(*block)) delete_block(block);
     return;
   }
   const std::uint64_t held = blocks_.bytes();
@@ -143,7 +150,25 @@ bool HostMemory::settle_all(Patience& patience) {
   for (Context* const context : registry_.all()) {
     if (context->usable() && !frees_.settle(*context, patience)) return false;
   }
-  return true;
+  return knows_all_contexts();
+}
+
+// A context in which the program has only launched is not in the registry: nobody could say what
+// the driver's free would wait for there.
+bool HostMemory::knows_all_contexts() {
+  const std::optional<SeenContexts> others = other_contexts_seen();
+  return others.has_value() && std::all_of(others->begin(), others->end(), [&](CUcontext other) {
+           return other == nullptr || registry_.find(other) != nullptr;
+         });
+}
+
+// Another thread may be about to give back what this call needs.
+bool HostMemory::others_gave_back(std::uint64_t since_ns, Patience& patience) {
+  constexpr timespec kMoment{0, 100'000};
+  const util::Uncancelled throughout;
+  const GiveBacks& all = idle_.give_backs();
+  while (all.any_under_way() && !patience.over()) nanosleep(&kMoment, nullptr);
+  return all.last_ns() >= since_ns;
 }
 
 bool HostMemory::is_quiet() {
@@ -180,6 +205,7 @@ void HostMemory::context_gone(Context& context, bool alone) {
   if (home_.load(std::memory_order_acquire) != &context) return;
   BlockList cached = cache_.take(HostCache::Which::all);
   blocks_.context_gone(context, cached, alone);
+  context.stats().gauge_set(Gauge::host_cached_bytes, 0);
   home_.store(nullptr, std::memory_order_release);
 }
 

@@ -21,6 +21,7 @@
 #include "engine/serve/host_frees.h"
 #include "engine/serve/host_function.h"
 #include "engine/serve/idle_memory.h"
+#include "util/clock.h"
 
 namespace cupool::engine {
 
@@ -38,10 +39,8 @@ class HostMemory {
         !runs_no_host_functions() || !serves(*context)) {
       return nullptr;
     }
-    const Block* const block =
-        cache_.pop(host_capacity_for(bytes), bytes, kind, current_host_node(),
-                   context->ordering().epochs().complete_up_to());
-    return block == nullptr ? nullptr : HostBlocks::address_of(*block);
+    return cache_.pop(host_capacity_for(bytes), bytes, kind, current_host_node(),
+                      context->ordering().epochs().complete_up_to());
   }
 
   /// As try_allocate(), also from what the GPU has left by now and from other threads' shards; else
@@ -100,15 +99,18 @@ class HostMemory {
   bool may_serve(const Context& context) const;
   bool may_allocate(Context** context, std::size_t bytes, unsigned kind);
   bool settle_all(Patience& patience);
+  bool knows_all_contexts();
+  bool others_gave_back(std::uint64_t since_ns, Patience& patience);
   bool is_quiet();
-  Block* reclaim_and_pop(Context& context, std::size_t bytes, unsigned kind);
-  void adopt(Context& context, void* address, std::size_t bytes, unsigned kind);
+  void* reclaim_and_pop(Context& context, std::size_t bytes, unsigned kind);
+  void adopt(Context& context, std::uint64_t life, void* address, std::size_t bytes, unsigned kind);
   void forget_stale(const void* address);
   Given give_up(void* host);
   void given_up(const Given& given, bool freed);
 
   const cuda::Driver& driver_;
   ContextRegistry& registry_;
+  IdleMemory& idle_;
   const std::uint64_t most_cached_;  ///< CUPOOL_HOST_MAX_CACHED; 0: the driver serves
   HostBlocks blocks_;
   HostCache cache_;
@@ -122,20 +124,23 @@ CUresult HostMemory::allocate(void** address, std::size_t bytes, unsigned kind, 
   Context* context = registry_.current();
   const bool served = address != nullptr && may_allocate(&context, bytes, kind);
   if (served) {
-    if (const Block* const block = reclaim_and_pop(*context, bytes, kind)) {
-      *address = HostBlocks::address_of(*block);
+    if (void* const memory = reclaim_and_pop(*context, bytes, kind)) {
+      *address = memory;
       return CUDA_SUCCESS;
     }
   }
+  const std::uint64_t life = context == nullptr ? 0 : context->incarnation();
+  const std::uint64_t start_ns = util::now_ns();
   const std::size_t wanted = served ? host_capacity_for(bytes) : bytes;
   CUresult result = real(wanted);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) {
     Patience patience;
-    if (give_back(patience)) result = real(wanted);
+    const bool gave_back = give_back(patience);
+    if (gave_back || others_gave_back(start_ns, patience)) result = real(wanted);
   }
   if (result == CUDA_SUCCESS && address != nullptr) {
     forget_stale(*address);
-    if (served) adopt(*context, *address, bytes, kind);
+    if (served) adopt(*context, life, *address, bytes, kind);
     (context == nullptr ? stats::device(-1) : context->stats())
         .add(stats::Counter::host_malloc_calls_total);
   }
