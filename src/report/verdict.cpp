@@ -204,6 +204,14 @@ bool idles_much(const RunFigures& run) {
          run.device_bytes > 0;
 }
 
+// A smaller cache would leave the memory idle in the driver's pool, which keeps all by default.
+std::string cure_of_idle(const RunFigures& run) {
+  const bool is_default_or_never = run.decay.find_first_of("123456789") == std::string::npos;
+  const std::string span = is_default_or_never ? "CUPOOL_DECAY_MS=500"  // a tenth of the default
+                                               : "a shorter CUPOOL_DECAY_MS than " + run.decay;
+  return span + " gives idle memory back sooner";
+}
+
 std::string next_of(const RunFigures& run) {
   constexpr const char* kMeasure = "nothing to do; cupool compare ./program measures the gain";
   if (run[Counter::malloc_calls_total] == 0) {
@@ -217,10 +225,10 @@ std::string next_of(const RunFigures& run) {
   if (all_failed(run)) return kCureOfFailures;
   if (served_none(run)) return cure_of_none(run);
   if (run[Counter::oom_rescues_total] > 0) {
-    return "CUPOOL_MAX_CACHED=50% keeps less idle memory: the device was full";
+    return cure_of_idle(run) + ": the device was full";
   }
   if (waits_often(run)) return cure_of_waits(run);
-  if (idles_much(run)) return "CUPOOL_MAX_CACHED=50% keeps less idle memory";
+  if (idles_much(run)) return cure_of_idle(run);
   if (run[Counter::frees_unwaited_busy_total] == 0 && run.counts_stalls) {
     return "nothing to do; cupool observe ./program estimates whether cupool is worth it here";
   }
@@ -252,7 +260,7 @@ std::vector<Verdict::Finding> findings_of(const RunFigures& run) {
     add(number_of(run[Counter::oom_rescues_total], "out-of-memory error was",
                   "out-of-memory errors were") +
             " averted by giving idle memory back",
-        "CUPOOL_MAX_CACHED=50% keeps less of it");
+        cure_of_idle(run));
   }
   if (run[Counter::free_rejected_total] > 0) {
     add(number_of(run[Counter::free_rejected_total], "free was", "frees were") +
@@ -284,6 +292,7 @@ std::uint64_t RunFigures::replaced_frees() const {
 
 void RunFigures::note_setting(const std::string& name, const std::string& value) {
   if (name == "CUPOOL_MAX_BLOCK") max_block = util::printable(value);
+  if (name == "CUPOOL_DECAY_MS") decay = util::printable(value);
   if (name == "CUPOOL_ASYNC") keeps_default_pool = value != "off";
 }
 

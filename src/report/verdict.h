@@ -43,6 +43,7 @@ struct RunFigures {
   std::uint64_t host_idle_bytes = 0;  ///< cached, at the time of the report
   // Settings, as they are written; empty: the default.
   std::string max_block;
+  std::string decay;
   bool keeps_default_pool = true;  ///< CUPOOL_ASYNC
 
   /// A setting that is not at its default.

@@ -177,6 +177,27 @@ TEST_F(TextReport, AdvisesToObserveOnlyWhereStallsAreCounted) {
   EXPECT_THAT(verdict_of(run).next, Not(HasSubstr("cupool observe")));
 }
 
+// Less in cupool's caches would leave the memory in the driver's pool, which keeps it as well.
+TEST_F(TextReport, AgainstIdleMemoryItAdvisesASoonerDecay) {
+  RunFigures run;
+  run[Counter::malloc_calls_total] = run[Counter::served_thread_cache_total] = 50;
+  run.device_bytes = std::uint64_t{10} << 30;
+  run.idle_bytes = std::uint64_t{1} << 30;
+  EXPECT_EQ(verdict_of(run).next, "CUPOOL_DECAY_MS=500 gives idle memory back sooner");
+  run.note_setting("CUPOOL_DECAY_MS", "0");
+  EXPECT_EQ(verdict_of(run).next, "CUPOOL_DECAY_MS=500 gives idle memory back sooner");
+  run.note_setting("CUPOOL_DECAY_MS", "10s");
+  EXPECT_EQ(verdict_of(run).next,
+            "a shorter CUPOOL_DECAY_MS than 10s gives idle memory back sooner");
+  run[Counter::oom_rescues_total] = 1;
+  EXPECT_THAT(verdict_of(run).next, AllOf(HasSubstr("DECAY_MS"), HasSubstr("device was full")));
+  EXPECT_THAT(verdict_of(run).findings.at(0).cure, HasSubstr("DECAY_MS"));
+  run[Counter::oom_rescues_total] = 0;
+  --run.idle_bytes;
+  EXPECT_THAT(verdict_of(run).next, Not(HasSubstr("DECAY_MS")))
+      << "less than a tenth of the device";
+}
+
 // The settings of a snapshot, as of a report that is read from its file.
 TEST_F(TextReport, TheVerdictKnowsTheSettings) {
   stats::Snapshot snapshot = fixed_snapshot();
