@@ -113,6 +113,9 @@ TEST_F(TextReport, TheVerdictOfPageLockedMemoryAlone) {
             "exit");
   EXPECT_EQ(verdict.next, "nothing to do; cupool compare ./program measures the gain");
   EXPECT_TRUE(verdict.findings.empty());
+  EXPECT_THAT(text_summary(snapshot), HasSubstr("  At exit      1.00 MiB cached host memory\n"));
+  EXPECT_THAT(text_line(snapshot), HasSubstr(": 7 of 9 page-locked allocations from the cache; no "
+                                             "cudaMalloc to serve; the whole with "));
   snapshot.devices[0][Counter::host_free_waits_total] = 1;
   snapshot.devices[0][Counter::host_free_wait_ns_total] = 2'000'000;
   ASSERT_EQ(verdict_of(snapshot).findings.size(), 1u);
