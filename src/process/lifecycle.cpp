@@ -182,7 +182,7 @@ stats::Snapshot take_snapshot(bool ask_driver, std::uint64_t number) {
 // Writes a report. False if there is nothing to report.
 bool write_report(bool ask_driver, std::uint64_t number, const report::Destinations& destinations) {
   const stats::Snapshot snapshot = take_snapshot(ask_driver, number);
-  if (!snapshot.allocated_gpu_memory()) return false;
+  if (!snapshot.is_worth_a_report()) return false;
   report::write_reports(snapshot, destinations);
   return true;
 }

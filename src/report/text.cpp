@@ -292,6 +292,7 @@ std::string text_report(const stats::Snapshot& snapshot) {
 }
 
 std::string text_line(const stats::Snapshot& snapshot) {
+  constexpr const char* kTheWhole = "; the whole with CUPOOL_STATS_RANKS=all\n";
   const stats::ProcessInfo& process = snapshot.process;
   std::string text = "cupool: rank " + one_line(process.rank) + ", process " +
                      std::to_string(snapshot.pid) + " on " + one_line(process.host) + ": ";
@@ -308,12 +309,13 @@ std::string text_line(const stats::Snapshot& snapshot) {
       waits += device[Counter::free_waits_total];
       held += static_cast<std::uint64_t>(std::max<std::int64_t>(device[Gauge::held_bytes].peak, 0));
     }
+    if (mallocs == 0) return text + verdict_of(snapshot).time + kTheWhole;
     text += format_count(mallocs) + " allocations (" + format_percent(cached, mallocs) +
             " from caches" + (failed > 0 ? ", " + format_count(failed) + " failed" : "") + "), " +
             format_count(frees) + " frees (" + format_count(waits) + " waited), at most " +
             format_bytes(held) + " held";
   }
-  return text + "; the whole with CUPOOL_STATS_RANKS=all\n";
+  return text + kTheWhole;
 }
 
 }  // namespace cupool::report

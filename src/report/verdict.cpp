@@ -23,10 +23,12 @@ namespace {
 
 // Waits are a trouble from one free in this many on.
 constexpr std::uint64_t kWaitsToLookAt = 100;
-// Less idle memory than this, or than a tenth of the program's peak, is not worth a word.
+// Less idle memory than this, or than a tenth of the device, is not worth a word.
 constexpr std::uint64_t kIdleToLookAt = std::uint64_t{64} << 20;
 // The first allocation after so many frees starts the pools.
 constexpr std::uint64_t kFreesBeforePools = 3;
+constexpr const char* kCureOfFailures =
+    "cupool compare ./program shows whether that happens without cupool too";
 
 std::string number_of(std::uint64_t number, const char* one, const char* many) {
   return format_count(number) + " " + (number == 1 ? one : many);
@@ -46,6 +48,11 @@ bool served_none(const RunFigures& run) {
   return run[Counter::malloc_calls_total] > 0 && others >= run[Counter::malloc_calls_total];
 }
 
+bool all_failed(const RunFigures& run) {
+  return run[Counter::malloc_calls_total] > 0 &&
+         run[Counter::malloc_failed_total] >= run[Counter::malloc_calls_total];
+}
+
 bool waits_often(const RunFigures& run) {
   return run[Counter::free_waits_total] > 0 &&
          run[Counter::free_waits_total] * kWaitsToLookAt >= run[Counter::free_calls_total];
@@ -58,26 +65,60 @@ std::string why_none(const RunFigures& run) {
   if (frees < kFreesBeforePools * run.processes) {
     return "the program freed hardly anything, and there is nothing to reuse";
   }
-  return "the program ended before the pools had started, or a warning says what kept cupool away";
+  if (!run.max_block.empty()) {
+    return "they were larger than CUPOOL_MAX_BLOCK=" + run.max_block +
+           ", or came before the pools had started";
+  }
+  return "they came before the pools had started or from libraries that are left to the driver, or "
+         "a warning says what kept cupool away";
 }
 std::string cure_of_none(const RunFigures& run) {
   const std::uint64_t frees = least(run[Counter::free_calls_total], run[Counter::free_null_total]);
   if (!run.rdma && frees < kFreesBeforePools * run.processes) {
-    return run[Counter::host_served_total] > 0
+    return run[Counter::host_served_total] > 0 || run[Counter::own_async_malloc_calls_total] > 0
                ? "nothing to do"
                : "nothing to do: a program that allocates once has nothing to gain";
+  }
+  if (!run.rdma && !run.max_block.empty()) {
+    return "CUPOOL_MAX_BLOCK=100%, the default, has cupool serve every size";
   }
   return "cupool doctor ./program names obstacles; CUPOOL_POOL_START=first serves from the start";
 }
 
-// Of device memory.
-std::string time_of_device_memory(const RunFigures& run) {
-  if (run[Counter::malloc_calls_total] == 0) return "nothing saved: no allocation to serve";
-  if (served_none(run)) {
-    return "nothing saved: the driver served all " +
-           number_of(run[Counter::malloc_calls_total], "allocation", "allocations") + ", since " +
-           why_none(run);
+// What the program's own stream-ordered allocations have of cupool, which no figure tells.
+std::string own_async_in_words(const RunFigures& run) {
+  const std::string calls =
+      format_count(run[Counter::own_async_malloc_calls_total]) + " cudaMallocAsync by the driver";
+  if (!run.keeps_default_pool) return calls + ", as without cupool (CUPOOL_ASYNC=off)";
+  return calls +
+         ", whose default pool may keep freed memory across synchronisations (CUPOOL_ASYNC); what "
+         "that saves is not counted";
+}
+
+std::string all_of_them(std::uint64_t number) {
+  return number == 1 ? "the only allocation" : "all " + format_count(number) + " allocations";
+}
+
+// Of device memory, where cupool served none.
+std::string time_of_none(const RunFigures& run) {
+  const std::uint64_t calls = run[Counter::malloc_calls_total];
+  const bool has_own = run[Counter::own_async_malloc_calls_total] > 0;
+  if (calls == 0 && has_own) {
+    return (run.keeps_default_pool ? "" : "nothing saved: ") + own_async_in_words(run);
   }
+  if (calls == 0) return "nothing saved: no allocation to serve";
+  std::string text = "nothing saved: ";
+  if (all_failed(run)) {
+    text += all_of_them(calls) + " failed";
+  } else {
+    text += "the driver served " + all_of_them(least(calls, run[Counter::malloc_failed_total])) +
+            ", since " + why_none(run);
+  }
+  return has_own ? text + "; " + own_async_in_words(run) : text;
+}
+
+std::string time_of_device_memory(const RunFigures& run) {
+  if (run[Counter::malloc_calls_total] == 0 || served_none(run)) return time_of_none(run);
   const std::uint64_t avoided = run[Counter::frees_unwaited_busy_total];
   const std::uint64_t frees = run[Counter::free_calls_total];
   const std::uint64_t waits = run[Counter::free_waits_total];
@@ -98,20 +139,34 @@ std::string time_of_device_memory(const RunFigures& run) {
 std::string time_of(const RunFigures& run) {
   const std::uint64_t served = run[Counter::host_served_total];
   if (served == 0) return time_of_device_memory(run);
-  return format_count(served) + " of " +
-         number_of(run[Counter::host_malloc_calls_total], "page-locked allocation",
-                   "page-locked allocations") +
-         " from the cache; device memory: " + time_of_device_memory(run);
+  const std::string text = format_count(served) + " of " +
+                           number_of(run[Counter::host_malloc_calls_total],
+                                     "page-locked allocation", "page-locked allocations") +
+                           " from the cache; ";
+  if (run[Counter::malloc_calls_total] == 0 && run[Counter::own_async_malloc_calls_total] == 0) {
+    return text + "no cudaMalloc to serve";
+  }
+  return text + "device memory: " + time_of_device_memory(run);
 }
 
-std::string memory_of(const RunFigures& run) {
-  if (run.peak_bytes == 0 && run.program_peak_bytes == 0) return "none held by cupool";
+const char* when(const RunFigures& run) {
+  return run.at_exit ? " idle at exit" : " idle now";
+}
+
+std::string device_memory_of(const RunFigures& run) {
+  if (run.peak_bytes == 0 && run.program_peak_bytes == 0) return "none held by cupool's pools";
   std::string text = "peak " + format_bytes(run.peak_bytes) + " with cupool";
   if (!run.device.empty()) text += " on " + run.device;
   text += ", the program's own peak " + format_bytes(run.program_peak_bytes);
-  if (run.idle_bytes > 0) {
-    text += "; " + format_bytes(run.idle_bytes) + " idle " + (run.at_exit ? "at exit" : "now");
-  }
+  if (run.idle_bytes > 0) text += "; " + format_bytes(run.idle_bytes) + when(run);
+  return text;
+}
+
+std::string memory_of(const RunFigures& run) {
+  std::string text = device_memory_of(run);
+  if (run[Counter::host_served_total] == 0 || run.host_peak_bytes == 0) return text;
+  text += "; page-locked: peak " + format_bytes(run.host_peak_bytes) + " with cupool";
+  if (run.host_idle_bytes > 0) text += ", " + format_bytes(run.host_idle_bytes) + when(run);
   return text;
 }
 
@@ -149,19 +204,35 @@ bool idles_much(const RunFigures& run) {
          run.device_bytes > 0;
 }
 
+// A smaller cache would leave the memory idle in the driver's pool, which keeps all by default.
+std::string cure_of_idle(const RunFigures& run) {
+  const bool is_default_or_never = run.decay.find_first_of("123456789") == std::string::npos;
+  const std::string span = is_default_or_never ? "CUPOOL_DECAY_MS=500"  // a tenth of the default
+                                               : "a shorter CUPOOL_DECAY_MS than " + run.decay;
+  return span + " gives idle memory back sooner";
+}
+
 std::string next_of(const RunFigures& run) {
-  if (run[Counter::malloc_calls_total] == 0) return "nothing to do";
+  constexpr const char* kMeasure = "nothing to do; cupool compare ./program measures the gain";
+  if (run[Counter::malloc_calls_total] == 0) {
+    const bool has_own = run[Counter::own_async_malloc_calls_total] > 0;
+    if (has_own && !run.keeps_default_pool) {
+      return "CUPOOL_ASYNC=threshold lets the default pool keep freed memory across "
+             "synchronisations";
+    }
+    return has_own || run[Counter::host_served_total] > 0 ? kMeasure : "nothing to do";
+  }
+  if (all_failed(run)) return kCureOfFailures;
   if (served_none(run)) return cure_of_none(run);
   if (run[Counter::oom_rescues_total] > 0) {
-    return "CUPOOL_MAX_CACHED=50% keeps less idle memory: the device was full";
+    return cure_of_idle(run) + ": the device was full";
   }
   if (waits_often(run)) return cure_of_waits(run);
-  if (idles_much(run)) return "CUPOOL_MAX_CACHED=50% keeps less idle memory";
-  const std::uint64_t avoided = run[Counter::frees_unwaited_busy_total];
-  if (avoided == 0) {
+  if (idles_much(run)) return cure_of_idle(run);
+  if (run[Counter::frees_unwaited_busy_total] == 0 && run.counts_stalls) {
     return "nothing to do; cupool observe ./program estimates whether cupool is worth it here";
   }
-  return "nothing to do; cupool compare ./program measures the gain";
+  return kMeasure;
 }
 
 std::vector<Verdict::Finding> findings_of(const RunFigures& run) {
@@ -175,15 +246,21 @@ std::vector<Verdict::Finding> findings_of(const RunFigures& run) {
             ")",
         cure_of_waits(run));
   }
+  const std::uint64_t host_waits = run[Counter::host_free_waits_total];
+  if (host_waits > 0) {
+    add(number_of(host_waits, "free", "frees") + " of page-locked memory waited for the GPU, " +
+            format_duration_ns(run[Counter::host_free_wait_ns_total]) + " in all",
+        "nothing to do: the driver's own free of such memory waits each time");
+  }
   if (run[Counter::malloc_failed_total] > 0) {
     add(number_of(run[Counter::malloc_failed_total], "allocation", "allocations") + " failed",
-        "they would have failed without cupool too; cupool compare ./program shows both");
+        kCureOfFailures);
   }
   if (run[Counter::oom_rescues_total] > 0) {
     add(number_of(run[Counter::oom_rescues_total], "out-of-memory error was",
                   "out-of-memory errors were") +
             " averted by giving idle memory back",
-        "CUPOOL_MAX_CACHED=50% keeps less of it");
+        cure_of_idle(run));
   }
   if (run[Counter::free_rejected_total] > 0) {
     add(number_of(run[Counter::free_rejected_total], "free was", "frees were") +
@@ -211,6 +288,12 @@ std::uint64_t RunFigures::unwaited() const {
 
 std::uint64_t RunFigures::replaced_frees() const {
   return unwaited() + (*this)[Counter::free_waits_total];
+}
+
+void RunFigures::note_setting(const std::string& name, const std::string& value) {
+  if (name == "CUPOOL_MAX_BLOCK") max_block = util::printable(value);
+  if (name == "CUPOOL_DECAY_MS") decay = util::printable(value);
+  if (name == "CUPOOL_ASYNC") keeps_default_pool = value != "off";
 }
 
 std::string wait_reasons_in_words(const RunFigures& run) {
@@ -250,10 +333,15 @@ RunFigures run_figures_of(const stats::Snapshot& snapshot) {
     run.rdma_library = process.mode_reason->library;
   }
   run.counts_stalls = process.free_mode != "ordered";
+  for (const stats::SettingRow& row : process.settings) {
+    if (!row.is_default) run.note_setting(row.name, row.value);
+  }
   for (const stats::DeviceSnapshot& device : snapshot.devices) {
     for (std::size_t i = 0; i < run.counters.size(); ++i) run.counters[i] += device.counters[i];
     run.leaked_blocks += bytes_of(device[Gauge::leaked_blocks].current);
     run.leaked_bytes += bytes_of(device[Gauge::leaked_bytes].current);
+    run.host_peak_bytes += bytes_of(device[Gauge::host_held_bytes].peak);
+    run.host_idle_bytes += bytes_of(device[Gauge::host_cached_bytes].current);
     if (device[Counter::free_waits_pending_limit_total] > 0) {
       run.suggested_pending_bytes =
           std::max(run.suggested_pending_bytes,

@@ -38,6 +38,16 @@ struct RunFigures {
   bool rdma = false;          ///< an RDMA library rules out other modes and pools
   std::string rdma_library;   ///< its name
   bool counts_stalls = true;  ///< not in `ordered`, but in one lane
+  // Page-locked memory:
+  std::uint64_t host_peak_bytes = 0;  ///< the program's and cached
+  std::uint64_t host_idle_bytes = 0;  ///< cached, at the time of the report
+  // Settings, as they are written; empty: the default.
+  std::string max_block;
+  std::string decay;
+  bool keeps_default_pool = true;  ///< CUPOOL_ASYNC
+
+  /// A setting that is not at its default.
+  void note_setting(const std::string& name, const std::string& value);
 
   std::uint64_t operator[](stats::Counter c) const { return counters[static_cast<std::size_t>(c)]; }
   std::uint64_t& operator[](stats::Counter c) { return counters[static_cast<std::size_t>(c)]; }

@@ -83,11 +83,11 @@ std::int64_t DeviceSnapshot::driver_slack_bytes() const noexcept {
   return static_cast<std::int64_t>(pool.reserved_current) - of_pools;
 }
 
-bool Snapshot::allocated_gpu_memory() const noexcept {
+bool Snapshot::is_worth_a_report() const noexcept {
   for (const DeviceSnapshot& device : devices) {
     if (device[Counter::malloc_calls_total] > 0 ||
         device[Counter::own_async_malloc_calls_total] > 0 ||
-        device[Counter::managed_malloc_calls_total] > 0) {
+        device[Counter::managed_malloc_calls_total] > 0 || device[Counter::host_served_total] > 0) {
       return true;
     }
   }

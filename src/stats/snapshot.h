@@ -136,9 +136,9 @@ struct Snapshot {
   std::optional<LaneFigures> lane;         ///< with CUPOOL_LANE=1; added by the caller
   std::optional<Observation> observation;  ///< with CUPOOL_MODE=observe; added by the caller
 
-  /// Whether the process allocated GPU memory in any way, by cupool or by itself. Only then it
-  /// reports.
-  bool allocated_gpu_memory() const noexcept;
+  /// Whether the process allocated GPU memory in any way, by cupool or by itself, or was served
+  /// page-locked memory by cupool's cache. Only then it reports.
+  bool is_worth_a_report() const noexcept;
 };
 
 /// Reads all figures. Each figure is exact; figures read during allocations of other threads may

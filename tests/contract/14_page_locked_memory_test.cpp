@@ -89,6 +89,14 @@ TEST(PageLockedMemory, GoesBackBeforeACallIsRefused) {
   EXPECT_EQ(run.counter("host_returned_bytes_total"), 8u << 20);
 }
 
+// Contract 11: who was served reports, even without device memory. Libraries that pin memory once
+// make no report.
+TEST(PageLockedMemory, AloneMakesAReportOnceTheCacheHasServed) {
+  EXPECT_EQ(expect_same("probe_host_memory case=only rounds=1", 0, 0, kEarly).process.err, "");
+  const PreloadedRun run = expect_same("probe_host_memory case=only rounds=9", 0, 1, kEarly);
+  EXPECT_EQ(run.counter("host_served_total"), 8u);
+}
+
 // Fail open.
 TEST(PageLockedMemory, SurvivesADriverThatRefusesCalls) {
   for (const char* rule : {"cuCtxRecordEvent:*=801", "cuEventQuery:*=999", "cuEventCreate:*=2",

@@ -97,6 +97,118 @@ TEST_F(TextReport, TheVerdictCountsPageLockedMemory) {
   EXPECT_EQ(verdict_of(run).next, "nothing to do");
 }
 
+TEST_F(TextReport, TheVerdictOfPageLockedMemoryAlone) {
+  stats::Snapshot snapshot = fixed_snapshot();
+  stats::DeviceSnapshot device;
+  device.ordinal = 0;
+  device[Counter::host_malloc_calls_total] = 9;
+  device[Counter::host_served_total] = 7;
+  device[Gauge::host_held_bytes] = {1 << 20, 4 << 20};
+  device[Gauge::host_cached_bytes] = {1 << 20, 3 << 20};
+  snapshot.devices = {device};
+  const Verdict verdict = verdict_of(snapshot);
+  EXPECT_EQ(verdict.time, "7 of 9 page-locked allocations from the cache; no cudaMalloc to serve");
+  EXPECT_EQ(verdict.memory,
+            "none held by cupool's pools; page-locked: peak 4.00 MiB with cupool, 1.00 MiB idle at "
+            "exit");
+  EXPECT_EQ(verdict.next, "nothing to do; cupool compare ./program measures the gain");
+  EXPECT_TRUE(verdict.findings.empty());
+  EXPECT_THAT(text_summary(snapshot), HasSubstr("  At exit      1.00 MiB cached host memory\n"));
+  EXPECT_THAT(text_line(snapshot), HasSubstr(": 7 of 9 page-locked allocations from the cache; no "
+                                             "cudaMalloc to serve; the whole with "));
+  snapshot.devices[0][Counter::host_free_waits_total] = 1;
+  snapshot.devices[0][Counter::host_free_wait_ns_total] = 2'000'000;
+  ASSERT_EQ(verdict_of(snapshot).findings.size(), 1u);
+  EXPECT_EQ(verdict_of(snapshot).findings[0].what,
+            "1 free of page-locked memory waited for the GPU, 2.00 ms in all");
+}
+
+TEST_F(TextReport, TheVerdictNamesStreamOrderedAllocations) {
+  RunFigures run;
+  run[Counter::own_async_malloc_calls_total] = 1000;
+  EXPECT_THAT(verdict_of(run).time, testing::StartsWith("1,000 cudaMallocAsync by the driver, "));
+  EXPECT_THAT(verdict_of(run).time, Not(HasSubstr("nothing saved")));
+  EXPECT_EQ(verdict_of(run).memory, "none held by cupool's pools");
+  EXPECT_THAT(verdict_of(run).next, HasSubstr("cupool compare"));
+  run[Counter::malloc_calls_total] = run[Counter::served_passthrough_total] = 1;
+  EXPECT_THAT(verdict_of(run).time, HasSubstr("; 1,000 cudaMallocAsync by the driver, "));
+  EXPECT_EQ(verdict_of(run).next, "nothing to do");
+  run[Counter::malloc_calls_total] = 0;
+  run.note_setting("CUPOOL_ASYNC", "off");
+  EXPECT_EQ(verdict_of(run).time,
+            "nothing saved: 1,000 cudaMallocAsync by the driver, as without cupool "
+            "(CUPOOL_ASYNC=off)");
+  EXPECT_THAT(verdict_of(run).next, testing::StartsWith("CUPOOL_ASYNC=threshold"));
+}
+
+TEST_F(TextReport, WhatFailedWasServedByNobody) {
+  RunFigures run;
+  run[Counter::malloc_calls_total] = run[Counter::malloc_failed_total] = 1;
+  EXPECT_EQ(verdict_of(run).time, "nothing saved: the only allocation failed");
+  EXPECT_THAT(verdict_of(run).next, HasSubstr("cupool compare"));
+  EXPECT_THAT(verdict_of(run).findings.at(0).cure,
+              AllOf(HasSubstr("cupool compare"), Not(HasSubstr("would have failed"))));
+  run[Counter::malloc_calls_total] = run[Counter::malloc_failed_total] = 3;
+  EXPECT_EQ(verdict_of(run).time, "nothing saved: all 3 allocations failed");
+  run[Counter::served_passthrough_total] = 1;
+  run[Counter::malloc_calls_total] = 4;
+  EXPECT_THAT(verdict_of(run).time,
+              testing::StartsWith("nothing saved: the driver served the only allocation, since"));
+}
+
+// Whether the pools had started, no report tells.
+TEST_F(TextReport, TheVerdictClaimsNoReasonThatItCannotKnow) {
+  RunFigures run;
+  run[Counter::malloc_calls_total] = run[Counter::served_passthrough_total] = 50;
+  run[Counter::free_calls_total] = 50;
+  EXPECT_THAT(verdict_of(run).time,
+              testing::StartsWith("nothing saved: the driver served all 50 allocations, since "));
+  EXPECT_THAT(verdict_of(run).time, HasSubstr("libraries"));
+  EXPECT_THAT(verdict_of(run).next, Not(HasSubstr("CUPOOL_MAX_BLOCK")));
+  run.note_setting("CUPOOL_MAX_BLOCK", "0");
+  EXPECT_THAT(verdict_of(run).time, HasSubstr("larger than CUPOOL_MAX_BLOCK=0"));
+  EXPECT_THAT(verdict_of(run).next, testing::StartsWith("CUPOOL_MAX_BLOCK=100%"));
+}
+
+// In `ordered` no stall is counted, so their absence says nothing.
+TEST_F(TextReport, AdvisesToObserveOnlyWhereStallsAreCounted) {
+  RunFigures run;
+  run[Counter::malloc_calls_total] = run[Counter::served_thread_cache_total] = 50;
+  run[Counter::free_calls_total] = 50;
+  EXPECT_THAT(verdict_of(run).next, HasSubstr("cupool observe"));
+  run.counts_stalls = false;
+  EXPECT_THAT(verdict_of(run).next, Not(HasSubstr("cupool observe")));
+}
+
+// Less in cupool's caches would leave the memory in the driver's pool, which keeps it as well.
+TEST_F(TextReport, AgainstIdleMemoryItAdvisesASoonerDecay) {
+  RunFigures run;
+  run[Counter::malloc_calls_total] = run[Counter::served_thread_cache_total] = 50;
+  run.device_bytes = std::uint64_t{10} << 30;
+  run.idle_bytes = std::uint64_t{1} << 30;
+  EXPECT_EQ(verdict_of(run).next, "CUPOOL_DECAY_MS=500 gives idle memory back sooner");
+  run.note_setting("CUPOOL_DECAY_MS", "0");
+  EXPECT_EQ(verdict_of(run).next, "CUPOOL_DECAY_MS=500 gives idle memory back sooner");
+  run.note_setting("CUPOOL_DECAY_MS", "10s");
+  EXPECT_EQ(verdict_of(run).next,
+            "a shorter CUPOOL_DECAY_MS than 10s gives idle memory back sooner");
+  run[Counter::oom_rescues_total] = 1;
+  EXPECT_THAT(verdict_of(run).next, AllOf(HasSubstr("DECAY_MS"), HasSubstr("device was full")));
+  EXPECT_THAT(verdict_of(run).findings.at(0).cure, HasSubstr("DECAY_MS"));
+  run[Counter::oom_rescues_total] = 0;
+  --run.idle_bytes;
+  EXPECT_THAT(verdict_of(run).next, Not(HasSubstr("DECAY_MS")))
+      << "less than a tenth of the device";
+}
+
+// The settings of a snapshot, as of a report that is read from its file.
+TEST_F(TextReport, TheVerdictKnowsTheSettings) {
+  stats::Snapshot snapshot = fixed_snapshot();
+  EXPECT_EQ(run_figures_of(snapshot).max_block, "");
+  snapshot.process.settings.push_back({"CUPOOL_MAX_BLOCK", "64K", "environment", false});
+  EXPECT_EQ(run_figures_of(snapshot).max_block, "64K");
+}
+
 TEST_F(TextReport, LongLinesAreWrappedBehindTheirLabel) {
   EXPECT_EQ(wrapped("ab ", "one two three", 9), "ab one\n   two\n   three\n");
   EXPECT_EQ(wrapped("ab ", "one two three", 10), "ab one two\n   three\n");

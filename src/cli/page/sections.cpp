@@ -194,7 +194,7 @@ Section calls_of(const Report& report, const std::string& prefix) {
                                report.counter(Counter::free_rejected_total);
   if (others > 0) frees.push_back({"left to the driver, of null, or refused", others, "c-held"});
   for (const Part& part : frees) rest -= std::min(rest, part.number);
-  frees.push_back({"without a wait, nothing pending for long", rest, "c-idle"});
+  frees.push_back({"without a wait, no stall seen", rest, "c-idle"});
   section.html += "<div class=\"pair\"><div><h3>Allocations</h3>\n" +
                   parts_chart(prefix + "routes", "Allocations by source", routes) +
                   parts_table("Allocations by source", "allocation", routes) +

@@ -99,7 +99,12 @@ report::RunFigures run_figures_of(const std::vector<Report>& reports, const Sums
       run.rdma = true;
       run.rdma_library = report.mode_reason->library;
     }
+    for (const SettingReport& setting : report.settings) {
+      if (!setting.is_default) run.note_setting(setting.name, setting.value);
+    }
     for (const DeviceReport& device : report.devices) {
+      run.host_peak_bytes += bytes_of(device.gauge(stats::Gauge::host_held_bytes).peak);
+      run.host_idle_bytes += bytes_of(device.gauge(stats::Gauge::host_cached_bytes).current);
       if (device.counter(Counter::free_waits_pending_limit_total) == 0) continue;
       run.suggested_pending_bytes = std::max(
           run.suggested_pending_bytes,

@@ -4,7 +4,7 @@
 // threads; case=busy: a kernel that still uses the memory when it is freed and allocated again;
 // case=reset: memory that goes with its context; case=capture: frees during one; case=idle: memory
 // that lies idle for a while; case=contexts: two of them; case=held: two, and the first one is busy
-// until the host says so.
+// until the host says so; case=only: rounds= pairs, and no device memory at all.
 #include <cuda.h>
 #include <unistd.h>
 
@@ -31,11 +31,14 @@ struct Gpu {
   CUfunction spin = nullptr;
   CUstream stream = nullptr;
 
-  Gpu() {
+  enum class Uses { device_memory, host_memory };
+
+  explicit Gpu(Uses uses = Uses::device_memory) {
     MUST(cuInit(0));
     MUST(cuDevicePrimaryCtxRetain(&context, 0));
     load();
-    CUdeviceptr block = 0;  // without device memory there is no report
+    if (uses == Uses::host_memory) return;
+    CUdeviceptr block = 0;  // without it there is a report only if the cache has served
     MUST(cuMemAlloc(&block, 4096));
     MUST(cuMemFree(block));
   }
@@ -278,6 +281,12 @@ int held() {
   return 0;
 }
 
+int only(int rounds) {
+  const Gpu gpu(Gpu::Uses::host_memory);
+  for (int round = 0; round < rounds; ++round) MUST(cuMemFreeHost(allocate(4096)));
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -293,6 +302,7 @@ int main(int argc, char** argv) {
     if (is("capture")) return capture();
     if (is("contexts")) return contexts();
     if (is("held")) return held();
+    if (is("only")) return only(number("rounds", 1));
     return idle(number("ms", 100));
   };
   say("done", run());
