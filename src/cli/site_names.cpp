@@ -38,12 +38,16 @@ std::string output_of(std::vector<std::string> argv) {
   return fine ? ended.standard_output : "";
 }
 
+// Whether a text from a report is one, of the lengths that linkers make: another program takes it.
+bool is_build_id(const std::string& text) {
+  return text.size() >= 16 && text.size() <= 64 && text.size() % 2 == 0 &&
+         text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
 // A file with the debug information of a build, or "".
 std::string downloaded(const std::string& build_id) {
-  const char* const servers = Environment::inherited().get("DEBUGINFOD_URLS") == nullptr
-                                  ? nullptr
-                                  : std::getenv("DEBUGINFOD_URLS");
-  if (build_id.empty() || servers == nullptr || *servers == '\0') return "";
+  const char* const servers = std::getenv("DEBUGINFOD_URLS");
+  if (!is_build_id(build_id) || servers == nullptr || *servers == '\0') return "";
   std::string path = output_of({"debuginfod-find", "debuginfo", build_id});
   path.erase(path.find_last_not_of('\n') + 1);
   return path;
@@ -92,6 +96,7 @@ void name_by_lines(const std::string& file, const Places& places) {
 }
 
 void name_module(const std::string& path, const std::string& build_id, const Places& places) {
+  if (build_id.empty()) return;  // nothing tells what ran
   std::vector<std::uint64_t> offsets;
   for (const Place& place : places) offsets.push_back(place.offset);
   std::string file = path;
