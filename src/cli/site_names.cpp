@@ -2,8 +2,6 @@
 // addr2line only where a module has line numbers: it reads all of a large library for one address.
 #include "cli/site_names.h"
 
-#include <cxxabi.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -12,20 +10,13 @@
 
 #include "cli/doctor/elf_file.h"
 #include "cli/shell/child.h"
+#include "util/demangle.h"
 
 namespace cupool::cli {
 
 namespace {
 
 constexpr std::size_t kAddressesAtOnce = 500;
-
-std::string demangled(const std::string& symbol) {
-  int status = 0;
-  char* text = abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status);
-  std::string name = status == 0 && text != nullptr ? text : symbol;
-  std::free(text);
-  return name;
-}
 
 // What a program prints, or "" if it is not here or fails.
 std::string output_of(std::vector<std::string> argv) {
@@ -112,7 +103,7 @@ void name_module(const std::string& path, const std::string& build_id, const Pla
     }
   }
   for (std::size_t i = 0; i < found.names.size(); ++i) {
-    if (!found.names[i].empty()) places[i].name({demangled(found.names[i])});
+    if (!found.names[i].empty()) places[i].name({util::demangled(found.names[i])});
   }
   if (found.has_lines) name_by_lines(file, places);
 }
