@@ -57,9 +57,12 @@ int write_stacks(const ReportArguments& arguments, const std::vector<Report>& re
 
 int act(const ReportArguments& arguments) {
   std::vector<Report> reports = read_reports(arguments.files);
-  std::vector<SitesReport*> sites;
-  for (Report& report : reports) sites.push_back(&report.sites);
-  name_sites(sites);
+  // The text of several has no call sites.
+  if (reports.size() == 1 || !arguments.html.empty()) {
+    std::vector<SitesReport*> sites;
+    for (Report& report : reports) sites.push_back(&report.sites);
+    name_sites(sites);
+  }
   if (arguments.collapsed || arguments.speedscope) return write_stacks(arguments, reports);
   if (!arguments.html.empty()) {
     const std::string page = page_of(reports);

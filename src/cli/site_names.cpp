@@ -2,8 +2,6 @@
 // addr2line only where a module has line numbers: it reads all of a large library for one address.
 #include "cli/site_names.h"
 
-#include <cxxabi.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -12,20 +10,13 @@
 
 #include "cli/doctor/elf_file.h"
 #include "cli/shell/child.h"
+#include "util/demangle.h"
 
 namespace cupool::cli {
 
 namespace {
 
 constexpr std::size_t kAddressesAtOnce = 500;
-
-std::string demangled(const std::string& symbol) {
-  int status = 0;
-  char* text = abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status);
-  std::string name = status == 0 && text != nullptr ? text : symbol;
-  std::free(text);
-  return name;
-}
 
 // What a program prints, or "" if it is not here or fails.
 std::string output_of(std::vector<std::string> argv) {
@@ -38,12 +29,16 @@ std::string output_of(std::vector<std::string> argv) {
   return fine ? ended.standard_output : "";
 }
 
+// Whether a text from a report is one, of the lengths that linkers make: another program takes it.
+bool is_build_id(const std::string& text) {
+  return text.size() >= 16 && text.size() <= 64 && text.size() % 2 == 0 &&
+         text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
 // A file with the debug information of a build, or "".
 std::string downloaded(const std::string& build_id) {
-  const char* const servers = Environment::inherited().get("DEBUGINFOD_URLS") == nullptr
-                                  ? nullptr
-                                  : std::getenv("DEBUGINFOD_URLS");
-  if (build_id.empty() || servers == nullptr || *servers == '\0') return "";
+  const char* const servers = std::getenv("DEBUGINFOD_URLS");
+  if (!is_build_id(build_id) || servers == nullptr || *servers == '\0') return "";
   std::string path = output_of({"debuginfod-find", "debuginfo", build_id});
   path.erase(path.find_last_not_of('\n') + 1);
   return path;
@@ -92,6 +87,7 @@ void name_by_lines(const std::string& file, const Places& places) {
 }
 
 void name_module(const std::string& path, const std::string& build_id, const Places& places) {
+  if (build_id.empty()) return;  // nothing tells what ran
   std::vector<std::uint64_t> offsets;
   for (const Place& place : places) offsets.push_back(place.offset);
   std::string file = path;
@@ -107,7 +103,7 @@ void name_module(const std::string& path, const std::string& build_id, const Pla
     }
   }
   for (std::size_t i = 0; i < found.names.size(); ++i) {
-    if (!found.names[i].empty()) places[i].name({demangled(found.names[i])});
+    if (!found.names[i].empty()) places[i].name({util::demangled(found.names[i])});
   }
   if (found.has_lines) name_by_lines(file, places);
 }

@@ -165,7 +165,10 @@ void check_together(const Settings& settings, std::vector<std::string>* warnings
         "CUPOOL_LEAKS lists nothing: only the text and JSON reports contain the list, and "
         "CUPOOL_STATS selects neither. Set CUPOOL_STATS=text or json");
   }
-  if (settings.sites.interval_bytes != 0 && !settings.stats.contains(StatsFormat::json)) {
+  if (settings.sites.interval_bytes != 0 && settings.mode == Mode::observe) {
+    warnings->emplace_back(
+        "CUPOOL_SITES lists nothing: CUPOOL_MODE=observe follows no call sites. Unset one of them");
+  } else if (settings.sites.interval_bytes != 0 && !settings.stats.contains(StatsFormat::json)) {
     warnings->emplace_back(
         "CUPOOL_SITES lists nothing: only the JSON report contains the sites. Set "
         "CUPOOL_STATS=json, or text,json");

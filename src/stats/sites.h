@@ -45,9 +45,9 @@ struct Sites {
   std::vector<SiteModule> modules;
   std::vector<SiteFrame> frames;
   std::vector<Site> sites;       ///< most bytes first
-  SiteFigures others;            ///< of the sites beyond the table's size
+  SiteFigures others;            ///< of sites beyond the table's size, or without a frame
   std::uint64_t unfollowed = 0;  ///< samples whose end is not known: too many were live
-  std::uint64_t lost = 0;        ///< samples in no figure
+  std::uint64_t lost = 0;        ///< samples and frees in no figure
 };
 
 }  // namespace cupool::stats

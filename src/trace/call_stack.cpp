@@ -3,16 +3,14 @@
 // before its return address.
 #include "trace/call_stack.h"
 
-#include <cxxabi.h>
 #include <dlfcn.h>
 #include <link.h>
 #include <unwind.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
-#include <string>
 
+#include "trace/loaded_modules.h"
+#include "util/demangle.h"
 #include "util/unwind.h"
 
 namespace cupool::trace {
@@ -44,24 +42,13 @@ _Unwind_Reason_Code keep_frame(_Unwind_Context* context, void* state) {
   return _URC_NO_REASON;
 }
 
-std::string demangled(const char* symbol) {
-  int status = 0;
-  char* text = abi::__cxa_demangle(symbol, nullptr, nullptr, &status);
-  std::string name = status == 0 && text != nullptr ? text : symbol;
-  std::free(text);
-  return name;
-}
-
 // The modules between the program and the allocation: cupool and NVIDIA's.
 bool is_between(const Dl_info& info) {
   static const void* const own_base = [] {
     Dl_info own{};
     return dladdr(reinterpret_cast<void*>(&call_stack), &own) != 0 ? own.dli_fbase : nullptr;
   }();
-  if (info.dli_fbase == own_base) return true;
-  const char* slash = std::strrchr(info.dli_fname, '/');
-  const char* name = slash == nullptr ? info.dli_fname : slash + 1;
-  return std::strncmp(name, "libcudart.so", 12) == 0 || std::strncmp(name, "libcuda.so", 10) == 0;
+  return info.dli_fbase == own_base || is_cuda_library(info.dli_fname);
 }
 
 }  // namespace
@@ -95,7 +82,7 @@ std::vector<stats::LeakFrame> frames_of(const CallStack& stack) {
     }
     if (frames.empty() && is_between(info)) continue;
     frames.push_back({info.dli_fname, address - 1 - module->l_addr,
-                      info.dli_sname == nullptr ? "" : demangled(info.dli_sname)});
+                      info.dli_sname == nullptr ? "" : util::demangled(info.dli_sname)});
   }
   return frames;
 }

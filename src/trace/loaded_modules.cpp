@@ -14,11 +14,6 @@ namespace cupool::trace {
 
 namespace {
 
-const char* file_name(const char* path) {
-  const char* const slash = std::strrchr(path, '/');
-  return slash == nullptr ? path : slash + 1;
-}
-
 // Of this library, or of the program that it is part of.
 bool holds_this(std::uintptr_t begin, std::uintptr_t end) {
   static const char here = 0;
@@ -27,6 +22,12 @@ bool holds_this(std::uintptr_t begin, std::uintptr_t end) {
 }
 
 }  // namespace
+
+bool is_cuda_library(const char* path) noexcept {
+  const char* const slash = std::strrchr(path, '/');
+  const char* const name = slash == nullptr ? path : slash + 1;
+  return std::strncmp(name, "libcudart.so", 12) == 0 || std::strncmp(name, "libcuda.so", 10) == 0;
+}
 
 struct LoadedModules::Visit {
   LoadedModules* modules;
@@ -126,11 +127,9 @@ std::size_t LoadedModules::number_of(const Module& seen, const char* path) noexc
   }
   const std::size_t length = std::strlen(path) + 1;
   if (count_ == kMost || text_size_ + length > kTextBytes) return kMost;
-  const char* const name = file_name(path);
   Module& added = modules_[count_];
   added = seen;
-  added.between = holds_this(seen.begin, seen.end) || std::strncmp(name, "libcudart.so", 12) == 0 ||
-                  std::strncmp(name, "libcuda.so", 10) == 0;
+  added.between = holds_this(seen.begin, seen.end) || is_cuda_library(path);
   added.path = static_cast<std::uint32_t>(text_size_);
   std::memcpy(&text_[text_size_], path, length);
   text_size_ += length;

@@ -14,6 +14,9 @@ struct dl_phdr_info;
 
 namespace cupool::trace {
 
+/// Whether the file is NVIDIA's: libcudart or libcuda.
+bool is_cuda_library(const char* path) noexcept;
+
 /// An address relative to its module, in one number.
 class PackedFrame {
  public:

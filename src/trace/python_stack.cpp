@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attributes of frames and code are read by name, which all versions have. From 3.11 on a look
-// creates frame objects, which could start a garbage collection: it is off meanwhile.
+// Frames are asked by functions: to read their attribute f_code raises an audit event, and so runs
+// hooks of the program. Before 3.9 there are no such functions, and so no frames here. Names of
+// code objects are attributes that raise none. From 3.11 on a look creates frame objects, which
+// could start a garbage collection: it is off meanwhile.
 #include "trace/python_stack.h"
 
 #include <dlfcn.h>
@@ -16,15 +18,17 @@ struct PythonApi {
   int (*is_initialized)();
   int (*has_lock)();
   void* (*thread_state)();
+  void* (*own_thread_state)();
   void* (*frame)();
+  void* (*code_of)(void*);
+  void* (*caller_of)(void*);
   int (*line)(void*);
   void* (*attribute)(void*, const char*);
   const char* (*text)(void*);
   void (*release)(void*);
-  const void* none;
   void* (*pending_error)();
   void (*clear_error)();
-  int (*stop_collections)();  // from 3.10; before, frames exist anyway
+  int (*stop_collections)();  // from 3.10; in 3.9 frames exist anyway
   int (*start_collections)();
   const char* name;  // of the attribute of code with a function's name
 };
@@ -54,11 +58,13 @@ void find_python(FindSymbol find) noexcept {
       look_up(find, "PyGILState_Check", &api.has_lock) &&
       (look_up(find, "PyThreadState_GetUnchecked", &api.thread_state) ||  // from 3.13
        look_up(find, "_PyThreadState_UncheckedGet", &api.thread_state)) &&
+      look_up(find, "PyGILState_GetThisThreadState", &api.own_thread_state) &&
       look_up(find, "PyEval_GetFrame", &api.frame) &&
+      look_up(find, "PyFrame_GetCode", &api.code_of) &&    // from 3.9
+      look_up(find, "PyFrame_GetBack", &api.caller_of) &&  // from 3.9
       look_up(find, "PyFrame_GetLineNumber", &api.line) &&
       look_up(find, "PyObject_GetAttrString", &api.attribute) &&
       look_up(find, "PyUnicode_AsUTF8", &api.text) && look_up(find, "Py_DecRef", &api.release) &&
-      look_up(find, "_Py_NoneStruct", &api.none) &&
       look_up(find, "PyErr_Occurred", &api.pending_error) &&
       look_up(find, "PyErr_Clear", &api.clear_error);
   if (found) {
@@ -81,16 +87,18 @@ std::uintptr_t python_address() noexcept {
 void python_stack(PythonStack* stack) noexcept {
   stack->depth = 0;
   const PythonApi* const api = python_api.load(std::memory_order_acquire);
-  // Before 3.12 thread_state() tells of any thread, with subinterpreters has_lock() of none.
-  if (api == nullptr || api->is_initialized() == 0 || api->has_lock() == 0 ||
-      api->thread_state() == nullptr || api->pending_error() != nullptr) {
+  if (api == nullptr || api->is_initialized() == 0 || api->has_lock() == 0) return;
+  // Once there was a subinterpreter, has_lock() is true for every thread before 3.12, and
+  // thread_state() is that of whichever thread has the lock.
+  void* const state = api->thread_state();
+  if (state == nullptr || state != api->own_thread_state() || api->pending_error() != nullptr) {
     return;
   }
   const bool collects = api->stop_collections != nullptr && api->stop_collections() != 0;
   void* frame = api->frame();  // borrowed
   bool is_own = false;
-  while (frame != nullptr && frame != api->none && stack->depth < PythonStack::kMost) {
-    void* const code = api->attribute(frame, "f_code");
+  while (frame != nullptr && stack->depth < PythonStack::kMost) {
+    void* const code = api->code_of(frame);
     if (code == nullptr) break;
     PythonCall& call = stack->calls[stack->depth];
     call.function = text_of_attribute(*api, code, api->name);
@@ -100,7 +108,7 @@ void python_stack(PythonStack* stack) noexcept {
     api->release(code);
     if (call.function == nullptr || call.file == nullptr) break;
     ++stack->depth;
-    void* const caller = api->attribute(frame, "f_back");
+    void* const caller = api->caller_of(frame);
     if (is_own) api->release(frame);
     frame = caller;
     is_own = true;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Python functions that led to a call, by the interpreter's own C interface, found by name in
-// the process (3.8 to 3.14): nothing is linked. Only where the calling thread holds the
-// interpreter's lock; to wait for it could block for ever.
+// the process (from 3.9 on; 3.11 has been run): nothing is linked. Only where the calling thread
+// holds the interpreter's lock; to wait for it could block for ever.
 #pragma once
 
 #include <array>
@@ -38,7 +38,8 @@ std::uintptr_t python_address() noexcept;
 
 /// The calling thread's Python calls; none without its interpreter's lock, and where an exception
 /// is pending. Valid until the thread returns into Python. Not to be called in a signal handler,
-/// nor with a lock held. Starts no garbage collection, and so no code of the program.
+/// nor with a lock held. Starts no garbage collection and raises no audit event, and so runs no
+/// code of the program.
 void python_stack(PythonStack* stack) noexcept;
 
 /// Each Python call once, in memory of a fixed size. All-zero memory is a valid empty list. Not

@@ -175,10 +175,7 @@ void SiteTable::end_live(Live* entry) noexcept {
 
 void SiteTable::allocated(const Stack& stack, const SampledBlock& block) noexcept {
   const Lock lock(*this);
-  if (!lock) {
-    lost_.fetch_add(1, std::memory_order_relaxed);
-    return;
-  }
+  if (!lock) return lose();
   // The free of an earlier one was not noted.
   if (Live* const earlier = find_live(block.address)) end_live(earlier);
   const std::uint32_t site = site_of(stack);
@@ -193,7 +190,8 @@ bool SiteTable::freed(std::uint64_t address, const void* thread, std::uint64_t c
                       SampledFree* out) noexcept {
   if (!may_hold(address)) return false;
   const Lock lock(*this);
-  Live* const entry = lock ? find_live(address) : nullptr;
+  if (!lock) return lose(), false;
+  Live* const entry = find_live(address);
   if (entry == nullptr) return false;
   *out = {entry->block, entry->site, false};
   out->temporary = entry->block.thread == thread && call - entry->block.call <= kTemporaryCalls;
@@ -206,7 +204,7 @@ bool SiteTable::freed(std::uint64_t address, const void* thread, std::uint64_t c
 
 void SiteTable::undo(const SampledFree& done) noexcept {
   const Lock lock(*this);
-  if (!lock) return;
+  if (!lock) return lose();
   stats::SiteFigures& figures = sites_[done.site].figures;
   figures.freed_calls -= done.block.weight;
   if (done.temporary) figures.temporary_calls -= done.block.weight;
@@ -215,7 +213,8 @@ void SiteTable::undo(const SampledFree& done) noexcept {
 
 void SiteTable::waited(const SampledFree& done) noexcept {
   const Lock lock(*this);
-  if (lock) sites_[done.site].figures.waited_calls += done.block.weight;
+  if (!lock) return lose();
+  sites_[done.site].figures.waited_calls += done.block.weight;
 }
 
 bool SiteTable::read(stats::Sites* out) {

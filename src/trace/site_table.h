@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sampled allocations by call site, and those that are live, in memory of a fixed size. It may be
 // used where the heap may not: a caller can be a handler that interrupted malloc(). For the same
-// reason no one waits for its lock for long; what cannot be noted then is counted as lost.
+// reason no one waits for its lock for long; what cannot be noted then, of allocations
+// and frees, is counted as lost.
 #pragma once
 
 #include <atomic>
@@ -84,6 +85,8 @@ class SiteTable {
   };
   class Lock;
 
+  /// Counts what could not be noted.
+  void lose() noexcept { lost_.fetch_add(1, std::memory_order_relaxed); }
   static std::uint64_t hash_of(std::uint64_t address) noexcept {
     return (address >> 8) * std::uint64_t{0x9e3779b97f4a7c15};
   }

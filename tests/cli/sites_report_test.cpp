@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `cupool report` makes of call sites: folded stacks, speedscope's format, text, flame graphs.
+#include <filesystem>
+#include <fstream>
 #include <regex>
 
 #include "cli/page/flame.h"
@@ -102,12 +104,70 @@ TEST(SitesReport, NamesWhatRanAndOnlyThat) {
   const std::string text = cupool({"report", folder.path() + "/a.json"}).out;
   EXPECT_TRUE(contains(text, "Where memory comes from")) << text;
   EXPECT_TRUE(contains(text, "site_kept < main")) << text;
-  for (json& module : report["sites"]["modules"]) module["build_id"] = "0123";
-  const std::string wrong = cupool({"report", "--collapsed", "--measure", "calls",
-                                    write_report(folder.path(), "b.json", report)})
-                                .out;
-  EXPECT_FALSE(contains(wrong, "site_large")) << "another build: " << wrong;
-  EXPECT_TRUE(contains(wrong, "probe_sites+0x")) << wrong;
+  const std::string two =
+      cupool({"report", folder.path() + "/a.json", folder.path() + "/a.json"}).out;
+  EXPECT_FALSE(contains(two, "site_large")) << two;
+  for (const json& other : {json("0123"), json(nullptr)}) {
+    for (json& module : report["sites"]["modules"]) module["build_id"] = other;
+    const std::string wrong = cupool({"report", "--collapsed", "--measure", "calls",
+                                      write_report(folder.path(), "b.json", report)})
+                                  .out;
+    EXPECT_FALSE(contains(wrong, "site_large")) << "another build: " << wrong;
+    EXPECT_TRUE(contains(wrong, "probe_sites+0x")) << wrong;
+  }
+}
+
+// A stand-in that notes what it is asked for, first on the path.
+TEST(SitesReport, AsksADebuginfodForBuildIdsOnly) {
+  const ScratchFolder folder;
+  const std::string tool = folder.path() + "/debuginfod-find";
+  std::ofstream(tool) << "#!/bin/sh\necho \"$2\" >> " << folder.path() << "/asked\n";
+  std::filesystem::permissions(tool, std::filesystem::perms::owner_all);
+  json report = report_with_sites();
+  const std::string good = "00112233445566778899aabbccddeeff00112233";
+  const std::vector<json> ids = {good,       nullptr,     "",
+                                 "00ff",     "--help",    "/etc/passwd",
+                                 good + "0", good + good, "00112233445566778899aabbccddeeFF"};
+  for (size_t i = 0; i < ids.size(); ++i) {
+    report["sites"]["modules"][i] = {{"path", "/opt/nowhere/" + std::to_string(i)},
+                                     {"build_id", ids[i]}};
+    report["sites"]["frames"][i] = {{"module", i}, {"offset", 16}};
+  }
+  const std::string file = write_report(folder.path(), "r.json", report);
+  const auto ended = cupool(
+      {"report", "--collapsed", file},
+      {{"DEBUGINFOD_URLS", "http://localhost:1"}, {"PATH", folder.path() + ":/usr/bin:/bin"}});
+  EXPECT_EQ(ended.exit_code, 0) << ended.describe();
+  EXPECT_EQ(preload::read_file(folder.path() + "/asked"), good + "\n");
+}
+
+TEST(SitesReport, IsBounded) {
+  const ScratchFolder folder;
+  json report = report_with_sites();
+  json& frames = report["sites"]["sites"][0]["frames"];
+  frames = std::vector<int>(1024, 1);
+  EXPECT_EQ(cupool({"report", write_report(folder.path(), "a.json", report)}).exit_code, 0);
+  frames.push_back(1);
+  const auto deep = cupool({"report", write_report(folder.path(), "b.json", report)});
+  EXPECT_EQ(deep.exit_code, 2);
+  EXPECT_TRUE(contains(deep.err, "at most 1,024 frames")) << deep.err;
+  report = report_with_sites();
+  report["sites"]["sites"] = std::vector<json>(65537, json::object());
+  const auto many = cupool({"report", write_report(folder.path(), "c.json", report)});
+  EXPECT_EQ(many.exit_code, 2);
+  EXPECT_TRUE(contains(many.err, "at most 65,536 call sites")) << many.err;
+}
+
+TEST(SitesReport, SaysWhatIsNotInTheFigures) {
+  json report = report_with_sites();
+  const auto text = [&report] { return cupool::cli::sites_text(parsed(report).sites); };
+  EXPECT_FALSE(contains(text(), "too low"));
+  report["sites"]["lost_samples"] = 3;
+  EXPECT_TRUE(contains(text(), "3 allocations and frees could not be noted")) << text();
+  report["sites"]["unfollowed_samples"] = 5;
+  EXPECT_TRUE(contains(text(), "5 samples were not followed")) << text();
+  report["sites"]["others"]["samples"] = 1;
+  EXPECT_TRUE(contains(text(), "stacks without a known frame")) << text();
 }
 
 // The widths of the rectangles whose tooltip begins with `name`.

@@ -17,9 +17,11 @@ namespace {
 class ElfImage {
  public:
   std::string build() {
-    image_.resize(sizeof(Elf64_Ehdr) + 3 * sizeof(Elf64_Phdr));
+    image_.resize(sizeof(Elf64_Ehdr) + 4 * sizeof(Elf64_Phdr));
     const std::uint64_t interpreter = put(std::string("/lib64/ld-linux-x86-64.so.2") + '\0');
     const std::uint64_t constants = put("libcuda.so.1 and libcudart.so.13");
+    const std::string note("\4\0\0\0\10\0\0\0\3\0\0\0GNU\0\x01\x23\x45\x67\x89\xab\xcd\xef", 24);
+    const std::uint64_t build_id = put(note);
     const std::uint64_t images = put("Cuda compilation tools, release 13.0, V13.0.88");
     const std::string names("\0libcuda.so.1\0libx.so\0$ORIGIN/lib\0cuMemAlloc_v2\0cudaMalloc@13\0",
                             64);
@@ -31,6 +33,9 @@ class ElfImage {
     symbols[1].st_name = name("cuMemAlloc_v2");
     symbols[2].st_name = name("cudaMalloc");
     symbols[2].st_shndx = 1;
+    symbols[2].st_info = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC);
+    symbols[2].st_value = 0x1000;
+    symbols[2].st_size = 16;
     const std::uint64_t symbol_table = put(symbols);
     const std::vector<Elf64_Dyn> dynamic = {{DT_NEEDED, {name("libcuda.so.1")}},
                                             {DT_SONAME, {name("libx.so")}},
@@ -72,7 +77,7 @@ class ElfImage {
     header.e_ehsize = sizeof header;
     header.e_phoff = sizeof header;
     header.e_phentsize = sizeof(Elf64_Phdr);
-    header.e_phnum = 3;
+    header.e_phnum = 4;
     header.e_shoff = section_table;
     header.e_shentsize = sizeof(Elf64_Shdr);
     header.e_shnum = static_cast<Elf64_Half>(sections.size());
@@ -81,6 +86,7 @@ class ElfImage {
     put_segment(0, PT_LOAD, 0, image_.size());
     put_segment(1, PT_INTERP, interpreter, 28);
     put_segment(2, PT_DYNAMIC, dynamic_table, dynamic.size() * sizeof(Elf64_Dyn));
+    put_segment(3, PT_NOTE, build_id, note.size());
     return image_;
   }
 
@@ -147,10 +153,24 @@ void run_elf(const std::string& input) {
   find_texts(file.path(), {"libcuda.so.1", "libcudart.so"});
   gpu_compiler_release(file.path());
   machine_name(whole.machine);
+  const std::vector<std::uint64_t> offsets = {0x40, 0x1000, 0x1004, 0, ~std::uint64_t{0}, 0x1004};
+  const ElfFunctions functions = functions_at(file.path(), "", offsets);
+  require(functions.names.empty() || functions.names.size() == offsets.size(),
+          "each offset has a name or none");
+  require(functions.names.empty() || functions.names[2] == functions.names[5],
+          "equal offsets have equal names");
+  require(functions_at(file.path(), "not hexadecimal", offsets).names.empty(),
+          "a file of another build names nothing");
 }
 
 std::vector<std::string> seeds_of_elf() {
-  return {ElfImage().build()};
+  const std::string image = ElfImage().build();
+  const MemoryFile file(image);
+  const std::string id = "0123456789abcdef";
+  require(cupool::cli::functions_at(file.path(), id, {0x1004}).names ==
+              std::vector<std::string>{"cudaMalloc@13"},
+          "the seed has a function and a build id");
+  return {image};
 }
 
 void run_loader_cache(const std::string& input) {

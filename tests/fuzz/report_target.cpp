@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reports as the command reads them, and everything that it makes of them.
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "cli/page/difference.h"
 #include "cli/page/html.h"
 #include "cli/page/model.h"
+#include "cli/page/sites.h"
 #include "cli/page/text.h"
 #include "target.h"
 
@@ -47,7 +49,17 @@ const char kWhole[] = R"({
 "threads": [{"tid": 43, "name": "worker", "malloc_calls_total": 500, "free_calls_total": 400}],
 "other_threads": {"threads": 3, "malloc_calls_total": 20},
 "leaks": {"sampled_one_in": 64, "sites": [{"blocks": 10, "bytes": 4096,
-  "frames": [{"module": "/opt/simulate", "symbol": "solve", "offset": 16}, {"module": "/opt/simulate", "offset": 9}]}]}
+  "frames": [{"module": "/opt/simulate", "symbol": "solve", "offset": 16}, {"module": "/opt/simulate", "offset": 9}]}]},
+"sites": {"interval_bytes": 524288, "unfollowed_samples": 2, "lost_samples": 1,
+ "modules": [{"path": "/opt/simulate", "build_id": "00112233445566778899aabbccddeeff00112233"},
+  {"path": "/opt/libwork.so", "build_id": null}],
+ "frames": [{"module": 0, "offset": 16}, {"module": 1, "offset": 32}, {"module": null, "offset": 48},
+  {"function": "train;step", "file": "/opt/train.py", "line": 7}],
+ "sites": [{"samples": 9, "calls": 6000, "bytes": 6000000, "live_calls": 1, "live_bytes": 1000, "peak_bytes": 9,
+   "temporary_calls": 5000, "freed_calls": 5999, "waited_calls": 700, "frames": [0, 3, 2]},
+  {"samples": 3, "calls": 2000, "bytes": 2000000, "frames": [1, 3, 2]},
+  {"samples": 1, "calls": 1000, "bytes": 1000000, "frames": [0, 3, 2]}],
+ "others": {"samples": 1, "calls": 10, "bytes": 10000}}
 })";
 
 const char kObserved[] = R"({
@@ -62,6 +74,32 @@ cupool::cli::Report example() {
 
 bool has(const std::string& text, const char* what) {
   return text.find(what) != std::string::npos;
+}
+
+std::uint64_t sum_of_lines(const std::string& stacks) {
+  std::uint64_t sum = 0;
+  for (std::size_t at = 0; at < stacks.size();) {
+    const std::size_t end = stacks.find('\n', at);
+    require(end != std::string::npos, "each folded stack is a line");
+    const std::size_t space = stacks.rfind(' ', end);
+    require(space != std::string::npos && space > at, "a folded stack has frames and a value");
+    sum += std::stoull(stacks.substr(space + 1, end - space - 1));
+    at = end + 1;
+  }
+  return sum;
+}
+
+void check_sites(cupool::cli::SitesReport sites) {
+  using namespace cupool::cli;
+  const std::string text = sites_text(sites);
+  require(text.empty() == sites.sites.empty(), "call sites have a text");
+  require(printable_text(text).size() == text.size(), "a name brings no control characters");
+  const std::uint64_t bytes = sum_of_lines(collapsed_stacks(sites, "bytes"));
+  const std::string file = speedscope_file(sites, "program");
+  require(nlohmann::json::accept(file), "a file of speedscope is JSON");
+  merge_sites(&sites);
+  require(sum_of_lines(collapsed_stacks(sites, "bytes")) == bytes, "what is merged adds up");
+  sites_text(sites);
 }
 
 void check_page(const std::string& page, const std::string& input) {
@@ -84,6 +122,7 @@ void run_report(const std::string& input) {
     require(cupool::cli::printable_text(text).size() == text.size() && !text.empty(),
             "a report has a text");
     cupool::cli::story_text({report, other, report, other});
+    check_sites(report.sites);
     check_page(cupool::cli::html_page({report}), input);
     check_page(cupool::cli::html_page({report, other, report, other}), input);
     cupool::cli::difference_text(cupool::cli::difference_of({report}, {other}));

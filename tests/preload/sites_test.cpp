@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where memory comes from, by call site (docs/statistics.md, Where memory comes from).
+// Where memory comes from, by call site (docs/statistics.md, Call sites).
 #include "harness.h"
 
 namespace preload {
@@ -87,12 +87,13 @@ TEST(Sites, OfAllRoutesSumUpToAllBytes) {
 }
 
 TEST(Sites, SayWhichFreesWaited) {
-  const PreloadedRun result = expect_same("probe_sites rounds=100", 0, 1,
+  const PreloadedRun result = expect_same("probe_sites rounds=100 work=1", 0, 1,
                                           {{"CUPOOL_SITES", "2"}, {"CUPOOL_FREE_MODE", "sync"}});
   auto sites = by_function(result.reports.at(0));
   uint64_t waited = 0;
   for (const auto& [name, site] : sites) waited += site.at("waited_calls").get<uint64_t>();
   EXPECT_EQ(waited, result.counter("free_waits_total"));
+  EXPECT_GT(sites["site_large"].at("waited_calls"), 0) << "the GPU has work before each";
 }
 
 TEST(Sites, GoWithTheOtherWatchers) {
@@ -143,14 +144,32 @@ def train():
     for _ in range(10): allocate(1 << 20)
 def evaluate():
     allocate(3 << 20)
+def spin():
+    while not ended: pass
+ended = False
+if "subinterpreter" in sys.argv:
+    try: import _xxsubinterpreters as interpreters
+    except ImportError: import _interpreters as interpreters
+    interpreters.create()
+    import threading
+    other = threading.Thread(target=spin)
+    other.start()
+cuda.cudaMalloc  # looked up now: that is an event
+events = []
+sys.addaudithook(lambda name, arguments: events.append((name, arguments)))
 train()
 evaluate()
+seen = list(events)
+ended = True
+assert not seen, seen
 )";
 
-std::vector<std::vector<std::string>> python_stacks(const std::string& kind, uint64_t* bytes) {
+std::vector<std::vector<std::string>> python_stacks(const std::vector<std::string>& kind,
+                                                    uint64_t* bytes) {
   const ScratchFolder folder;
   Command command;
-  command.argv = {"python3", "-c", kPython, kind};
+  command.argv = {"python3", "-c", kPython};
+  command.argv.insert(command.argv.end(), kind.begin(), kind.end());
   command.environment =
       with(base_environment(), {{"CUPOOL_SITES", "2"},
                                 {"CUPOOL_STATS", "json"},
@@ -177,16 +196,23 @@ std::vector<std::vector<std::string>> python_stacks(const std::string& kind, uin
 
 TEST(Sites, OfPythonHaveItsFunctionsWhereItsLockIsHeld) {
   uint64_t bytes = 0;
-  const auto held = python_stacks("PyDLL", &bytes);
+  const auto held = python_stacks({"PyDLL"}, &bytes);
   EXPECT_EQ(bytes, 13u << 20);
   using Stacks = std::vector<std::vector<std::string>>;
-  EXPECT_EQ(held, (Stacks{{"allocate:6", "train:9", "<module>:12"},
-                          {"allocate:6", "evaluate:11", "<module>:13"}}));
-  bytes = 0;
-  for (const auto& stack : python_stacks("CDLL", &bytes)) {
-    EXPECT_TRUE(stack.empty()) << "the lock is not held: Python must not be asked";
+  EXPECT_EQ(held, (Stacks{{"allocate:6", "train:9", "<module>:25"},
+                          {"allocate:6", "evaluate:11", "<module>:26"}}));
+}
+
+// With a subinterpreter, another thread has the lock meanwhile.
+TEST(Sites, OfPythonHaveNoFunctionsWhereItsLockIsNotHeld) {
+  for (const std::vector<std::string>& kind :
+       std::vector<std::vector<std::string>>{{"CDLL"}, {"CDLL", "subinterpreter"}}) {
+    uint64_t bytes = 0;
+    for (const auto& stack : python_stacks(kind, &bytes)) {
+      EXPECT_TRUE(stack.empty()) << "Python must not be asked: " << stack.front();
+    }
+    EXPECT_EQ(bytes, 13u << 20);
   }
-  EXPECT_EQ(bytes, 13u << 20);
 }
 
 TEST(Sites, AreNotKeptUnlessAskedFor) {

@@ -237,6 +237,10 @@ TEST(Settings, CallSitesThatNoReportHoldsAreNamed) {
   EXPECT_THAT(parsed({"CUPOOL_STATS=text", "CUPOOL_SITES=1"}).warnings,
               ElementsAre(HasSubstr("CUPOOL_SITES lists nothing")));
   EXPECT_THAT(parsed({"CUPOOL_STATS=text,json", "CUPOOL_SITES=1"}).warnings, IsEmpty());
+  for (const char* stats : {"CUPOOL_STATS=json", "CUPOOL_STATS=text"}) {
+    EXPECT_THAT(parsed({stats, "CUPOOL_SITES=1", "CUPOOL_MODE=observe"}).warnings,
+                ElementsAre(HasSubstr("CUPOOL_MODE=observe follows no call sites")));
+  }
 }
 
 class Profile : public testing::Test {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <string_view>
 
 #include "cli/shell/input.h"
@@ -400,6 +401,16 @@ std::string build_id_of(const Bytes& bytes, const Reader& reader) {
   return "";
 }
 
+// A symbol, and where its name is.
+struct Function {
+  std::uint64_t begin;
+  std::uint64_t size;
+  std::size_t table;
+  std::uint32_t name;
+  // Of an offset that is not below its beginning.
+  bool holds(std::uint64_t offset) const { return offset - begin < size; }
+};
+
 }  // namespace
 
 ElfFunctions functions_at(const std::string& path, const std::string& build_id,
@@ -411,7 +422,10 @@ ElfFunctions functions_at(const std::string& path, const std::string& build_id,
   if (!readable(bytes, &reader)) return found;
   if (!build_id.empty() && build_id_of(bytes, reader) != build_id) return found;
   found.names.resize(offsets.size());
-  std::vector<std::uint64_t> begins(offsets.size());  // of the functions found
+  std::multimap<std::uint64_t, std::size_t> unnamed;
+  for (std::size_t i = 0; i < offsets.size(); ++i) unnamed.emplace(offsets[i], i);
+  std::vector<std::vector<char>> tables;  // of names
+  std::vector<Function> functions;        // those with an offset in them
   for (const Elf64_Shdr& section : reader.sections()) {
     const std::string name = reader.section_name(section);
     if (name == ".debug_line" || name == ".zdebug_line") found.has_lines = true;
@@ -428,14 +442,22 @@ ElfFunctions functions_at(const std::string& path, const std::string& build_id,
     for (const Elf64_Sym& symbol : symbols) {
       const unsigned type = ELF64_ST_TYPE(symbol.st_info);
       if ((type != STT_FUNC && type != STT_GNU_IFUNC) || symbol.st_shndx == SHN_UNDEF) continue;
-      for (std::size_t i = 0; i < offsets.size(); ++i) {
-        const bool inside =
-            offsets[i] >= symbol.st_value &&
-            offsets[i] - symbol.st_value < std::max<std::uint64_t>(symbol.st_size, 1);
-        if (!inside || (!found.names[i].empty() && symbol.st_value <= begins[i])) continue;
-        found.names[i] = name_at(names, symbol.st_name);
-        begins[i] = symbol.st_value;
-      }
+      if (symbol.st_name >= names.size() || names[symbol.st_name] == 0) continue;
+      const Function function{symbol.st_value, std::max<std::uint64_t>(symbol.st_size, 1),
+                              tables.size(), symbol.st_name};
+      const auto first = unnamed.lower_bound(function.begin);
+      if (first != unnamed.end() && function.holds(first->first)) functions.push_back(function);
+    }
+    tables.push_back(std::move(names));
+  }
+  // Where functions overlap, the one that begins last is the inner one, and takes what it holds.
+  std::stable_sort(functions.begin(), functions.end(),
+                   [](const Function& a, const Function& b) { return a.begin > b.begin; });
+  for (const Function& function : functions) {
+    auto at = unnamed.lower_bound(function.begin);
+    while (at != unnamed.end() && function.holds(at->first)) {
+      found.names[at->second] = name_at(tables[function.table], function.name);
+      at = unnamed.erase(at);
     }
   }
   return found;

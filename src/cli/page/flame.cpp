@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <map>
 #include <vector>
 
@@ -26,14 +25,6 @@ struct FlameNode {
   std::uint64_t value = 0;
   std::map<std::string, FlameNode> callees;
 };
-
-std::string share_text(std::uint64_t part, std::uint64_t all) {
-  char text[16];
-  std::snprintf(
-      text, sizeof text, "%.1f %%",
-      100 * static_cast<double>(part) / static_cast<double>(std::max<std::uint64_t>(all, 1)));
-  return text;
-}
 
 // As much of a name as fits, cut at a whole character of UTF-8.
 std::string fitting(const std::string& name, double width) {
@@ -93,7 +84,8 @@ class FlameDrawing {
         measure_.is_bytes ? util::format_bytes(value) : util::format_count(value);
     unsigned shade = 0;
     for (const char c : name) shade = shade * 31 + static_cast<unsigned char>(c);
-    shapes_ += "<g><title>" + escape_html(name + ": " + amount + ", " + share_text(value, all_)) +
+    shapes_ += "<g><title>" +
+               escape_html(name + ": " + amount + ", " + util::format_percent(value, all_)) +
                "</title><rect x=\"" + coordinate(left) + "\" y=\"" + coordinate(top) +
                "\" width=\"" + coordinate(width) + "\" height=\"" + coordinate(kFlameRow) +
                "\" class=\"f" + std::to_string(shade % 3) + "\"/>";

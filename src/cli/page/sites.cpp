@@ -15,6 +15,8 @@ namespace {
 
 constexpr std::size_t kShownSites = 10;
 constexpr std::size_t kShownCallers = 3;
+constexpr std::size_t kMostFrames = 1024;      // of a site; the library's have 64
+constexpr std::size_t kMostSitesRead = 65536;  // the library's reports have 3,072
 
 std::string place_in(const SitesReport& sites, const SiteFrameReport& frame) {
   char offset[32];
@@ -33,13 +35,6 @@ std::uint64_t sum_of(const SitesReport& sites, const std::string& key) {
   std::uint64_t sum = 0;
   for (const SiteReport& site : sites.sites) sum += figure(site, key);
   return sum;
-}
-
-std::string percent(std::uint64_t part, std::uint64_t all) {
-  char text[16];
-  std::snprintf(text, sizeof text, "%.1f %%",
-                all == 0 ? 0 : 100 * static_cast<double>(part) / static_cast<double>(all));
-  return text;
 }
 
 std::string folded_name(std::string name) {
@@ -75,13 +70,16 @@ SitesReport read_sites(const JsonReader& json) {
                                           std::to_string(row.number("line")) + ")"};
     read.frames.push_back(std::move(frame));
   }
-  for (const JsonReader& row : sites.array("sites")) {
+  const std::vector<JsonReader> rows = sites.array("sites");
+  if (rows.size() > kMostSitesRead) sites.fail("sites", "a list of at most 65,536 call sites");
+  for (const JsonReader& row : rows) {
     SiteReport site;
     site.figures = row.own_numbers();
     for (const std::uint64_t frame : row.whole_numbers("frames")) {
       if (frame >= read.frames.size()) row.fail("frames[]", "the index of a frame");
       site.frames.push_back(frame);
     }
+    if (site.frames.size() > kMostFrames) row.fail("frames", "a stack of at most 1,024 frames");
     read.sites.push_back(std::move(site));
   }
   if (sites.has("others")) {
@@ -186,17 +184,18 @@ std::string sites_text(const SitesReport& sites) {
   const std::size_t shown = std::min(sites.sites.size(), kShownSites);
   for (std::size_t i = 0; i < shown; ++i) {
     const SiteReport& site = sites.sites[i];
-    text += "  " + percent(figure(site, "bytes"), all) + ": " +
+    text += "  " + util::format_percent(figure(site, "bytes"), all) + ": " +
             util::format_bytes(figure(site, "bytes")) + " in about " +
             util::format_count(figure(site, "calls")) + " allocations";
     if (figure(site, "peak_bytes") != 0) {
       text += ", " + util::format_bytes(figure(site, "peak_bytes")) + " (" +
-              percent(figure(site, "peak_bytes"), peak) + ") at the peak";
+              util::format_percent(figure(site, "peak_bytes"), peak) + ") at the peak";
     }
     const std::uint64_t calls = figure(site, "calls");
     if (figure(site, "temporary_calls") > calls / 2) text += ", mostly temporary";
     if (figure(site, "waited_calls") > calls / 100) {
-      text += ", " + percent(figure(site, "waited_calls"), figure(site, "freed_calls")) +
+      text += ", " +
+              util::format_percent(figure(site, "waited_calls"), figure(site, "freed_calls")) +
               " of its frees waited";
     }
     text += "\n";
@@ -212,12 +211,18 @@ std::string sites_text(const SitesReport& sites) {
             " more; --collapsed and --speedscope give all\n";
   }
   if (sites.sites.back().frames.empty()) {
-    text += "  There were more call sites than the table holds: the last ones are together in \"" +
-            stack_of(sites, sites.sites.back()).front() + "\".\n";
+    text += "  \"" + stack_of(sites, sites.sites.back()).front() +
+            "\" are those beyond the table's size, and stacks without a known frame.\n";
   }
-  if (sites.unfollowed + sites.lost != 0) {
-    text += "  " + util::format_count(sites.unfollowed + sites.lost) +
-            " samples were not followed: figures of live memory are too low.\n";
+  if (sites.unfollowed != 0) {
+    text += "  " + util::format_count(sites.unfollowed) +
+            " samples were not followed, too many were live: figures of live memory and of frees "
+            "are too low.\n";
+  }
+  if (sites.lost != 0) {
+    text += "  " + util::format_count(sites.lost) +
+            " allocations and frees could not be noted: figures are a little too low, those of "
+            "live memory too low or too high.\n";
   }
   return text;
 }
