@@ -174,14 +174,14 @@ bool parse_value(std::string_view text, const Range& range, Sampling* out) {
 bool parse_value(std::string_view text, const Range& range, SiteSampling* out) {
   bool usual = false;
   if (parse_value(text, range, &usual)) {
-    return *out = SiteSampling{usual ? SiteSampling::kUsual : 0}, true;
+    return *out = SiteSampling{usual ? SiteSampling::kUsual : 0, usual}, true;
   }
   SizeOption size;
   constexpr std::uint64_t kMost = std::uint64_t{1} << 40;
   if (!parse_value(text, range, &size) || size.percent || size.value < 2 || size.value > kMost) {
     return false;
   }
-  return *out = SiteSampling{size.value}, true;
+  return *out = SiteSampling{size.value, false}, true;
 }
 
 bool parse_value(std::string_view text, const Range&, SignalNumber* out) {

@@ -247,7 +247,8 @@ void start_watchers() {
     trace::add_watcher(trace::kLeaks);
   }
   if (settings.sites.interval_bytes != 0) {
-    if (trace::start_sites(settings.sites.interval_bytes, cuda::real_dlsym())) {
+    if (trace::start_sites(settings.sites.interval_bytes, settings.sites.is_paced,
+                           cuda::real_dlsym())) {
       trace::add_watcher(trace::kSites);
     } else {
       CUPOOL_LOG(warn, "out of host memory: CUPOOL_SITES has no effect");

@@ -59,6 +59,7 @@ Json sites_of(const stats::Sites& sites) {
     listed.push_back(std::move(each));
   }
   return {{"interval_bytes", sites.interval_bytes},
+          {"widest_interval_bytes", sites.widest_interval_bytes},
           {"modules", std::move(modules)},
           {"frames", std::move(frames)},
           {"sites", std::move(listed)},

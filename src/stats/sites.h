@@ -41,7 +41,8 @@ struct Site {
 };
 
 struct Sites {
-  std::uint64_t interval_bytes = 0;  ///< one sample in as many bytes on average; 0: off
+  std::uint64_t interval_bytes = 0;         ///< one sample in as many bytes on average; 0: off
+  std::uint64_t widest_interval_bytes = 0;  ///< in as many at most, of any thread at any time
   std::vector<SiteModule> modules;
   std::vector<SiteFrame> frames;
   std::vector<Site> sites;       ///< most bytes first

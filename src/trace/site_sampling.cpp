@@ -2,6 +2,8 @@
 // Without the C library's exp() and log(): the library is linked with nothing but libc.
 #include "trace/site_sampling.h"
 
+#include <algorithm>
+
 namespace cupool::trace {
 
 namespace {
@@ -43,6 +45,18 @@ double one_less_exp(double x) {
 }
 
 }  // namespace
+
+void SamplingPace::sampled(std::uint64_t since_ns, std::uint64_t spent_ns) noexcept {
+  since_ns_ += since_ns;
+  spent_ns_ += spent_ns;
+  if (++samples_ < kSamples) return;
+  // Narrower by half at most: a thread that pauses is not to pay for it when it goes on.
+  const double cost = static_cast<double>(spent_ns_ * kShare) /
+                      static_cast<double>(std::max<std::uint64_t>(since_ns_, 1));
+  const double wanted = static_cast<double>(interval_) * std::clamp(cost, 0.5, 64.0);
+  interval_ = std::clamp(static_cast<std::uint64_t>(wanted), first_, std::max(first_, kWidest));
+  since_ns_ = spent_ns_ = samples_ = 0;
+}
 
 std::uint64_t next_random(std::uint64_t* random) noexcept {
   std::uint64_t bits = *random += 0x9e3779b97f4a7c15u;

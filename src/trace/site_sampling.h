@@ -2,7 +2,8 @@
 // Which allocations CUPOOL_SITES samples. A Poisson process runs along the bytes that a thread
 // requests, with one point in `interval` bytes on average; an allocation in which a point falls is
 // sampled. So it is with probability 1 - exp(-bytes / interval), and stands for the inverse of that
-// many calls: sums of these weights, and of weight * bytes, are unbiased for any mix of sizes.
+// many calls: sums of these weights, and of weight * bytes, are unbiased for any mix of sizes. They
+// stay so where the interval changes, as long as nothing but the past decides on the change.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,28 @@ inline void count_unsampled(std::uint64_t bytes) noexcept {
   sampling_thread.until_sample -= bytes;
   ++sampling_thread.calls;
 }
+
+/// Keeps what samples cost a thread to a hundredth of its time: widens its interval where they cost
+/// more, and narrows it again, but never below the first. Not thread-safe.
+class SamplingPace {
+ public:
+  static constexpr std::uint64_t kShare = 100;
+  static constexpr std::uint64_t kWidest = std::uint64_t{1} << 40;
+  static constexpr unsigned kSamples = 16;  ///< judged together: single distances vary widely
+
+  explicit SamplingPace(std::uint64_t first) : first_(first), interval_(first) {}
+
+  std::uint64_t interval() const noexcept { return interval_; }
+  /// After a sample that took the thread `spent_ns`, `since_ns` after the end of the last.
+  void sampled(std::uint64_t since_ns, std::uint64_t spent_ns) noexcept;
+
+ private:
+  std::uint64_t first_;
+  std::uint64_t interval_;
+  std::uint64_t since_ns_ = 0;
+  std::uint64_t spent_ns_ = 0;
+  unsigned samples_ = 0;
+};
 
 /// 64 random bits (SplitMix64); moves `random` on.
 std::uint64_t next_random(std::uint64_t* random) noexcept;

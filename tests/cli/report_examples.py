@@ -42,6 +42,22 @@ def device(ordinal, calls):
         "driver_slack_bytes": 148 * MIB, "unaccounted_bytes": 0}
 
 
+def sites(name):
+    """Call sites of a few loops, from broad to too narrow for a name, 5 to 40 calls deep."""
+    frames = [{"function": f"step_of_the_solver_{i} ({name})", "file": name, "line": 10 + i} for i in range(40)]
+    frames += [{"module": 0, "offset": 4096 * (1 + i)} for i in range(8)] + [{"module": None, "offset": 48}]
+    listed = []
+    for i in range(24):
+        weight = MIB << max(0, 8 - i)
+        figures = {"samples": 40, "calls": 1000 + i, "bytes": weight, "live_calls": 3, "live_bytes": weight // 8,
+                   "peak_bytes": weight // 4, "temporary_calls": 900, "freed_calls": 997, "waited_calls": i}
+        deep = 5 + 35 * (i % 5) // 4
+        listed.append({**figures, "frames": [40 + i % 9, *range(deep - 1, -1, -1)]})
+    return {"interval_bytes": 512 << 10, "widest_interval_bytes": 64 * MIB,
+            "modules": [{"path": name, "build_id": "00ff"}], "frames": frames, "sites": listed,
+            "others": {key: 0 for key in listed[0] if key != "frames"}, "unfollowed_samples": 0, "lost_samples": 0}
+
+
 def report(rank=None, calls=12000, devices=1, name="/opt/example/simulate", host="node1"):
     begin = 1_790_000_000_000_000_000
     second = 1_000_000_000
@@ -72,6 +88,7 @@ def report(rank=None, calls=12000, devices=1, name="/opt/example/simulate", host
             {"device": 0, "blocks": 12, "bytes": 6 * MIB, "frames": [
                 {"module": name, "offset": 4660, "symbol": "read_mesh"},
                 {"module": name, "offset": 22136, "symbol": None}]}]},
+        "sites": sites(name),
         "suggested_settings": {"CUPOOL_RELEASE_THRESHOLD": "448M", "CUPOOL_PREALLOC": "448M"},
         "settings": [{"name": "CUPOOL_STATS_FILE", "value": name, "origin": "environment", "is_default": False},
                      {"name": "CUPOOL_IPC", "value": "1", "origin": "default", "is_default": True}]}

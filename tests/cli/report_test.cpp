@@ -210,6 +210,22 @@ TEST(Story, TellsTheTimeSpentAsFarAsItIsKnown) {
   EXPECT_EQ(unknown.tiles.front().label, "Stalls avoided");
 }
 
+TEST(Story, CountsNoStallsWhereNobodyDid) {
+  json report = example_report();
+  const auto stalls = [](const json& of) {
+    for (const auto& tile : tell({parsed(of)}).tiles) {
+      if (tile.label == "Stalls avoided") return true;
+    }
+    return false;
+  };
+  report["free_mode"] = "ordered";
+  EXPECT_TRUE(stalls(report)) << "some were: in one lane they are counted";
+  report["devices"][0]["counters"]["frees_unwaited_busy_total"] = 0;
+  EXPECT_FALSE(stalls(report));
+  report["free_mode"] = "auto";
+  EXPECT_TRUE(stalls(report)) << "none is a finding there";
+}
+
 // A report of a process whose modes libmpi.so.40 decided.
 json report_under_mpi() {
   json report = example_report();

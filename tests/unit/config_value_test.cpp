@@ -141,8 +141,10 @@ TEST(SiteSamplingValue, IsOffOnOrAnInterval) {
   EXPECT_EQ(sites.interval_bytes, 0u);
   EXPECT_TRUE(parse_value("on", kAny, &sites));
   EXPECT_EQ(sites.interval_bytes, 512u << 10);
+  EXPECT_TRUE(sites.is_paced);
   EXPECT_TRUE(parse_value("4M", kAny, &sites));
   EXPECT_EQ(sites.interval_bytes, 4u << 20);
+  EXPECT_FALSE(sites.is_paced);
   for (const char* text : {"", "1B", "0M", "5%", "2T", "-2", "fast"}) {
     EXPECT_FALSE(parse_value(text, kAny, &sites)) << text;
   }

@@ -73,6 +73,76 @@ TEST(SiteSampling, SumsOfWeightsMeetCallsAndBytesOfEverySize) {
   }
 }
 
+// A thread that allocates `bytes` each microsecond, and needs 10 for a sample.
+struct PacedThread {
+  explicit PacedThread(std::uint64_t of_call) : bytes(of_call) {}
+  // The weight of the next allocation, or 0 if it is not sampled.
+  double allocate() {
+    now_ns += 1000;
+    if (until > bytes) return until -= bytes, 0;
+    const std::uint64_t interval = pace.interval();
+    pace.sampled(now_ns - last_ns, 10'000);
+    last_ns = now_ns += 10'000;
+    spent_ns += 10'000;
+    until = draw_distance(&random, pace.interval());
+    return 1 / probability_of_sample(bytes, interval);
+  }
+  std::uint64_t bytes;
+  SamplingPace pace{kInterval};
+  std::uint64_t random = 99;
+  std::uint64_t until = draw_distance(&random, kInterval);
+  std::uint64_t now_ns = 0;
+  std::uint64_t last_ns = 0;
+  std::uint64_t spent_ns = 0;
+};
+
+// From a request of a tenth of the interval to one of two thousand times as much.
+TEST(SamplingPace, KeepsSamplesToAHundredthOfTheTime) {
+  for (const std::uint64_t bytes : {kInterval / 10, kInterval, kInterval * 2000}) {
+    PacedThread thread(bytes);
+    for (int i = 0; i < 100'000; ++i) thread.allocate();
+    thread.spent_ns = thread.now_ns = thread.last_ns = 0;
+    for (int i = 0; i < 3'000'000; ++i) thread.allocate();
+    const double share = static_cast<double>(thread.spent_ns) / static_cast<double>(thread.now_ns);
+    EXPECT_GT(share, 0.004) << bytes;
+    EXPECT_LT(share, 0.02) << bytes;
+  }
+}
+
+TEST(SamplingPace, LeavesTheFirstIntervalWhereItCostsLittle) {
+  PacedThread thread(100);
+  for (int i = 0; i < 3'000'000; ++i) thread.allocate();
+  EXPECT_EQ(thread.pace.interval(), kInterval);
+}
+
+TEST(SamplingPace, ComesBackWhenTheProgramAllocatesLess) {
+  PacedThread thread(kInterval * 100);
+  for (int i = 0; i < 1'000'000; ++i) thread.allocate();
+  EXPECT_GT(thread.pace.interval(), kInterval * 50);
+  thread.bytes = 1000;
+  thread.until = 0;
+  for (int i = 0; i < 200'000'000 && thread.pace.interval() != kInterval; i += 1) thread.allocate();
+  EXPECT_EQ(thread.pace.interval(), kInterval);
+}
+
+// Weights of the new interval for a distance of the old one would be wrong by up to the factor
+// of the change, each time.
+TEST(SamplingPace, KeepsSumsOfWeightsUnbiased) {
+  double calls = 0;
+  double variance = 0;
+  constexpr int kCalls = 2'000'000;
+  PacedThread thread(kInterval / 2);
+  for (int i = 0; i < kCalls; ++i) {
+    if (i % 100'000 == 0)
+      thread.bytes = thread.bytes == kInterval / 2 ? kInterval * 8 : kInterval / 2;
+    const double weight = thread.allocate();
+    calls += weight;
+    variance += weight * weight;
+  }
+  EXPECT_NEAR(calls / kCalls, 1, 5 * std::sqrt(variance) / kCalls);
+  EXPECT_LT(std::sqrt(variance) / kCalls, 0.03) << "too few samples to tell";
+}
+
 class Sites : public testing::Test {
  protected:
   static SiteTable::Stack stack(std::uintptr_t site) {

@@ -121,10 +121,12 @@ std::string peaks_chart(const std::string& id, const Report& report, const Devic
                         const Scales& scales) {
   const std::vector<PeakRow> rows = peak_rows(device);
   double highest = 0;
+  double left = kNarrowLabels;  // of the bars
   std::string description;
   const char* const moment = report.snapshot_number == 0 ? "at exit" : "now";
   for (const PeakRow& row : rows) {
     highest = std::max(highest, static_cast<double>(row.peak));
+    left = std::max(left, text_width(row.name) + 18);
     description += (description.empty() ? "" : "; ") + row.name + ": peak " +
                    format_bytes(row.peak) + ", " + moment + " " + format_bytes(row.current);
   }
@@ -134,11 +136,11 @@ std::string peaks_chart(const std::string& id, const Report& report, const Devic
   constexpr double kTop = 28;
   const double bottom = kTop + static_cast<double>(rows.size()) * kRow;
   Svg svg(id, "Highest memory of each kind", description, kNarrow, bottom + 26);
-  const LinearScale x{highest, kNarrowLabels, kNarrow - 90};
-  svg.rect(kNarrowLabels, 4, 12, 12, "c-held faint");
-  svg.text(kNarrowLabels + 18, 14, "peak", "start");
-  svg.rect(kNarrowLabels + 70, 4, 12, 12, "c-held");
-  svg.text(kNarrowLabels + 88, 14, moment, "start");
+  const LinearScale x{highest, left, kNarrow - 90};
+  svg.rect(left, 4, 12, 12, "c-held faint");
+  svg.text(left + 18, 14, "peak", "start");
+  svg.rect(left + 70, 4, 12, 12, "c-held");
+  svg.text(left + 88, 14, moment, "start");
   for (const Tick& tick : byte_ticks(highest, 5)) {
     svg.line(x(tick.place), kTop, x(tick.place), bottom, "grid");
     svg.text(x(tick.place), bottom + 18, tick.label, "middle", "tick");
@@ -146,12 +148,11 @@ std::string peaks_chart(const std::string& id, const Report& report, const Devic
   double y = kTop + 5;
   for (const PeakRow& row : rows) {
     const auto peak = static_cast<double>(row.peak);
-    svg.text(kNarrowLabels - 10, y + 15, row.name, "end");
-    svg.rect(kNarrowLabels, y, x(peak) - kNarrowLabels, 20, row.css_class + " faint");
-    svg.rect(kNarrowLabels, y, x(static_cast<double>(row.current)) - kNarrowLabels, 20,
-             row.css_class);
+    svg.text(left - 10, y + 15, row.name, "end");
+    svg.rect(left, y, x(peak) - left, 20, row.css_class + " faint");
+    svg.rect(left, y, x(static_cast<double>(row.current)) - left, 20, row.css_class);
     svg.text(x(peak) + 6, y + 15, format_bytes(row.peak), "start");
-    svg.hit(kNarrowLabels, y - 4, kNarrow - kNarrowLabels, 28,
+    svg.hit(left, y - 4, kNarrow - left, 28,
             {row.name + ": peak " + format_bytes(row.peak),
              std::string(moment) + " " + format_bytes(row.current)});
     y += kRow;

@@ -61,14 +61,17 @@ class FlameDrawing {
     }
   }
 
-  std::string html(const std::string& id) const {
+  std::string html(const std::string& id, const std::string& description) const {
     const double height = static_cast<double>(rows_) * kFlameRow;
     const std::string title = std::string("Flame graph: ") + measure_.title;
-    return "<div class=\"chart wide\"><svg class=\"flame\" style=\"min-width:760px\" viewBox=\"0 "
+    return "<div class=\"chart wide\" tabindex=\"0\"><svg class=\"flame\" "
+           "style=\"min-width:760px\" viewBox=\"0 "
            "0 " +
            coordinate(kFlameWidth) + " " + coordinate(height) +
-           "\" role=\"img\" aria-labelledby=\"" + id + "-title\">\n<title id=\"" + id +
-           "-title\">" + escape_html(title) + "</title>\n" + shapes_ + "</svg></div>\n";
+           "\" role=\"img\" aria-labelledby=\"" + id + "-title " + id +
+           "-description\">\n<title id=\"" + id + "-title\">" + escape_html(title) +
+           "</title>\n<desc id=\"" + id + "-description\">" + escape_html(description) +
+           "</desc>\n" + shapes_ + "</svg></div>\n";
   }
 
  private:
@@ -135,9 +138,11 @@ std::string table_of(const SitesReport& sites) {
 std::string flame_graph(const SitesReport& sites, const SiteMeasure& measure,
                         const std::string& id) {
   FlameNode root;
+  std::map<std::string, std::uint64_t> leaves;
   for (const SiteReport& site : sites.sites) {
     const std::uint64_t value = figure_of(site, measure.key);
     if (value == 0) continue;
+    leaves[stack_of(sites, site).back()] += value;
     FlameNode* node = &root;
     node->value += value;
     for (const std::string& name : stack_of(sites, site)) {
@@ -148,7 +153,15 @@ std::string flame_graph(const SitesReport& sites, const SiteMeasure& measure,
   if (root.value == 0) return "";
   FlameDrawing drawing(measure, root.value);
   drawing.draw(root, 0, 0);
-  return drawing.html(id);
+  std::vector<std::pair<std::uint64_t, std::string>> most;
+  for (const auto& [name, value] : leaves) most.emplace_back(value, name);
+  std::sort(most.rbegin(), most.rend());
+  std::string description = "Most in";
+  for (std::size_t i = 0; i < std::min<std::size_t>(most.size(), 3); ++i) {
+    description += (i == 0 ? " " : ", ") + most[i].second + ": " +
+                   util::format_percent(most[i].first, root.value);
+  }
+  return drawing.html(id, description);
 }
 
 std::string sites_html(const SitesReport& sites, const std::string& prefix) {
@@ -160,8 +173,7 @@ std::string sites_html(const SitesReport& sites, const std::string& prefix) {
     html += std::string("<h3>") + (i == 0 ? "Allocated" : "Live at the peak") + "</h3>\n" + graph;
   }
   if (html.empty()) return "";
-  return "<p class=\"quiet\">Estimated from one sample in " +
-         prose_html(util::format_bytes(sites.interval)) +
+  return "<p class=\"quiet\">Estimated from one sample in " + prose_html(interval_text(sites)) +
          ". A bar is as wide as its share; what it calls lies below it.</p>\n" + html +
          table_of(sites);
 }

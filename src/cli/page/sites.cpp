@@ -51,6 +51,7 @@ SitesReport read_sites(const JsonReader& json) {
   if (!json.has("sites")) return read;
   const JsonReader sites = json.object("sites");
   read.interval = sites.number("interval_bytes");
+  read.widest_interval = std::max(read.interval, sites.number("widest_interval_bytes"));
   read.unfollowed = sites.number("unfollowed_samples");
   read.lost = sites.number("lost_samples");
   for (const JsonReader& module : sites.array("modules")) {
@@ -175,10 +176,16 @@ std::string speedscope_file(const SitesReport& sites, const std::string& name) {
   return file.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+std::string interval_text(const SitesReport& sites) {
+  const std::string least = util::format_bytes(sites.interval);
+  if (sites.widest_interval == sites.interval) return least;
+  return least + " to " + util::format_bytes(sites.widest_interval);
+}
+
 std::string sites_text(const SitesReport& sites) {
   if (sites.sites.empty()) return "";
-  std::string text = "Where memory comes from (estimated from one sample in " +
-                     util::format_bytes(sites.interval) + "):\n";
+  std::string text =
+      "Where memory comes from (estimated from one sample in " + interval_text(sites) + "):\n";
   const std::uint64_t all = sum_of(sites, "bytes");
   const std::uint64_t peak = sum_of(sites, "peak_bytes");
   const std::size_t shown = std::min(sites.sites.size(), kShownSites);

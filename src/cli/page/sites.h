@@ -35,6 +35,7 @@ struct SiteReport {
 
 struct SitesReport {
   std::uint64_t interval = 0;  ///< bytes; 0: the report has no call sites
+  std::uint64_t widest_interval = 0;
   std::vector<SiteModuleReport> modules;
   std::vector<SiteFrameReport> frames;
   std::vector<SiteReport> sites;  ///< the last is of all others, without frames, if there are any
@@ -69,6 +70,9 @@ std::string collapsed_stacks(const SitesReport& sites, const std::string& key);
 
 /// speedscope's file format, with a profile for each measure that is not 0 everywhere.
 std::string speedscope_file(const SitesReport& sites, const std::string& name);
+
+/// "512 KiB", or "512 KiB to 64 MiB" where it changed.
+std::string interval_text(const SitesReport& sites);
 
 /// "Where memory comes from": the ten sites with most bytes; "" without any.
 std::string sites_text(const SitesReport& sites);

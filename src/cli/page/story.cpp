@@ -197,15 +197,18 @@ void add_troubles(const std::vector<Report>& reports, Story* story) {
   }
 }
 
-void add_tiles(const Sums& sums, Story* story) {
+void add_tiles(const Sums& sums, bool counts_stalls, Story* story) {
   if (spent_ns(sums) > 0) {
     story->tiles.push_back({"In malloc and free", format_duration_ns(spent_ns(sums)),
                             "in a run of " + format_duration_ns(sums.ran_ns)});
   }
   if (sums.frees > 0) {
+    const std::string frees = format_count(sums.frees);
+    const bool counted = counts_stalls || sums.unwaited > 0;
     story->tiles.push_back(
-        {"Stalls avoided", format_count(sums.unwaited),
-         format_percent(sums.unwaited, sums.frees) + " of " + format_count(sums.frees) + " frees"});
+        counted ? Tile{"Stalls avoided", format_count(sums.unwaited),
+                       format_percent(sums.unwaited, sums.frees) + " of " + frees + " frees"}
+                : Tile{"Frees", frees, "stalls avoided are not counted in ordered"});
     story->tiles.push_back({"Frees that waited", format_count(sums.waits),
                             sums.waits > 0 ? format_duration_ns(sums.wait_ns) + " in all" : ""});
   }
@@ -295,7 +298,8 @@ Story tell(const std::vector<Report>& reports) {
     add_observed_tiles(*reports[0].observe, &story);
     return story;
   }
-  story.verdict = report::verdict_of(run_figures_of(reports, sums));
+  const report::RunFigures run = run_figures_of(reports, sums);
+  story.verdict = report::verdict_of(run);
   story.headline = capitalised(story.verdict.time);
   add(spent_in_words(reports, sums), &story.sentences);
   for (std::string& text : modes_in_words(reports)) story.sentences.push_back(std::move(text));
@@ -303,7 +307,7 @@ Story tell(const std::vector<Report>& reports) {
   add(memory_in_words(sums), &story.sentences);
   add(serving_in_words(sums), &story.sentences);
   add_troubles(reports, &story);
-  add_tiles(sums, &story);
+  add_tiles(sums, run.counts_stalls, &story);
   return story;
 }
 

@@ -210,12 +210,15 @@ void Svg::hit(double x, double y, double width, double height,
 std::string Svg::finish() const {
   // Below, the letters are too small to read: the chart scrolls instead.
   constexpr double kLeastScale = 0.85;
+  // Above, a narrow chart by itself would have letters like a headline's.
+  constexpr double kMostScale = 1.15;
   return "<div class=\"chart\"><svg style=\"min-width:" +
-         coordinate(std::round(width_ * kLeastScale)) + "px\" viewBox=\"0 0 " + coordinate(width_) +
-         " " + coordinate(height_) + "\" role=\"group\" aria-labelledby=\"" + id_ + "-title " +
-         id_ + "-description\">\n<title id=\"" + id_ + "-title\">" + escape_html(title_) +
-         "</title>\n<desc id=\"" + id_ + "-description\">" + escape_html(description_) +
-         "</desc>\n" + shapes_ + hits_ + "</svg></div>\n";
+         coordinate(std::round(width_ * kLeastScale)) +
+         "px;max-width:" + coordinate(std::round(width_ * kMostScale)) + "px\" viewBox=\"0 0 " +
+         coordinate(width_) + " " + coordinate(height_) + "\" role=\"group\" aria-labelledby=\"" +
+         id_ + "-title " + id_ + "-description\">\n<title id=\"" + id_ + "-title\">" +
+         escape_html(title_) + "</title>\n<desc id=\"" + id_ + "-description\">" +
+         escape_html(description_) + "</desc>\n" + shapes_ + hits_ + "</svg></div>\n";
 }
 
 }  // namespace cupool::cli
