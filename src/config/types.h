@@ -104,8 +104,8 @@ struct Sampling {
   std::uint64_t one_in = 0;
 };
 
-/// Bytes between samples on average; 0: none. `is_paced`: more where samples would cost a thread too
-/// much of its time.
+/// Bytes between samples on average; 0: none. `is_paced`: more where samples would cost a thread
+/// too much of its time.
 struct SiteSampling {
   static constexpr std::uint64_t kUsual = 512 << 10;
   std::uint64_t interval_bytes = 0;

@@ -49,11 +49,13 @@ double one_less_exp(double x) {
 void SamplingPace::sampled(std::uint64_t since_ns, std::uint64_t spent_ns) noexcept {
   since_ns_ += since_ns;
   spent_ns_ += spent_ns;
-  if (++samples_ < kSamples) return;
-  // Narrower by half at most: a thread that pauses is not to pay for it when it goes on.
+  ++samples_;
+  // Of a program that allocates less than before, few samples tell as much.
+  const bool has_time_for_all = since_ns_ / kShare > spent_ns_ / samples_ * kSamples;
+  if (samples_ < kSamples && !has_time_for_all) return;
   const double cost = static_cast<double>(spent_ns_ * kShare) /
                       static_cast<double>(std::max<std::uint64_t>(since_ns_, 1));
-  const double wanted = static_cast<double>(interval_) * std::clamp(cost, 0.5, 64.0);
+  const double wanted = static_cast<double>(interval_) * std::clamp(cost, 1 / 64.0, 64.0);
   interval_ = std::clamp(static_cast<std::uint64_t>(wanted), first_, std::max(first_, kWidest));
   since_ns_ = spent_ns_ = samples_ = 0;
 }
