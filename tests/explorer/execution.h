@@ -4,6 +4,7 @@
 // steps. Threads are coroutines, so a run is repeatable.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -45,6 +46,50 @@ inline bool depend(const Step& a, const Step& b) {
 struct Choice {
   std::size_t taken = 0;
   std::size_t of = 1;
+};
+
+// A stack of its own, for one thread of each execution, one after the other. Switches save no
+// signal mask: the system calls for that would cost more than all else.
+class Coroutine {
+ public:
+  /// Runs `body` up to its first suspend(), or to its end.
+  void begin(void (*body)()) {
+    body_ = body;
+    if (made_) return resume();
+    made_ = true;
+    stack_.reset(new char[kStackBytes]);
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = stack_.get();
+    context.uc_stack.ss_size = kStackBytes;
+    context.uc_link = nullptr;
+    makecontext(&context, &Coroutine::loop, 0);
+    running_ = this;
+    if (_setjmp(outside_) == 0) setcontext(&context);
+  }
+  void resume() {
+    running_ = this;
+    if (_setjmp(outside_) == 0) _longjmp(inside_, 1);
+  }
+  void suspend() {
+    if (_setjmp(inside_) == 0) _longjmp(outside_, 1);
+  }
+
+ private:
+  [[noreturn]] static void loop() {
+    Coroutine& self = *running_;
+    for (;;) {
+      self.body_();
+      self.suspend();
+    }
+  }
+
+  static inline Coroutine* running_ = nullptr;
+  std::unique_ptr<char[]> stack_;
+  bool made_ = false;
+  void (*body_)() = nullptr;
+  jmp_buf inside_;
+  jmp_buf outside_;
 };
 
 // One run from beginning to end, led by a list of choices that it makes longer.
@@ -209,7 +254,7 @@ class Execution final : private Referee {
  private:
   struct Thread {
     MemoryThread memory;
-    ucontext_t context{};
+    Coroutine* coroutine = nullptr;
     Step next;
     bool begun = false;
     bool ended = false;
@@ -249,14 +294,8 @@ class Execution final : private Referee {
     Thread& thread = *threads_.back();
     thread.memory.index = index;
     thread.body = &run_.bodies[index];
-    // The next execution's threads take over the stacks: fresh ones cost more than all else.
-    static std::array<std::unique_ptr<char[]>, kMostThreads> stacks;
-    if (stacks[index] == nullptr) stacks[index].reset(new char[kStackBytes]);
-    getcontext(&thread.context);
-    thread.context.uc_stack.ss_sp = stacks[index].get();
-    thread.context.uc_stack.ss_size = kStackBytes;
-    thread.context.uc_link = &scheduler_;
-    makecontext(&thread.context, &Execution::enter, 0);
+    static std::array<Coroutine, kMostThreads> coroutines;
+    thread.coroutine = &coroutines[index];
     thread.memory.view.clock[index] = 1;
   }
 
@@ -271,9 +310,13 @@ class Execution final : private Referee {
   }
 
   void resume(Thread& thread) {
-    thread.begun = true;
     active_ = &thread;
-    swapcontext(&scheduler_, &thread.context);
+    if (thread.begun) {
+      thread.coroutine->resume();
+    } else {
+      thread.begun = true;
+      thread.coroutine->begin(&Execution::enter);
+    }
     active_ = nullptr;
   }
 
@@ -283,7 +326,7 @@ class Execution final : private Referee {
 
   void switch_to_scheduler(Leaves leaves) {
     Thread& self = own();
-    swapcontext(&self.context, &scheduler_);
+    self.coroutine->suspend();
     active_ = &self;
     if (ended_ && leaves == Leaves::here && std::uncaught_exceptions() == 0) throw Abandoned{};
   }
@@ -404,7 +447,6 @@ class Execution final : private Referee {
   std::size_t at_ = 0;
   std::vector<std::unique_ptr<Thread>> threads_;
   Thread* active_ = nullptr;
-  ucontext_t scheduler_{};
   std::uint64_t now_ns_ = 1;
   bool ended_ = false;
   bool is_after_ = false;
