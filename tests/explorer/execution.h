@@ -142,6 +142,7 @@ class Execution final : private Referee {
     if (is_idle()) return newest(cell);
     order = weaker(order, Kind::load, site);
     step({Kind::load, &cell, is_sequential(order)}, Leaves::here);
+    if (is_idle()) return newest(cell);
     const std::uint64_t value = memory_.load(own().memory, cell, order);
     note(Kind::load, order, site, value);
     return value;
@@ -179,15 +180,17 @@ class Execution final : private Referee {
 
   bool compare_exchange(Cell& cell, std::uint64_t* expected, std::uint64_t desired,
                         std::memory_order success, std::memory_order failure, Site site) {
+    if (!is_idle()) {
+      success = weaker(success, Kind::rmw, site);
+      failure = weaker(failure, Kind::load, site);
+      step({Kind::rmw, &cell, is_sequential(success)}, Leaves::here);
+    }
     if (is_idle()) {
       std::uint64_t& value = newest(cell);
       const bool same = value == *expected;
       (same ? value : *expected) = same ? desired : value;
       return same;
     }
-    success = weaker(success, Kind::rmw, site);
-    failure = weaker(failure, Kind::load, site);
-    step({Kind::rmw, &cell, is_sequential(success)}, Leaves::here);
     const bool done =
         memory_.compare_exchange(own().memory, cell, expected, desired, success, failure);
     note(Kind::rmw, done ? success : failure, site, *expected);
@@ -198,6 +201,7 @@ class Execution final : private Referee {
     if (is_idle()) return;
     order = weaker(order, Kind::fence, site);
     step({Kind::fence, nullptr, is_sequential(order)}, Leaves::here);
+    if (is_idle()) return;
     memory_.fence(own().memory, order);
     note(Kind::fence, order, site, 0);
   }
@@ -205,17 +209,18 @@ class Execution final : private Referee {
   void lock(Cell& mutex) {
     if (is_idle()) return;
     step({Kind::lock, &mutex, false}, Leaves::here);
-    while (memory_.is_locked(&own().memory, mutex)) {
+    while (!is_idle() && memory_.is_locked(&own().memory, mutex)) {
       own().waits_for = &mutex;
       switch_to_scheduler(Leaves::here);
     }
     own().waits_for = nullptr;
-    memory_.lock(own().memory, mutex);
+    if (!is_idle()) memory_.lock(own().memory, mutex);
   }
 
   bool try_lock(Cell& mutex) {
     if (is_idle()) return true;
     step({Kind::lock, &mutex, false}, Leaves::here);
+    if (is_idle()) return true;
     if (memory_.is_locked(&own().memory, mutex)) return false;
     memory_.lock(own().memory, mutex);
     return true;
@@ -238,11 +243,21 @@ class Execution final : private Referee {
     memory_.show_newest(self.memory);
   }
 
+  /// Begins or ends a scope in which the thread does not unwind.
+  void hold(int change) {
+    if (active_ != nullptr) active_->holds += change;
+  }
+
   std::uint64_t now_ns() const { return now_ns_; }
+
+  void glance(const Cell& cell) {
+    if (!is_idle()) step({Kind::load, &cell, false}, Leaves::here);
+  }
 
   void use_data(Cell& cell, bool writes) {
     if (is_idle()) return;
     step({writes ? Kind::store : Kind::load, &cell, false}, Leaves::here);
+    if (is_idle()) return;
     memory_.use_data(own().memory, cell, writes);
     note(writes ? Kind::store : Kind::load, std::memory_order_relaxed, Site{"plain", 0}, 0);
   }
@@ -259,6 +274,7 @@ class Execution final : private Referee {
     bool begun = false;
     bool ended = false;
     bool polls = false;
+    int holds = 0;
     std::uint64_t polls_at = 0;
     const Cell* waits_for = nullptr;
     std::function<void()>* body = nullptr;
@@ -266,8 +282,9 @@ class Execution final : private Referee {
 
   // The same for what a thread does afterwards, on its way to such a place.
   void leave_if_over() const {
-    if (active_ != nullptr && ended_ && std::uncaught_exceptions() == 0) throw Abandoned{};
+    if (active_ != nullptr && ended_ && may_unwind()) throw Abandoned{};
   }
+  bool may_unwind() const { return active_->holds == 0 && std::uncaught_exceptions() == 0; }
 
   // Outside threads, and once nothing matters any more, the newest value is the only one.
   bool is_idle() const { return active_ == nullptr || ended_; }
@@ -328,7 +345,7 @@ class Execution final : private Referee {
     Thread& self = own();
     self.coroutine->suspend();
     active_ = &self;
-    if (ended_ && leaves == Leaves::here && std::uncaught_exceptions() == 0) throw Abandoned{};
+    if (ended_ && leaves == Leaves::here && may_unwind()) throw Abandoned{};
   }
 
   // Tells what comes next, and lets the scheduler decide who goes on.
@@ -422,7 +439,7 @@ class Execution final : private Referee {
       violation_ += line;
     }
     ended_ = true;
-    if (active_ != nullptr || is_after_) throw Abandoned{};
+    if (active_ != nullptr ? may_unwind() : is_after_) throw Abandoned{};
   }
 
   void end() { ended_ = true; }
