@@ -98,7 +98,8 @@ void unlock(Cell& mutex);
 void spin();
 /// Time that passes only while every thread polls.
 std::uint64_t now_ns();
-/// A step beside the writes of a cell, which tells nothing: for a device's state as it is just then.
+/// A step beside the writes of a cell, which tells nothing: for a device's state as it is just
+/// then.
 void glance(const Cell& cell);
 /// A use of a plain variable: two of them, one a write, must be ordered.
 void use_data(Cell& cell, bool writes);

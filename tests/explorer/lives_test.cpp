@@ -267,9 +267,12 @@ TEST(Explorer, DISABLED_LivesOfAContextAndAThread) {
 
 TEST(Explorer, DISABLED_OrdersOfLives) {
   const std::vector<Program> programs = short_programs();
-  for (const char* file : {"context_life.h", "epochs.cpp", "host_cache.cpp", "host_cache.h"}) {
+  for (const char* file : {"epochs.cpp", "host_cache.cpp", "host_cache.h"}) {
     EXPECT_EQ(unneeded_orders(programs, file), std::vector<std::string>{}) << file;
   }
+  // Only the number of the life is relied on here. Who finds a context usable, gone or revived may
+  // rely on what came before in parts that are not explored: one order for each of the three.
+  EXPECT_EQ(unneeded_orders(programs, "context_life.h").size(), 3u);
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ class ContextLife {
   }
   void end() {
     state_.store(State::gone, std::memory_order_release);
-    incarnation_.fetch_add(1, std::memory_order_acq_rel);
+    incarnation_.fetch_add(1, std::memory_order_release);
   }
   void revive() { state_.store(State::usable, std::memory_order_release); }
 
