@@ -4,6 +4,7 @@
 // steps. Threads are coroutines, so a run is repeatable.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -45,6 +46,50 @@ inline bool depend(const Step& a, const Step& b) {
 struct Choice {
   std::size_t taken = 0;
   std::size_t of = 1;
+};
+
+// A stack of its own, for one thread of each execution, one after the other. Switches save no
+// signal mask: the system calls for that would cost more than all else.
+class Coroutine {
+ public:
+  /// Runs `body` up to its first suspend(), or to its end.
+  void begin(void (*body)()) {
+    body_ = body;
+    if (made_) return resume();
+    made_ = true;
+    stack_.reset(new char[kStackBytes]);
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = stack_.get();
+    context.uc_stack.ss_size = kStackBytes;
+    context.uc_link = nullptr;
+    makecontext(&context, &Coroutine::loop, 0);
+    running_ = this;
+    if (_setjmp(outside_) == 0) setcontext(&context);
+  }
+  void resume() {
+    running_ = this;
+    if (_setjmp(outside_) == 0) _longjmp(inside_, 1);
+  }
+  void suspend() {
+    if (_setjmp(inside_) == 0) _longjmp(outside_, 1);
+  }
+
+ private:
+  [[noreturn]] static void loop() {
+    Coroutine& self = *running_;
+    for (;;) {
+      self.body_();
+      self.suspend();
+    }
+  }
+
+  static inline Coroutine* running_ = nullptr;
+  std::unique_ptr<char[]> stack_;
+  bool made_ = false;
+  void (*body_)() = nullptr;
+  jmp_buf inside_;
+  jmp_buf outside_;
 };
 
 // One run from beginning to end, led by a list of choices that it makes longer.
@@ -97,6 +142,7 @@ class Execution final : private Referee {
     if (is_idle()) return newest(cell);
     order = weaker(order, Kind::load, site);
     step({Kind::load, &cell, is_sequential(order)}, Leaves::here);
+    if (is_idle()) return newest(cell);
     const std::uint64_t value = memory_.load(own().memory, cell, order);
     note(Kind::load, order, site, value);
     return value;
@@ -134,15 +180,17 @@ class Execution final : private Referee {
 
   bool compare_exchange(Cell& cell, std::uint64_t* expected, std::uint64_t desired,
                         std::memory_order success, std::memory_order failure, Site site) {
+    if (!is_idle()) {
+      success = weaker(success, Kind::rmw, site);
+      failure = weaker(failure, Kind::load, site);
+      step({Kind::rmw, &cell, is_sequential(success)}, Leaves::here);
+    }
     if (is_idle()) {
       std::uint64_t& value = newest(cell);
       const bool same = value == *expected;
       (same ? value : *expected) = same ? desired : value;
       return same;
     }
-    success = weaker(success, Kind::rmw, site);
-    failure = weaker(failure, Kind::load, site);
-    step({Kind::rmw, &cell, is_sequential(success)}, Leaves::here);
     const bool done =
         memory_.compare_exchange(own().memory, cell, expected, desired, success, failure);
     note(Kind::rmw, done ? success : failure, site, *expected);
@@ -153,6 +201,7 @@ class Execution final : private Referee {
     if (is_idle()) return;
     order = weaker(order, Kind::fence, site);
     step({Kind::fence, nullptr, is_sequential(order)}, Leaves::here);
+    if (is_idle()) return;
     memory_.fence(own().memory, order);
     note(Kind::fence, order, site, 0);
   }
@@ -160,17 +209,18 @@ class Execution final : private Referee {
   void lock(Cell& mutex) {
     if (is_idle()) return;
     step({Kind::lock, &mutex, false}, Leaves::here);
-    while (memory_.is_locked(&own().memory, mutex)) {
+    while (!is_idle() && memory_.is_locked(&own().memory, mutex)) {
       own().waits_for = &mutex;
       switch_to_scheduler(Leaves::here);
     }
     own().waits_for = nullptr;
-    memory_.lock(own().memory, mutex);
+    if (!is_idle()) memory_.lock(own().memory, mutex);
   }
 
   bool try_lock(Cell& mutex) {
     if (is_idle()) return true;
     step({Kind::lock, &mutex, false}, Leaves::here);
+    if (is_idle()) return true;
     if (memory_.is_locked(&own().memory, mutex)) return false;
     memory_.lock(own().memory, mutex);
     return true;
@@ -193,11 +243,21 @@ class Execution final : private Referee {
     memory_.show_newest(self.memory);
   }
 
+  /// Begins or ends a scope in which the thread does not unwind.
+  void hold(int change) {
+    if (active_ != nullptr) active_->holds += change;
+  }
+
   std::uint64_t now_ns() const { return now_ns_; }
+
+  void glance(const Cell& cell) {
+    if (!is_idle()) step({Kind::load, &cell, false}, Leaves::here);
+  }
 
   void use_data(Cell& cell, bool writes) {
     if (is_idle()) return;
     step({writes ? Kind::store : Kind::load, &cell, false}, Leaves::here);
+    if (is_idle()) return;
     memory_.use_data(own().memory, cell, writes);
     note(writes ? Kind::store : Kind::load, std::memory_order_relaxed, Site{"plain", 0}, 0);
   }
@@ -209,11 +269,12 @@ class Execution final : private Referee {
  private:
   struct Thread {
     MemoryThread memory;
-    ucontext_t context{};
+    Coroutine* coroutine = nullptr;
     Step next;
     bool begun = false;
     bool ended = false;
     bool polls = false;
+    int holds = 0;
     std::uint64_t polls_at = 0;
     const Cell* waits_for = nullptr;
     std::function<void()>* body = nullptr;
@@ -221,8 +282,9 @@ class Execution final : private Referee {
 
   // The same for what a thread does afterwards, on its way to such a place.
   void leave_if_over() const {
-    if (active_ != nullptr && ended_ && std::uncaught_exceptions() == 0) throw Abandoned{};
+    if (active_ != nullptr && ended_ && may_unwind()) throw Abandoned{};
   }
+  bool may_unwind() const { return active_->holds == 0 && std::uncaught_exceptions() == 0; }
 
   // Outside threads, and once nothing matters any more, the newest value is the only one.
   bool is_idle() const { return active_ == nullptr || ended_; }
@@ -249,14 +311,8 @@ class Execution final : private Referee {
     Thread& thread = *threads_.back();
     thread.memory.index = index;
     thread.body = &run_.bodies[index];
-    // The next execution's threads take over the stacks: fresh ones cost more than all else.
-    static std::array<std::unique_ptr<char[]>, kMostThreads> stacks;
-    if (stacks[index] == nullptr) stacks[index].reset(new char[kStackBytes]);
-    getcontext(&thread.context);
-    thread.context.uc_stack.ss_sp = stacks[index].get();
-    thread.context.uc_stack.ss_size = kStackBytes;
-    thread.context.uc_link = &scheduler_;
-    makecontext(&thread.context, &Execution::enter, 0);
+    static std::array<Coroutine, kMostThreads> coroutines;
+    thread.coroutine = &coroutines[index];
     thread.memory.view.clock[index] = 1;
   }
 
@@ -271,9 +327,13 @@ class Execution final : private Referee {
   }
 
   void resume(Thread& thread) {
-    thread.begun = true;
     active_ = &thread;
-    swapcontext(&scheduler_, &thread.context);
+    if (thread.begun) {
+      thread.coroutine->resume();
+    } else {
+      thread.begun = true;
+      thread.coroutine->begin(&Execution::enter);
+    }
     active_ = nullptr;
   }
 
@@ -283,9 +343,9 @@ class Execution final : private Referee {
 
   void switch_to_scheduler(Leaves leaves) {
     Thread& self = own();
-    swapcontext(&self.context, &scheduler_);
+    self.coroutine->suspend();
     active_ = &self;
-    if (ended_ && leaves == Leaves::here && std::uncaught_exceptions() == 0) throw Abandoned{};
+    if (ended_ && leaves == Leaves::here && may_unwind()) throw Abandoned{};
   }
 
   // Tells what comes next, and lets the scheduler decide who goes on.
@@ -379,7 +439,7 @@ class Execution final : private Referee {
       violation_ += line;
     }
     ended_ = true;
-    if (active_ != nullptr || is_after_) throw Abandoned{};
+    if (active_ != nullptr ? may_unwind() : is_after_) throw Abandoned{};
   }
 
   void end() { ended_ = true; }
@@ -404,7 +464,6 @@ class Execution final : private Referee {
   std::size_t at_ = 0;
   std::vector<std::unique_ptr<Thread>> threads_;
   Thread* active_ = nullptr;
-  ucontext_t scheduler_{};
   std::uint64_t now_ns_ = 1;
   bool ended_ = false;
   bool is_after_ = false;

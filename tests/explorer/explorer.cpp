@@ -74,6 +74,13 @@ void require(bool holds, const char* rule) {
   Execution::current()->require(holds, rule);
 }
 
+Throughout::Throughout() {
+  Execution::current()->hold(+1);
+}
+Throughout::~Throughout() {
+  Execution::current()->hold(-1);
+}
+
 Cell::Cell(std::uint64_t initial) noexcept : initial_(initial) {
   if (Execution::current() != nullptr) Execution::current()->made(*this);
 }
@@ -111,6 +118,9 @@ void spin() {
 }
 std::uint64_t now_ns() {
   return Execution::current()->now_ns();
+}
+void glance(const Cell& cell) {
+  Execution::current()->glance(cell);
 }
 void use_data(Cell& cell, bool writes) {
   Execution::current()->use_data(cell, writes);

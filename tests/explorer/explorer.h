@@ -52,6 +52,16 @@ std::vector<std::string> unneeded_orders(const std::vector<Program>& programs, c
 /// A rule of the program, checked where it stands.
 void require(bool holds, const char* rule);
 
+/// While it lives, the thread does not unwind when its execution is over: around destructors that
+/// do more than to store, to change and to unlock. What is inside has to end by itself.
+class Throughout {
+ public:
+  Throughout();
+  ~Throughout();
+  Throughout(const Throughout&) = delete;
+  Throughout& operator=(const Throughout&) = delete;
+};
+
 // For explored_atomic.h.
 
 enum class Kind : std::uint8_t { load, store, rmw, fence, lock, unlock, spin, data };
@@ -88,6 +98,9 @@ void unlock(Cell& mutex);
 void spin();
 /// Time that passes only while every thread polls.
 std::uint64_t now_ns();
+/// A step beside the writes of a cell, which tells nothing: for a device's state as it is just
+/// then.
+void glance(const Cell& cell);
 /// A use of a plain variable: two of them, one a write, must be ordered.
 void use_data(Cell& cell, bool writes);
 

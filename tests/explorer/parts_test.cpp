@@ -189,7 +189,6 @@ Program locking(int threads, bool may_stop) {
     SpinLock lock;
     Data<int> guarded{0};
     std::atomic<bool> stop{false};
-    Data<int> before_stop;
     int entered = 0;
   };
   return [=](Threads& run) {
@@ -197,10 +196,7 @@ Program locking(int threads, bool may_stop) {
     for (int i = 0; i < threads; ++i) {
       run.thread([=] {
         if (may_stop) {
-          if (!state->lock.lock_unless(state->stop)) {
-            state->before_stop.read();
-            return;
-          }
+          if (!state->lock.lock_unless(state->stop)) return;
         } else {
           state->lock.lock();
         }
@@ -210,10 +206,7 @@ Program locking(int threads, bool may_stop) {
       });
     }
     if (may_stop) {
-      run.thread([=] {
-        state->before_stop.write(1);
-        state->stop.store(true, std::memory_order_release);
-      });
+      run.thread([=] { state->stop.store(true, std::memory_order_relaxed); });
     }
     run.after([=] {
       require(may_stop || state->entered == threads, "every thread gets the lock");

@@ -32,7 +32,7 @@ class SpinLock {
     static const std::atomic<bool> never{false};
     lock_unless(never);
   }
-  /// Locks unless `stop` becomes true first. False: not locked.
+  /// Locks unless `stop` becomes true first. False: not locked, and nothing is ordered.
   bool lock_unless(const std::atomic<bool>& stop) { return try_lock() || wait(stop); }
   bool try_lock() { return !locked_.exchange(true, std::memory_order_acquire); }
   void unlock() { locked_.store(false, std::memory_order_release); }
@@ -43,7 +43,7 @@ class SpinLock {
     constexpr unsigned kYields = 16;
     for (unsigned looks = 1;; ++looks) {
       if (!locked_.load(std::memory_order_relaxed) && try_lock()) return true;
-      if (stop.load(std::memory_order_acquire)) return false;
+      if (stop.load(std::memory_order_relaxed)) return false;
       relax();
       if (looks % kLooks != 0) continue;
       if (looks <= kLooks * kYields) {

@@ -3,7 +3,6 @@
 // usable.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 
 #include "cuda/driver.h"
@@ -11,6 +10,7 @@
 #include "engine/backend/small_chunk.h"
 #include "engine/backend/stream_stock.h"
 #include "engine/block/block_cache.h"
+#include "engine/context/context_life.h"
 #include "engine/context/context_threads.h"
 #include "engine/context/context_visit.h"
 #include "engine/context/device.h"
@@ -50,7 +50,7 @@ class Context final : public StreamSource {
   stats::DeviceStats& stats() { return device_.stats(); }
   /// Bytes of the largest request that is served: CUPOOL_MAX_BLOCK.
   std::uint64_t max_block() const { return max_block_; }
-  std::uint64_t incarnation() const { return incarnation_.load(std::memory_order_acquire); }
+  std::uint64_t incarnation() const { return life_.incarnation(); }
 
   CUresult thread_stream(CUstream* stream) override {
     return engine::thread_stream(driver_, *this, stream);
@@ -62,17 +62,13 @@ class Context final : public StreamSource {
   bool ends() const { return gate_.is_closed() || gone(); }
 
   /// False after a sticky error (I7) or the end of the context: all calls pass through.
-  bool usable() const { return state_.load(std::memory_order_acquire) == State::usable; }
-  bool gone() const { return state_.load(std::memory_order_acquire) == State::gone; }
-  void set_poisoned() {
-    State usable = State::usable;
-    state_.compare_exchange_strong(usable, State::poisoned, std::memory_order_acq_rel);
-  }
+  bool usable() const { return life_.usable(); }
+  bool gone() const { return life_.gone(); }
+  void set_poisoned() { life_.set_poisoned(); }
 
   /// The driver has destroyed the context with its streams and events. No thread is inside.
   void set_gone() {
-    state_.store(State::gone, std::memory_order_release);
-    incarnation_.fetch_add(1, std::memory_order_acq_rel);
+    life_.end();
     threads_.abandon();
     ordering_.abandon();
     host_work_.abandon();
@@ -82,22 +78,16 @@ class Context final : public StreamSource {
     small_chunk_.clear();
   }
   /// As set_gone(), while a thread is still inside: only marks the context as gone.
-  void set_gone_untouched() {
-    state_.store(State::gone, std::memory_order_release);
-    incarnation_.fetch_add(1, std::memory_order_acq_rel);
-  }
-  void revive() { state_.store(State::usable, std::memory_order_release); }
+  void set_gone_untouched() { life_.end(); }
+  void revive() { life_.revive(); }
 
  private:
-  enum class State { usable, poisoned, gone };
-
   // Read by every call and rarely written, so apart from members that threads write.
   const cuda::Driver& driver_;
   const CUcontext handle_;
   Device& device_;
   const std::uint64_t max_block_;
-  std::atomic<State> state_{State::usable};
-  std::atomic<std::uint64_t> incarnation_{1};
+  ContextLife life_;
   alignas(128) ContextGate gate_;
   HostWork host_work_;
   alignas(128) Ordering ordering_;

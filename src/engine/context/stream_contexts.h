@@ -6,7 +6,7 @@
 #include "cuda/driver.h"
 #include "engine/context/context_registry.h"
 #include "engine/context/thread_order.h"
-#include "engine/reclaim/lane.h"
+#include "engine/reclaim/lane_mark.h"
 #include "engine/reclaim/serving.h"
 
 namespace cupool::engine {
@@ -30,7 +30,7 @@ class StreamContexts {
   template <typename Call>
   CUresult begin_capture(Context& context, CUstream stream, const Call& begin) {
     Serving::capture_begins();
-    if (!Lane::is_over()) LaneMark::let_users_out();
+    LaneMark::let_users_out();  // a mark may be under way although the lane is over
     ThreadOrder::let_users_out();
     let_fences_in_but(context);
     const CUresult result = context.ordering().captures().begin(stream, begin);

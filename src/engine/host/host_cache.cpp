@@ -11,7 +11,7 @@ namespace cupool::engine {
 std::size_t HostCache::own_index() {
   static std::atomic<unsigned> threads{0};
   thread_local const unsigned own = threads.fetch_add(1, std::memory_order_relaxed);
-  return own % kShards;
+  return own % kHostShards;
 }
 
 template <typename Visit>

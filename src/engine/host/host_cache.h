@@ -93,7 +93,6 @@ class HostCache {
   Counts take_counts();
 
  private:
-  static constexpr std::size_t kShards = 64;  ///< of each node
   static constexpr std::uint32_t kLookEvery = 256;
   static constexpr unsigned kLongestSearch = 8;  ///< blocks of a class that do not fit
 
@@ -137,7 +136,7 @@ class HostCache {
                       std::memory_order_relaxed);
   }
 
-  std::array<std::array<Shard, kShards>, kHostNodes> shards_;
+  std::array<std::array<Shard, kHostShards>, kHostNodes> shards_;
   alignas(128) std::atomic<std::uint64_t> limit_{0};
   std::atomic<std::uint32_t> step_{0};
   alignas(128) std::atomic<std::uint64_t> reserved_{0};  ///< the sum of all allotments

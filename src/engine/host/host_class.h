@@ -49,6 +49,8 @@ inline unsigned host_kind(unsigned flags) {
 
 /// Block::kind of page-locked memory: the kind, and the NUMA node of its pages.
 inline constexpr unsigned kHostNodes = 8;
+/// Of the cache, for each node.
+inline constexpr std::size_t kHostShards = 64;
 inline std::uint8_t host_tag(unsigned kind, unsigned node) {
   return static_cast<std::uint8_t>(kind | (node % kHostNodes) << 4);
 }

@@ -50,15 +50,18 @@ std::atomic<std::uint64_t> away_since_ns{0};
 std::atomic<std::uint64_t> next_look_ns{0};
 std::atomic<bool> several_seen{false};
 
-// Contexts other than the lane's, until they end.
+// Contexts other than the lane's, until they end. Names: they order nothing.
 std::array<std::atomic<CUcontext>, std::tuple_size_v<SeenContexts>> others_seen{};
 std::atomic<bool> too_many_seen{false};
 
 void note_other(CUcontext context) {
   for (auto& seen : others_seen) {
-    CUcontext found = seen.load(std::memory_order_acquire);
+    CUcontext found = seen.load(std::memory_order_relaxed);
     if (found == context) return;
-    if (found == nullptr && seen.compare_exchange_strong(found, context)) return;
+    if (found == nullptr &&
+        seen.compare_exchange_strong(found, context, std::memory_order_relaxed)) {
+      return;
+    }
     if (found == context) return;
   }
   too_many_seen.store(true, std::memory_order_release);
@@ -67,7 +70,7 @@ void note_other(CUcontext context) {
 void forget_other(CUcontext context) {
   for (auto& seen : others_seen) {
     CUcontext found = context;
-    seen.compare_exchange_strong(found, nullptr);
+    seen.compare_exchange_strong(found, nullptr, std::memory_order_relaxed);
   }
 }
 
@@ -140,10 +143,10 @@ Lane::Work Lane::admit(const cuda::Driver& driver, CUstream stream, const char* 
 void Lane::open(CUcontext context, CUstream stream) {
   LaneMark::begin(context, stream);
   const std::uint64_t now = util::now_ns();
-  opened_ns.store(now);
+  opened_ns.store(now, std::memory_order_relaxed);
   LaneHistory::opened(now);
   LaneWork::submitted();
-  word_.store(key_of(stream), std::memory_order_seq_cst);
+  word_.store(key_of(stream), std::memory_order_release);
 }
 
 // True: the call is counted, and the process is away, or has no lane yet. The lane opens with the
@@ -157,7 +160,7 @@ bool Lane::go_outside(const cuda::Driver& driver, CUstream stream, const char* c
   const CUcontext context = context_of(driver, stream);
   if (context == nullptr && word == kNoWork) return false;  // the driver refuses the work
   CUcontext known = nullptr;
-  context_.compare_exchange_strong(known, context);
+  context_.compare_exchange_strong(known, context, std::memory_order_relaxed);
   End why = End::second_stream;
   if (stream == CU_STREAM_PER_THREAD) {
     why = End::per_thread;
@@ -171,9 +174,9 @@ bool Lane::go_outside(const cuda::Driver& driver, CUstream stream, const char* c
     } else if (word != kAway) {
       close(kAway);
       const std::uint64_t now = util::now_ns();
-      away_since_ns.store(now);
+      away_since_ns.store(now, std::memory_order_relaxed);
       LaneHistory::away(now, call);
-      next_look_ns.store(0);
+      next_look_ns.store(0, std::memory_order_relaxed);
       CUPOOL_LOG(debug, "the process is away from its one lane: %s", call);
     }
     return true;
@@ -183,23 +186,23 @@ bool Lane::go_outside(const cuda::Driver& driver, CUstream stream, const char* c
 }
 
 void Lane::submitted_outside(const cuda::Driver& driver, CUstream stream) {
-  others.end(driver, context_.load(), stream);
+  others.end(driver, context_.load(std::memory_order_relaxed), stream);
   LaneWork::submitted();  // the lane may have been opened for this stream meanwhile
 }
 
 // Threads still report work after calls that began while the process was away.
 void Lane::try_to_return(const cuda::Driver& driver) {
   const std::uint64_t now = util::now_ns();
-  if (now < next_look_ns.load()) return;
+  if (now < next_look_ns.load(std::memory_order_relaxed)) return;
   if (!others.are_complete_but(driver, LaneMark::place().stream)) {
-    const std::uint64_t away = now - away_since_ns.load();
-    next_look_ns.store(now + away / kLookShare);
+    const std::uint64_t away = now - away_since_ns.load(std::memory_order_relaxed);
+    next_look_ns.store(now + away / kLookShare, std::memory_order_relaxed);
     if (away > kLongestAwayNs) leave_locked(End::second_stream);
     return;
   }
   if (LaneMark::is_stale()) return leave_locked(End::failure);
   LaneWork::submitted();
-  word_.store(key_of(LaneMark::place().stream), std::memory_order_seq_cst);
+  word_.store(key_of(LaneMark::place().stream), std::memory_order_release);
   LaneHistory::returned(now);
 }
 
@@ -207,7 +210,7 @@ void Lane::leave(End why, const char* call) {
   if (why == End::off || why == End::unknown_work || why == End::unseen_work) {
     PendingWork::distrust();
   }
-  if (word_.load(std::memory_order_acquire) == kLeft) return;
+  if (word_.load(std::memory_order_relaxed) == kLeft) return;
   const std::lock_guard lock(change_mutex);
   if (word_.load(std::memory_order_relaxed) != kLeft) leave_locked(why, call);
 }
@@ -230,8 +233,8 @@ void Lane::leave_locked(End why, const char* call) {
   LaneHistory::left(now, text_of(why), call);
   if (!was_ever_open) return;
   CUPOOL_LOG(info, "the process has left its one lane after %.1f s: %s%s%s",
-             static_cast<double>(now - opened_ns.load()) / 1e9, text_of(why),
-             call == nullptr ? "" : ", by ", call == nullptr ? "" : call);
+             static_cast<double>(now - opened_ns.load(std::memory_order_relaxed)) / 1e9,
+             text_of(why), call == nullptr ? "" : ", by ", call == nullptr ? "" : call);
 }
 
 void Lane::leave_unknown(const cuda::Driver& driver, const char* call) {
@@ -270,16 +273,19 @@ bool Lane::covers_free(const cuda::Driver& driver, stats::DeviceStats* stats) {
 }
 
 void Lane::destroys(CUstream stream) {
-  if (word_.load(std::memory_order_acquire) != kLeft) others.destroys(stream);
+  if (word_.load(std::memory_order_relaxed) != kLeft) others.destroys(stream);
   if (LaneMark::place().stream != stream) return;
   leave(End::destroyed);
   LaneMark::forget_stream();
 }
 
 void Lane::context_seen(CUcontext context) {
-  CUcontext known = context_.load(std::memory_order_acquire);
+  CUcontext known = context_.load(std::memory_order_relaxed);
   if (context == nullptr || context == known) return;
-  if (known == nullptr && context_.compare_exchange_strong(known, context)) return;
+  if (known == nullptr &&
+      context_.compare_exchange_strong(known, context, std::memory_order_relaxed)) {
+    return;
+  }
   if (known == context) return;
   note_other(context);
   several_seen.store(true);
@@ -288,7 +294,7 @@ void Lane::context_seen(CUcontext context) {
 
 void Lane::context_ends(const cuda::Driver* driver, CUcontext context) {
   forget_other(context);
-  if (context_.load() != context) return;
+  if (context_.load(std::memory_order_relaxed) != context) return;
   leave(End::context_end);
   if (driver != nullptr) LaneMark::wait(*driver);
   LaneMark::forget();

@@ -70,7 +70,9 @@ class Lane {
   static void submitted_outside(const cuda::Driver& driver, CUstream stream);
 
   /// Whether the process is in a lane of this context.
-  static bool is_in(CUcontext context) { return is_open() && context_.load() == context; }
+  static bool is_in(CUcontext context) {
+    return is_open() && context_.load(std::memory_order_relaxed) == context;
+  }
 
   /// Leaves the lane for good; no effect if it was left before. When it returns, no block freed
   /// later is handed out in stream order.
@@ -121,7 +123,7 @@ class Lane {
 
   // Read by every submission and every free, written when the lane opens and when it is left.
   alignas(128) static std::atomic<std::uint64_t> word_;
-  static std::atomic<CUcontext> context_;
+  static std::atomic<CUcontext> context_;  ///< a name: orders nothing
 };
 
 /// Whether the program has used several contexts, so that the handle of a default stream means

@@ -14,34 +14,37 @@ std::atomic<CUcontext> LaneMark::context_{nullptr};
 std::atomic<CUevent> LaneMark::event_{nullptr};
 alignas(128) UseCount LaneMark::users_;
 std::atomic<std::uint64_t> LaneMark::begun_{0};
+UseCount LaneMark::waiters_;
 
 void LaneMark::begin(CUcontext context, CUstream stream) {
-  context_.store(context);
-  stream_.store(stream);
+  context_.store(context, std::memory_order_relaxed);
+  stream_.store(stream, std::memory_order_relaxed);
 }
 
 void LaneMark::let_users_out() {
-  if (!users_.wait_until_none()) stale_.store(true);
+  if (!users_.wait_until_none()) stale_.store(true, std::memory_order_relaxed);
 }
 
 bool LaneMark::record(const cuda::Driver& driver) {
   const auto try_to = [&] {
-    const cuda::ContextScope scope(driver, context_.load());
+    const auto [context, stream] = place();
+    const cuda::ContextScope scope(driver, context);
     if (!scope.ok()) return false;
     CUevent event = event_.load(std::memory_order_acquire);
     if (event == nullptr) {
       // Two threads may both create one; the second is given back.
       if (driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return false;
       CUevent other = nullptr;
-      if (!event_.compare_exchange_strong(other, event, std::memory_order_acq_rel)) {
+      if (!event_.compare_exchange_strong(other, event, std::memory_order_release,
+                                          std::memory_order_acquire)) {
         driver.cuEventDestroy_v2(event);
         event = other;
       }
     }
-    return driver.cuEventRecord(event, stream_.load()) == CUDA_SUCCESS;
+    return driver.cuEventRecord(event, stream) == CUDA_SUCCESS;
   };
   if (try_to() || try_to()) return true;  // a refusal may pass
-  stale_.store(true);
+  stale_.store(true, std::memory_order_relaxed);
   return false;
 }
 
@@ -52,7 +55,7 @@ std::uint64_t LaneMark::recorded() {
 
 // A wait for all work of the stream, in place of a mark that could not be recorded.
 bool LaneMark::wait_for_stream(const cuda::Driver& driver) {
-  const cuda::ContextScope scope(driver, context_.load());
+  const cuda::ContextScope scope(driver, context_.load(std::memory_order_relaxed));
   const CUstream stream = stream_.load();
   if (!scope.ok()) return false;
   return (stream == nullptr ? driver.cuCtxSynchronize() : driver.cuStreamSynchronize(stream)) ==
@@ -61,16 +64,18 @@ bool LaneMark::wait_for_stream(const cuda::Driver& driver) {
 
 // On the device, so that the host does not wait. The stream may be one of another context. The
 // lane's own stream may wait too, which changes nothing; its handle may mean another stream there.
+// Asked again within the use: once forget() has waited for users, nobody begins with the event.
 void LaneMark::order_behind(const cuda::Driver& driver, CUstream stream) {
   if (!is_awaited() || (CUPOOL_MUTATED("trusts-the-handle") && stream_.load() == stream)) return;
   const Use use;
+  if (!awaited_.load(std::memory_order_seq_cst)) return;
   const CUevent event = event_.load(std::memory_order_acquire);
   const cuda::RelaxedCaptureScope relaxed(driver);
-  if (stale_.load()) {
-    if (wait_for_stream(driver)) awaited_.store(false, std::memory_order_release);
+  if (is_stale()) {
+    if (wait_for_stream(driver)) awaited_.store(false, std::memory_order_relaxed);
   } else if (event != nullptr) {
     if (driver.cuEventQuery(event) == CUDA_SUCCESS) {
-      awaited_.store(false, std::memory_order_release);
+      awaited_.store(false, std::memory_order_relaxed);
     } else if (driver.cuStreamWaitEvent(stream, event, 0) != CUDA_SUCCESS) {
       driver.cuEventSynchronize(event);
     }
@@ -82,12 +87,13 @@ bool LaneMark::wait(const cuda::Driver& driver, Wait wait) {
   const cuda::RelaxedCaptureScope relaxed(driver);
   if (wait == Wait::not_at_all) {
     const Use use;
-    const CUevent event = event_.load(std::memory_order_acquire);
+    const CUevent event = event_.load(std::memory_order_seq_cst);
     return event == nullptr || driver.cuEventQuery(event) != CUDA_ERROR_NOT_READY;
   }
   let_users_out();
-  const CUevent event = event_.load(std::memory_order_acquire);
-  if (stale_.load()) {
+  const UseCount::Use waits(waiters_);
+  const CUevent event = event_.load(std::memory_order_seq_cst);
+  if (is_stale()) {
     wait_for_stream(driver);
   } else if (event != nullptr) {
     driver.cuEventSynchronize(event);
@@ -95,11 +101,22 @@ bool LaneMark::wait(const cuda::Driver& driver, Wait wait) {
   return true;
 }
 
-void LaneMark::forget() {
-  awaited_.store(false, std::memory_order_release);
-  event_.store(nullptr);
+// Those who were marking leave first: they still need the stream, and may make the event. Then
+// those who came later, to wait.
+void LaneMark::forget_stream() {
+  let_users_out();
   stream_.store(nullptr);
   let_users_out();
+}
+
+void LaneMark::forget() {
+  let_users_out();
+  awaited_.store(false, std::memory_order_seq_cst);
+  stale_.store(false, std::memory_order_relaxed);
+  event_.store(nullptr);
+  stream_.store(nullptr, std::memory_order_relaxed);
+  let_users_out();
+  waiters_.wait_until_none();
 }
 
 void LaneMark::reset() {
@@ -108,6 +125,7 @@ void LaneMark::reset() {
   context_ = nullptr;
   event_ = nullptr;
   users_.reset();
+  waiters_.reset();
   begun_ = 0;
 }
 

@@ -42,9 +42,10 @@ class LaneMark {
   static std::uint64_t recorded();
 
   /// Whether other streams have to be ordered behind the mark. One load.
-  static bool is_awaited() { return awaited_.load(std::memory_order_acquire); }
-  /// Before the lane is left, and when no mark is in progress any more: whether they have to.
-  static void await(bool awaited) { awaited_.store(awaited, std::memory_order_release); }
+  static bool is_awaited() { return awaited_.load(std::memory_order_relaxed); }
+  /// Before the lane is left, and behind it, when all marks that cover a free are recorded: whether
+  /// they have to. Who sees that the lane was left sees what was said before.
+  static void await(bool awaited) { awaited_.store(awaited, std::memory_order_relaxed); }
   /// Has `stream`, an explicit handle, wait on the device for the mark unless it is complete.
   /// Nothing is awaited any more once it is.
   static void order_behind(const cuda::Driver& driver, CUstream stream);
@@ -53,16 +54,20 @@ class LaneMark {
   /// Waits on the host until the work before every free in the lane is complete. Whether it is.
   static bool wait(const cuda::Driver& driver, Wait wait = Wait::until_complete);
 
-  /// The stream is about to be destroyed: its handle may name another one later.
-  static void forget_stream() { stream_.store(nullptr); }
+  /// The stream is about to be destroyed: its handle may name another one later. The lane was left.
+  /// Returns when no thread uses the stream.
+  static void forget_stream();
   struct Place {
     CUcontext context;
     CUstream stream;  ///< null: none, or destroyed
   };
-  static Place place() { return {context_.load(), stream_.load()}; }
+  static Place place() {
+    return {context_.load(std::memory_order_relaxed), stream_.load(std::memory_order_relaxed)};
+  }
   /// Whether a mark could not be recorded.
-  static bool is_stale() { return stale_.load(); }
-  /// The mark is complete, and its event is about to end with its context.
+  static bool is_stale() { return stale_.load(std::memory_order_relaxed); }
+  /// The mark is complete, and its event is about to end with its context. The lane was left.
+  /// Returns when no thread uses the event or waits for it.
   static void forget();
 
   /// As at the start of the process.
@@ -73,13 +78,15 @@ class LaneMark {
 
   // Read by every submission once the lane was left.
   alignas(128) static std::atomic<bool> awaited_;
-  static std::atomic<bool> stale_;
+  static std::atomic<bool> stale_;       ///< orders nothing: the event of the marks before is right
   static std::atomic<CUstream> stream_;  ///< null: none, or destroyed
   static std::atomic<CUcontext> context_;
   static std::atomic<CUevent> event_;
   // Written by every mark.
   alignas(128) static UseCount users_;
   static std::atomic<std::uint64_t> begun_;
+  // Host waits, which may be long: only forget() waits for them.
+  static UseCount waiters_;
 };
 
 }  // namespace cupool::engine

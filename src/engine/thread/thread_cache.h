@@ -149,14 +149,15 @@ class alignas(128) ThreadCache {
   /// on.
   void park() {
     util::LockOrder::released(kRank);
-    parked_.store(true, std::memory_order_release);
+    parked_.store(true, std::memory_order_relaxed);
   }
   /// Takes the cache from the stock. It stays locked, for the calling thread.
-  void unpark() { parked_.store(false, std::memory_order_release); }
+  void unpark() { parked_.store(false, std::memory_order_relaxed); }
   /// Unlocks the cache after unpark().
   void unlock_unparked() { lock_.unlock(); }
 
   SpinLock lock_;
+  /// Orders nothing: who sees it takes the stock's lock.
   std::atomic<bool> parked_{false};
   ThreadCacheStock& stock_;
   std::size_t place_in_stock_ = 0;  ///< index among the active caches

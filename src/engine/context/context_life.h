@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether a context is usable, and which of its lives that is: a handle that comes back gets the
+// same object. Apart from the context, so that every interleaving with its ends can be explored.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace cupool::engine {
+
+/// Thread-safe. Ends and revivals come one at a time.
+class ContextLife {
+ public:
+  /// Counts the lives. Who reads the number of a life that has begun, or is about to, sees that the
+  /// one before it has ended.
+  std::uint64_t incarnation() const { return incarnation_.load(std::memory_order_acquire); }
+
+  /// False after a sticky error (I7) or the end of the context: all calls pass through.
+  bool usable() const { return state_.load(std::memory_order_acquire) == State::usable; }
+  bool gone() const { return state_.load(std::memory_order_acquire) == State::gone; }
+
+  void set_poisoned() {
+    State usable = State::usable;
+    state_.compare_exchange_strong(usable, State::poisoned, std::memory_order_acq_rel);
+  }
+  void end() {
+    state_.store(State::gone, std::memory_order_release);
+    incarnation_.fetch_add(1, std::memory_order_release);
+  }
+  void revive() { state_.store(State::usable, std::memory_order_release); }
+
+ private:
+  enum class State { usable, poisoned, gone };
+
+  std::atomic<State> state_{State::usable};
+  std::atomic<std::uint64_t> incarnation_{1};
+};
+
+}  // namespace cupool::engine
