@@ -102,7 +102,7 @@ int act_at_terminal(Top& top, std::chrono::milliseconds delay, unsigned readings
   Screen screen;
   for (unsigned i = 1;; ++i) {
     top.read();
-    screen.show("cupool top: " + top.summary() + "; q quits\n" + top.text(Screen::width()));
+    screen.show("cupool top (q quits): " + top.summary() + "\n" + top.text(Screen::width()));
     if (i == readings || top.is_over() || !screen.wait(delay)) return exit_ok;
   }
 }

@@ -28,6 +28,7 @@ namespace fuzz {
 namespace {
 
 using namespace cupool::engine;
+namespace channel = cupool::channel;
 using cupool::util::Descriptor;
 
 std::uint64_t soon() {

@@ -48,10 +48,11 @@ bool holds(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
 }
 
-// Empty for one that has ended.
+// Without the folder of the program; empty for a process that has ended.
 std::string command_of(pid_t pid) {
   std::string words = content_of(pid, "cmdline");
   while (!words.empty() && words.back() == '\0') words.pop_back();
+  words.erase(0, words.rfind('/', words.find('\0')) + 1);
   std::replace(words.begin(), words.end(), '\0', ' ');
   return words;
 }
@@ -186,8 +187,8 @@ void require_under_cupool(pid_t pid) {
     throw UsageError(name + " is another user's: only that user can look at it");
   }
   if (!is_under_cupool(pid)) {
-    throw UsageError(name + " does not run under cupool. Start it with: cupool run " +
-                     command_of(pid));
+    throw UsageError(name +
+                     " does not run under cupool. Start it with `cupool run` to see it here");
   }
 }
 

@@ -41,7 +41,7 @@ std::string rate_of(const LiveReading& reading, const LiveProcess& process, Coun
   if (old == nullptr || old->all[counter] > process.all[counter]) return "-";
   const auto calls = static_cast<double>(process.all[counter] - old->all[counter]);
   const auto seconds = static_cast<double>(process.figures.time_ns - old->figures.time_ns) / 1e9;
-  return format_count(static_cast<std::uint64_t>(calls / seconds + 0.5));
+  return format_count(static_cast<std::uint64_t>(std::min(calls / seconds + 0.5, 1e18)));
 }
 
 const char* lane_text(stats::LaneState lane) {
@@ -63,11 +63,11 @@ std::string pid_text(const LiveProcess& process) {
   return process.pid == 0 ? "?" : std::to_string(process.pid);
 }
 
-// The command, and why there are no figures.
+// The command, and why there are no figures: first, since the end may be cut off.
 std::string command_text(const LiveProcess& process) {
-  static constexpr const char* kReasons[] = {"", " (no pools yet)", " (no answer)",
-                                             " (another version of cupool)"};
-  return util::printable(process.command) + kReasons[static_cast<std::size_t>(process.state)];
+  static constexpr const char* kReasons[] = {"", "(no pools yet) ", "(no answer) ",
+                                             "(another version of cupool) "};
+  return kReasons[static_cast<std::size_t>(process.state)] + util::printable(process.command);
 }
 
 struct Column {
@@ -105,7 +105,7 @@ constexpr Column kColumns[] = {
     {"command", 0, [](const R&, const P& p) { return command_text(p); }},
 };
 constexpr std::size_t kCount = std::size(kColumns);
-constexpr std::size_t kLeastCommand = 12;
+constexpr std::size_t kLeastCommand = 16;
 
 using Cells = std::array<std::string, kCount>;
 
@@ -264,11 +264,10 @@ std::string live_details(const LiveReading& reading) {
 std::string live_summary(const LiveReading& reading) {
   LiveDevice all;
   for (const LiveProcess& process : reading.now) all.add(process.all);
-  if (reading.now.empty()) return "no process of yours is under cupool";
-  return format_count(reading.now.size()) + (reading.now.size() == 1 ? " process" : " processes") +
-         " under cupool, " + util::format_bytes(all.reserved_bytes()) + " reserved, " +
-         bytes_text(all[Gauge::device_bytes].current) + " the program" +
-         (reading.now.size() == 1 ? "'s" : "s'");
+  const bool one = reading.now.size() == 1;
+  return format_count(reading.now.size()) + (one ? " process" : " processes") + ", " +
+         util::format_bytes(all.reserved_bytes()) + " reserved, " +
+         bytes_text(all[Gauge::device_bytes].current) + (one ? " program's" : " programs'");
 }
 
 std::string live_json(const LiveReading& reading, std::uint64_t wall_ns) {
