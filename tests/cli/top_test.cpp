@@ -132,6 +132,14 @@ TEST(Top, CountsWhatAThreadHasNotToldYet) {
   EXPECT_EQ(process.at("devices").at(0).at("malloc_calls_total"), 6);
 }
 
+TEST(Top, SaysWhetherAllWorkGoesToOneStream) {
+  for (const bool allowed : {true, false}) {
+    const LiveProgram program("probe_live blocks=2 work=1",
+                              under_cupool({{"CUPOOL_LANE", allowed ? "1" : "0"}}));
+    EXPECT_EQ(look_until(program.pid(), has_told).at("lane"), allowed ? "in" : "-");
+  }
+}
+
 TEST(Top, ShowsAFreeThatWaits) {
   LiveProgram program("probe_live blocks=3 frees=1 scene=waiting",
                       under_cupool({{"CUPOOL_FREE_MODE", "sync"}, {"CUPOOL_SIM_MODE", "early"}}));
@@ -163,7 +171,8 @@ TEST(Top, ListsAProcessWithoutPools) {
   EXPECT_EQ(process.at("state"), "no_pools");
   const std::string number = std::to_string(program.pid());
   const ProcessResult table = cupool({"top"});
-  EXPECT_NE(table.out.find("(no pools yet) probe_live scene=none\n"), std::string::npos) << table.out;
+  EXPECT_NE(table.out.find("(no pools yet) probe_live scene=none\n"), std::string::npos)
+      << table.out;
   const ProcessResult details = cupool({"top", number});
   EXPECT_EQ(details.exit_code, 0);
   EXPECT_NE(details.out.find(number + " "), std::string::npos) << details.out;
@@ -452,6 +461,8 @@ TEST(Top, ComputesRatesFromTwoReadings) {
 TEST(Top, LeavesColumnsOutWhereTheTerminalIsNarrow) {
   LiveReading reading;
   reading.now = {told(7, 3'000'000'000, 300)};
+  reading.now[0].command += std::string(1000, 'x');
+  EXPECT_LE(preload::lines_of(live_table(reading, 0)).at(1).size(), 250u);
   for (const std::size_t columns : {200u, 100u, 80u, 60u, 45u}) {
     const std::string heading = preload::lines_of(live_table(reading, columns)).at(0);
     EXPECT_LE(heading.size(), columns) << heading;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "cli/shell/terminal.h"
 #include "stats/labels.h"
 #include "util/text.h"
 
@@ -106,6 +107,7 @@ constexpr Column kColumns[] = {
 };
 constexpr std::size_t kCount = std::size(kColumns);
 constexpr std::size_t kLeastCommand = 16;
+constexpr std::size_t kMostCommand = 100;
 
 using Cells = std::array<std::string, kCount>;
 
@@ -142,7 +144,7 @@ Layout layout_of(const std::vector<Cells>& rows, std::size_t columns) {
 }
 
 std::string detail_line(const std::string& label, const std::string& text) {
-  return "    " + label + std::string(label.size() < 30 ? 30 - label.size() : 1, ' ') + text + "\n";
+  return "    " + label + std::string(label.size() < 32 ? 32 - label.size() : 1, ' ') + text + "\n";
 }
 
 std::string id_text(const LiveDevice& device) {
@@ -250,7 +252,7 @@ std::string live_table(const LiveReading& reading, std::size_t columns) {
       if (layout.widths[i] == 0) continue;
       text += std::string(layout.widths[i] - row[i].size(), ' ') + row[i] + " ";
     }
-    text += row[kCount - 1] + "\n";
+    text += cut_text(row[kCount - 1], kMostCommand) + "\n";
   }
   return text;
 }

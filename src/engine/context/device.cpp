@@ -136,10 +136,6 @@ void Device::use_plain_memory() {
   pool_start_.give_up();
 }
 
-bool Device::can_share(const Block& block) const {
-  return block.source == BlockSource::pool && pools_->sharing().can_share(block.capacity);
-}
-
 void Device::trim(StreamSource& context) {
   if (pools_ != nullptr) pools_->trim(context);
 }

@@ -59,8 +59,6 @@ class Device {
     const bool plain = &backend() == &plain_;
     return plain == (block.source != BlockSource::pool) || (!plain && is_large(block.capacity));
   }
-  /// Whether a block can be shared with other processes.
-  bool can_share(const Block& block) const;
 
   /// Trims the pools: gives their idle memory back to the device.
   void trim(StreamSource& context);
