@@ -134,7 +134,7 @@ TEST(Top, CountsWhatAThreadHasNotToldYet) {
 
 TEST(Top, SaysWhetherAllWorkGoesToOneStream) {
   for (const bool allowed : {true, false}) {
-    const LiveProgram program("probe_live blocks=2 work=1",
+    const LiveProgram program("probe_live blocks=2 work=100",
                               under_cupool({{"CUPOOL_LANE", allowed ? "1" : "0"}}));
     EXPECT_EQ(look_until(program.pid(), has_told).at("lane"), allowed ? "in" : "-");
   }

@@ -144,4 +144,8 @@ stats::PoolFigures Device::pool_figures() const {
   return pools_ == nullptr ? stats::PoolFigures{} : pools_->pair().figures();
 }
 
+bool can_share(const Device& device, const Block& block) {
+  return block.source == BlockSource::pool && device.pools()->sharing().can_share(block.capacity);
+}
+
 }  // namespace cupool::engine

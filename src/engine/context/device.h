@@ -89,4 +89,7 @@ class Device {
   std::atomic<Backend*> backend_;
 };
 
+/// Whether a block of the device can be shared with other processes.
+bool can_share(const Device& device, const Block& block);
+
 }  // namespace cupool::engine

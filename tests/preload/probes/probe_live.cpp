@@ -2,7 +2,8 @@
 // Holds memory and stays, for those who look at it from outside (cupool top): allocates blocks= of
 // mib= MiB, frees frees= of them, says so, and ends when its standard input does. A byte on it is a
 // pair of an allocation and a free. scene=waiting: a free waits for the GPU until the input ends.
-// scene=none: loads the driver, and allocates nothing. work=1: fills the last block before.
+// scene=none: loads the driver, and allocates nothing. work=: fills the last
+// block so often before.
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 
@@ -39,8 +40,9 @@ int main(int argc, char** argv) {
       blocks.push_back(allocate(mib));
     }
   }
-  if (probe::number(argc, argv, "work", 0) != 0)
+  for (long i = probe::number(argc, argv, "work", 0); i > 0; --i) {
     MUST(cudaMemsetAsync(blocks.back(), 1, 100, nullptr));
+  }
   for (long i = 0; i < frees; ++i) {
     MUST(cudaFree(blocks.back()));
     blocks.pop_back();
