@@ -209,6 +209,7 @@ int main_of(const std::vector<std::string>& arguments) {
   add_options(app, session);
   add_observe(app, session);
   add_compare(app, session);
+  add_top(app, session);
   add_replay(app, session);
   add_report(app, session);
   add_diff(app, session);

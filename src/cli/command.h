@@ -39,6 +39,7 @@ void add_report(CLI::App& app, Session& session);
 void add_diff(CLI::App& app, Session& session);
 void add_observe(CLI::App& app, Session& session);
 void add_compare(CLI::App& app, Session& session);
+void add_top(CLI::App& app, Session& session);
 void add_tune(CLI::App& app, Session& session);
 void add_doctor(CLI::App& app, Session& session);
 /// Adds completion, man and help.

@@ -9,14 +9,6 @@
 namespace cupool::process {
 namespace {
 
-const char* backend_in_force(engine::Allocator* allocator) {
-  if (allocator == nullptr) return "driver";
-  for (engine::Device* device : allocator->registry().devices().all()) {
-    return device->backend().source() == engine::BlockSource::pool ? "pool" : "malloc";
-  }
-  return "none";
-}
-
 std::string is_loaded(const char* library) {
   return std::string(library) + " is loaded";
 }
@@ -33,6 +25,14 @@ stats::ModeReason expected_with(const char* library, const config::Settings& set
 }
 
 }  // namespace
+
+const char* backend_in_force(engine::Allocator* allocator) {
+  if (allocator == nullptr) return "driver";
+  for (engine::Device* device : allocator->registry().devices().all()) {
+    return device->backend().source() == engine::BlockSource::pool ? "pool" : "malloc";
+  }
+  return "none";
+}
 
 void note_rdma_library(bool is_serving) {
   const config::Settings& settings = config::settings();

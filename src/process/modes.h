@@ -11,6 +11,9 @@ namespace cupool::process {
 /// leave nothing to decide. To be called at the start and at the exit of the process.
 void note_rdma_library(bool is_serving);
 
+/// The backend of new memory, as the report has it; `allocator` is null in an observed run.
+const char* backend_in_force(engine::Allocator* allocator);
+
 /// Fills the modes of `info` from the settings and the engine; `allocator` is null in an observed
 /// run. Returns false if nothing has changed since the last call. Throws only std::bad_alloc.
 bool describe_modes(engine::Allocator* allocator, stats::ProcessInfo* info);

@@ -7,24 +7,32 @@
 
 #include <chrono>
 #include <new>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "channel/directory.h"
+#include "channel/messages.h"
 #include "engine/ipc/neighbours.h"
 #include "process/background.h"
 #include "process/background_visits.h"
+#include "process/live_answer.h"
 #include "util/clock.h"
 
 namespace cupool::process {
 namespace {
 
-namespace ipc = engine::ipc;
+using channel::NeighbourVerb;
+using engine::ipc::Neighbours;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 // Least time between two releases, however many processes ask.
 constexpr milliseconds kReleaseInterval{100};
+// Least time between two readings of the figures, which take no memory from anyone. Short, because
+// a request for memory that comes meanwhile waits as well.
+constexpr milliseconds kReadInterval{20};
 // Time for the message of a process that has connected; it is sent together with the connection.
 constexpr std::uint64_t kMessageNs = 20'000'000;
 // Least time between two sockets, for a program that closes each of them.
@@ -34,31 +42,42 @@ engine::Allocator* served = nullptr;
 bool keeps_everything = false;
 
 struct Asker {
-  ipc::Descriptor socket;
-  ipc::NeighbourRequest request;
+  channel::Descriptor socket;
+  channel::NeighbourRequest request;
   bool answered = false;
 };
 
+// To a request of another version: the head alone says which version this is.
+void name_version(const Asker& asker) {
+  const channel::NeighbourReply head;
+  if (asker.request.magic != channel::kNeighbourMagic) return;
+  channel::send_message(asker.socket.get(), &head, sizeof head, -1, 0);
+}
+
 // The requests that have come. Others' connections are closed unanswered.
-std::vector<Asker> take_requests(const ipc::Descriptor& listener) {
+std::vector<Asker> take_requests(const channel::Descriptor& listener) {
   std::vector<Asker> askers;
   const std::uint64_t deadline_ns = util::now_ns() + kMessageNs;
-  for (bool more = true; more && askers.size() < ipc::Neighbours::kMostNeighbours;) {
+  for (bool more = true; more && askers.size() < Neighbours::kMostNeighbours;) {
     Asker asker;
-    asker.socket = ipc::accept_own(listener, &more);
+    asker.socket = channel::accept_own(listener, &more);
     if (!asker.socket.valid()) continue;
-    const ipc::Transfer received = ipc::receive_message(asker.socket.get(), &asker.request,
-                                                        sizeof asker.request, nullptr, deadline_ns);
-    if (received != ipc::Transfer::done || !asker.request.valid()) continue;
+    const channel::Transfer received = channel::receive_message(
+        asker.socket.get(), &asker.request, sizeof asker.request, nullptr, deadline_ns);
+    if (received != channel::Transfer::done) continue;
+    if (!asker.request.valid()) {
+      name_version(asker);
+      continue;
+    }
     askers.push_back(std::move(asker));
   }
   return askers;
 }
 
-std::uint64_t wanted_in_all(const std::vector<Asker>& askers, const ipc::DeviceId& device) {
+std::uint64_t wanted_in_all(const std::vector<Asker>& askers, const channel::DeviceId& device) {
   std::uint64_t sum = 0;
   for (const Asker& asker : askers) {
-    if (asker.request.device != device) continue;
+    if (asker.answered || asker.request.device != device) continue;
     const std::uint64_t wanted = asker.request.wanted_bytes;
     if (wanted == 0 || wanted > UINT64_MAX - sum) return 0;
     sum += wanted;
@@ -66,8 +85,8 @@ std::uint64_t wanted_in_all(const std::vector<Asker>& askers, const ipc::DeviceI
   return sum;
 }
 
-ipc::NeighbourReply give(const ipc::DeviceId& device, std::uint64_t wanted_bytes) {
-  ipc::NeighbourReply reply;
+channel::NeighbourReply give(const channel::DeviceId& device, std::uint64_t wanted_bytes) {
+  channel::NeighbourReply reply;
   if (keeps_everything) return reply;
   const BackgroundVisit visit;
   if (!visit.allowed() || cuda::shut_down()) return reply;
@@ -77,24 +96,43 @@ ipc::NeighbourReply give(const ipc::DeviceId& device, std::uint64_t wanted_bytes
   return reply;
 }
 
-// One release for all that ask for memory of one device.
-void answer(const ipc::Descriptor& listener) {
-  std::vector<Asker> askers = take_requests(listener);
-  for (const Asker& first : askers) {
-    if (first.answered) continue;
-    const ipc::DeviceId device = first.request.device;
-    const ipc::NeighbourReply reply = give(device, wanted_in_all(askers, device));
-    for (Asker& asker : askers) {
-      if (asker.request.device != device) continue;
-      asker.answered = true;
-      if (!asker.socket.keeps()) continue;
-      ipc::send_message(asker.socket.get(), &reply, sizeof reply, -1, 0);
-    }
+void reply(Asker& asker, const void* message, std::size_t bytes) {
+  if (!asker.socket.keeps()) return;
+  channel::send_message(asker.socket.get(), message, bytes, -1, 0);
+}
+
+// One reading for all that ask for figures.
+void tell_figures(std::vector<Asker>& askers) {
+  std::optional<stats::LiveFigures> figures;
+  for (Asker& asker : askers) {
+    if (asker.request.verb != NeighbourVerb::figures) continue;
+    asker.answered = true;
+    if (!figures) figures = live_figures(*served);
+    reply(asker, &*figures, sizeof *figures);
   }
 }
 
+// One release for all that ask for memory of one device. Returns the time until the next answer.
+milliseconds answer(const channel::Descriptor& listener) {
+  std::vector<Asker> askers = take_requests(listener);
+  tell_figures(askers);
+  milliseconds pause = askers.empty() ? kReleaseInterval : kReadInterval;
+  for (const Asker& first : askers) {
+    if (first.answered) continue;
+    pause = kReleaseInterval;
+    const channel::DeviceId device = first.request.device;
+    const channel::NeighbourReply given = give(device, wanted_in_all(askers, device));
+    for (Asker& asker : askers) {
+      if (asker.answered || asker.request.device != device) continue;
+      asker.answered = true;
+      reply(asker, &given, sizeof given);
+    }
+  }
+  return pause;
+}
+
 // Returns when the program has closed the socket.
-void serve(ipc::Descriptor& listener) {
+void serve(channel::Descriptor& listener) {
   for (Clock::time_point next{}; listener.keeps();) {
     pollfd polled{listener.get(), POLLIN, 0};
     if (poll(&polled, 1, -1) <= 0) {
@@ -103,17 +141,18 @@ void serve(ipc::Descriptor& listener) {
     }
     std::this_thread::sleep_until(next);
     if (!listener.keeps()) return;
+    milliseconds pause = kReleaseInterval;
     try {
-      answer(listener);
+      pause = answer(listener);
     } catch (const std::bad_alloc&) {  // the next request may find memory again
     }
-    next = Clock::now() + kReleaseInterval;
+    next = Clock::now() + pause;
   }
 }
 
 void* run(void*) {
   for (;; std::this_thread::sleep_for(kListenAgain)) {
-    ipc::Descriptor listener = ipc::listen_for_neighbours();
+    channel::Descriptor listener = channel::listen_for_neighbours();
     serve(listener);
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers other processes of the same user that run out of memory on a device this process has
-// pools on. Read with docs/design.md, section Neighbours.
+// Answers other processes of the same user: those that run out of memory on a device this process
+// has pools on, and `cupool top`. Read with docs/design.md, section Neighbours.
 #pragma once
 
 #include "engine/serve/allocator.h"

@@ -14,12 +14,12 @@
 #include <thread>
 #include <vector>
 
+#include "channel/socket.h"
 #include "config/settings.h"
 #include "engine/context/context.h"
 #include "engine/ipc/exports.h"
 #include "engine/ipc/imports.h"
 #include "engine/ipc/neighbours.h"
-#include "engine/ipc/socket.h"
 #include "engine/ipc/wire.h"
 #include "target.h"
 #include "util/clock.h"
@@ -28,6 +28,7 @@ namespace fuzz {
 namespace {
 
 using namespace cupool::engine;
+namespace channel = cupool::channel;
 using cupool::util::Descriptor;
 
 std::uint64_t soon() {
@@ -116,7 +117,7 @@ class Peer {
   [[noreturn]] void serve(const Descriptor& listener) {
     for (;; std::this_thread::yield()) {
       bool more = false;
-      const Descriptor socket = ipc::accept_own(listener, &more);
+      const Descriptor socket = channel::accept_own(listener, &more);
       if (!socket.valid()) {
         usleep(50);
         continue;
@@ -126,7 +127,7 @@ class Peer {
       const std::lock_guard lock(mutex_);
       for (const std::string& message : messages_) {
         const bool with_file = !message.empty() && message.size() % 2 == 0;
-        ipc::send_message(socket.get(), message.data(), message.size(), with_file ? 0 : -1, 0);
+        channel::send_message(socket.get(), message.data(), message.size(), with_file ? 0 : -1, 0);
       }
     }
   }
@@ -138,7 +139,7 @@ class Peer {
 Peer& peer_at(const char* name) {
   static Peer* const peer = [&] {
     auto* const made = new Peer;
-    Descriptor listener = ipc::listen_at(name);
+    Descriptor listener = channel::listen_at(name);
     require(listener.valid(), "a socket can listen");
     made->start(std::move(listener));
     return made;
@@ -162,10 +163,11 @@ void run_ipc_requests(const std::string& input) {
   }
   const pid_t importer = fork();
   if (importer == 0) {
-    const Descriptor socket = ipc::connect_to(handle.exporter, soon());
+    const Descriptor socket = channel::connect_to(handle.exporter, soon());
     for (const std::string& message : messages) {
       const bool with_file = message.size() % 7 == 0;
-      ipc::send_message(socket.get(), message.data(), message.size(), with_file ? 0 : -1, soon());
+      channel::send_message(socket.get(), message.data(), message.size(), with_file ? 0 : -1,
+                            soon());
     }
     _exit(0);
   }
@@ -182,22 +184,22 @@ void run_ipc_requests(const std::string& input) {
   request.sequence = 9;
   ipc::Reply reply;
   {
-    const Descriptor socket = ipc::connect_to(handle.exporter, soon());
+    const Descriptor socket = channel::connect_to(handle.exporter, soon());
     require(socket.valid(), "the server goes on");
-    ipc::send_message(socket.get(), &request, sizeof request, -1, soon());
-    require(ipc::receive_message(socket.get(), &reply, sizeof reply, nullptr, soon()) ==
-                    ipc::Transfer::done &&
+    channel::send_message(socket.get(), &request, sizeof request, -1, soon());
+    require(channel::receive_message(socket.get(), &reply, sizeof reply, nullptr, soon()) ==
+                    channel::Transfer::done &&
                 reply.status == ipc::Status::granted && reply.sequence == 9 &&
                 reply.requested == 700,
             "who has the handle gets the memory");
     request.verb = ipc::Verb::close;
-    ipc::send_message(socket.get(), &request, sizeof request, -1, soon());
+    channel::send_message(socket.get(), &request, sizeof request, -1, soon());
     // The server reads in order: the answer says that the lease is closed.
     request.verb = ipc::Verb::open;
     request.block = UINT64_MAX;
-    ipc::send_message(socket.get(), &request, sizeof request, -1, soon());
-    require(ipc::receive_message(socket.get(), &reply, sizeof reply, nullptr, soon()) ==
-                    ipc::Transfer::done &&
+    channel::send_message(socket.get(), &request, sizeof request, -1, soon());
+    require(channel::receive_message(socket.get(), &reply, sizeof reply, nullptr, soon()) ==
+                    channel::Transfer::done &&
                 reply.status == ipc::Status::unknown,
             "an unknown block is refused");
   }
@@ -269,19 +271,19 @@ void run_neighbours(const std::string& input) {
   Descriptor odd;
   if (!messages.empty()) {
     const std::string name = messages[0].substr(0, 100);
-    if (!name.empty() && name[0] != '\0') odd = ipc::listen_at(name.c_str());
+    if (!name.empty() && name[0] != '\0') odd = channel::listen_at(name.c_str());
     messages.erase(messages.begin());
   }
   bool may_give = false;
   for (const std::string& message : messages) {
-    ipc::NeighbourReply reply;
+    channel::NeighbourReply reply;
     if (message.size() != sizeof reply) continue;
     std::memcpy(static_cast<void*>(&reply), message.data(), sizeof reply);
     may_give = may_give || reply.given_bytes != 0;
   }
   peer_at(own.c_str()).say(messages);
   ipc::Neighbours neighbours;
-  ipc::DeviceId device{};
+  channel::DeviceId device{};
   device[0] = 1;
   const std::uint64_t begin = cupool::util::now_ns();
   constexpr std::uint64_t kLimit = 20'000'000;
@@ -291,9 +293,9 @@ void run_neighbours(const std::string& input) {
 }
 
 std::vector<std::string> seeds_of_neighbours() {
-  ipc::NeighbourReply gave;
+  channel::NeighbourReply gave;
   gave.given_bytes = 4096;
-  ipc::NeighbourReply shares;
+  channel::NeighbourReply shares;
   shares.shares_device = 1;
   const std::string name = "cupool-neighbour-" + std::to_string(geteuid()) + "-00000000f0220001";
   return {input_of({"", bytes_of(gave)}), input_of({"another", bytes_of(shares), bytes_of(gave)}),

@@ -165,12 +165,12 @@ TEST_F(DeviceTest, OnlyBlocksOfPoolsAreShared) {  // contract 8
   Block plain;
   set(plain, BlockSource::malloc, kLargeUnit);
   SharedMemory memory;
-  EXPECT_FALSE(device.can_share(plain));
+  EXPECT_FALSE(can_share(device, plain));
   EXPECT_EQ(device.pools()->sharing().share(plain.capacity, plain.address, &memory),
             CUDA_ERROR_NOT_SUPPORTED);
   Block pooled;
   set(pooled, BlockSource::pool, kLargeUnit);
-  EXPECT_FALSE(device.can_share(pooled)) << "a driver without handles";
+  EXPECT_FALSE(can_share(device, pooled)) << "a driver without handles";
 }
 
 // Near its limit: a pool leaves two steps, unless it is the last attempt.

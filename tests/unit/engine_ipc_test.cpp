@@ -15,10 +15,10 @@
 #include <cstring>
 #include <thread>
 
+#include "channel/socket.h"
 #include "config/settings.h"
 #include "engine/context/context.h"
 #include "engine/ipc/exports.h"
-#include "engine/ipc/socket.h"
 #include "engine/ipc/wire.h"
 #include "util/clock.h"
 #include "util/descriptor.h"
@@ -26,10 +26,10 @@
 namespace cupool::engine {
 namespace {
 
+using channel::Transfer;
 using ipc::Reply;
 using ipc::Request;
 using ipc::Status;
-using ipc::Transfer;
 using ipc::Verb;
 using util::Descriptor;
 
@@ -49,7 +49,7 @@ TEST(IpcWire, AHandleGoesThroughTheDriversType) {
 
 TEST(IpcWire, SecretsDifferInAnyByte) {
   ipc::Secret secret{};
-  ASSERT_TRUE(ipc::fill_random(secret.data(), secret.size()));
+  ASSERT_TRUE(channel::fill_random(secret.data(), secret.size()));
   for (std::size_t i = 0; i < secret.size(); ++i) {
     ipc::Secret other = secret;
     other[i] = static_cast<unsigned char>(other[i] ^ 0x80);
@@ -59,10 +59,10 @@ TEST(IpcWire, SecretsDifferInAnyByte) {
 }
 
 TEST(IpcSocket, OnlyTheSameUserIsAdmitted) {
-  EXPECT_TRUE(ipc::admits(1000, 1000));
-  EXPECT_FALSE(ipc::admits(1000, 1001));
-  EXPECT_FALSE(ipc::admits(1000, 0)) << "not even root: its memory would not be given either";
-  EXPECT_FALSE(ipc::admits(0, 1000));
+  EXPECT_TRUE(channel::admits(1000, 1000));
+  EXPECT_FALSE(channel::admits(1000, 1001));
+  EXPECT_FALSE(channel::admits(1000, 0)) << "not even root: its memory would not be given either";
+  EXPECT_FALSE(channel::admits(0, 1000));
 }
 
 TEST(IpcSocket, ForkedChildrenHaveNoneOfTheDescriptors) {
@@ -90,7 +90,7 @@ TEST(IpcSocket, ANumberThatIsAnotherFilesIsLeftAlone) {
     int ends[2];
     ASSERT_EQ(pipe(ends), 0);
     const Descriptor other_end(ends[1]);
-    Descriptor lost = pidfd ? ipc::watch_process(getpid()) : Descriptor(ends[0]);
+    Descriptor lost = pidfd ? channel::watch_process(getpid()) : Descriptor(ends[0]);
     ASSERT_TRUE(lost.keeps());
     const int number = lost.get();
     const int own = eventfd(0, 0);  // its inode is that of every file of the kind pidfd
@@ -148,7 +148,7 @@ TEST(IpcSocket, OnlyOneDescriptorComesWithAMessage) {
     send_with_descriptors(ends[0], sent);
     char byte = 0;
     Descriptor received;
-    const Transfer got = ipc::receive_message(ends[1], &byte, 1, &received, 0);
+    const Transfer got = channel::receive_message(ends[1], &byte, 1, &received, 0);
     EXPECT_EQ(got, sent == 1 ? Transfer::done : Transfer::ended) << sent;
     EXPECT_EQ(received.valid(), sent == 1) << sent;
     EXPECT_EQ(count_open_files(), before + (sent == 1 ? 1 : 0)) << sent;
@@ -159,8 +159,8 @@ TEST(IpcSocket, OnlyOneDescriptorComesWithAMessage) {
 
 TEST(IpcSocket, NobodyListensIsNoWait) {
   const std::uint64_t begin = util::now_ns();
-  EXPECT_FALSE(ipc::connect_to(0x1234567, begin + ipc::kPatienceNs).valid());
-  EXPECT_LT(util::now_ns() - begin, ipc::kPatienceNs / 2);
+  EXPECT_FALSE(channel::connect_to(0x1234567, begin + channel::kPatienceNs).valid());
+  EXPECT_LT(util::now_ns() - begin, channel::kPatienceNs / 2);
 }
 
 CUresult no_memory(size_t* bytes, CUdevice) {
@@ -217,16 +217,16 @@ class IpcServer : public testing::Test {
     world().exports.take_ended(nullptr);
   }
 
-  Descriptor connect() const { return ipc::connect_to(handle_.exporter, deadline()); }
-  static std::uint64_t deadline() { return util::now_ns() + ipc::kPatienceNs; }
+  Descriptor connect() const { return channel::connect_to(handle_.exporter, deadline()); }
+  static std::uint64_t deadline() { return util::now_ns() + channel::kPatienceNs; }
 
   Transfer ask(const Descriptor& socket, const Request& request, Reply* reply,
                Descriptor* file = nullptr) const {
-    if (ipc::send_message(socket.get(), &request, sizeof request, -1, deadline()) !=
+    if (channel::send_message(socket.get(), &request, sizeof request, -1, deadline()) !=
         Transfer::done) {
       return Transfer::ended;
     }
-    return ipc::receive_message(socket.get(), reply, sizeof *reply, file, deadline());
+    return channel::receive_message(socket.get(), reply, sizeof *reply, file, deadline());
   }
   Request open_request() const {
     Request request;
@@ -325,7 +325,8 @@ TEST_F(IpcServer, ALeaseKeepsTheBlockUntilItIsClosed) {
   EXPECT_EQ(reply.status, Status::unknown);
   Request close = open_request();
   close.verb = Verb::close;
-  ASSERT_EQ(ipc::send_message(socket.get(), &close, sizeof close, -1, deadline()), Transfer::done);
+  ASSERT_EQ(channel::send_message(socket.get(), &close, sizeof close, -1, deadline()),
+            Transfer::done);
   ASSERT_TRUE(wait_for_end());
   EXPECT_EQ(world().exports.contexts_of_ended(), std::vector<Context*>{world().context});
   EXPECT_TRUE(world().exports.take_ended(nullptr).empty()) << "of that context alone";
@@ -347,11 +348,11 @@ TEST_F(IpcServer, EachLeaseCounts) {
   Request close = open_request();
   close.verb = Verb::close;
   // The second close of the first importer is none of its own leases.
-  ipc::send_message(first.get(), &close, sizeof close, -1, deadline());
-  ipc::send_message(first.get(), &close, sizeof close, -1, deadline());
+  channel::send_message(first.get(), &close, sizeof close, -1, deadline());
+  channel::send_message(first.get(), &close, sizeof close, -1, deadline());
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_FALSE(world().exports.any_ended());
-  ipc::send_message(second.get(), &close, sizeof close, -1, deadline());
+  channel::send_message(second.get(), &close, sizeof close, -1, deadline());
   EXPECT_TRUE(wait_for_end());
 }
 
@@ -402,9 +403,9 @@ TEST_F(IpcServer, RefusesAnotherUser) {
     Descriptor file;
     // Perhaps refused before the question went out.
     const Request request = open_request();
-    ipc::send_message(socket.get(), &request, sizeof request, -1, deadline());
+    channel::send_message(socket.get(), &request, sizeof request, -1, deadline());
     const Transfer got =
-        ipc::receive_message(socket.get(), &reply, sizeof reply, &file, deadline());
+        channel::receive_message(socket.get(), &reply, sizeof reply, &file, deadline());
     const bool refused = got == Transfer::done && reply.status == Status::other_user;
     _exit(refused && !file.valid() && reply.pointer.reserved[0] == 0 ? 0 : 1);
   }
@@ -430,7 +431,7 @@ TEST_F(IpcServer, HangsUpOnNonsense) {
   EXPECT_EQ(ask(connect(), request, &reply), Transfer::ended);
   const Descriptor socket = connect();
   ASSERT_EQ(send(socket.get(), "hello", 5, MSG_NOSIGNAL), 5);
-  EXPECT_EQ(ipc::receive_message(socket.get(), &reply, sizeof reply, nullptr, deadline()),
+  EXPECT_EQ(channel::receive_message(socket.get(), &reply, sizeof reply, nullptr, deadline()),
             Transfer::ended);
 }
 
@@ -438,10 +439,10 @@ TEST_F(IpcServer, HangsUpOnWhoSaysNothing) {
   const Descriptor socket = connect();
   Reply reply;
   const std::uint64_t begin = util::now_ns();
-  EXPECT_EQ(ipc::receive_message(socket.get(), &reply, sizeof reply, nullptr,
-                                 begin + 3 * ipc::kPatienceNs),
+  EXPECT_EQ(channel::receive_message(socket.get(), &reply, sizeof reply, nullptr,
+                                     begin + 3 * channel::kPatienceNs),
             Transfer::ended);
-  EXPECT_LT(util::now_ns() - begin, 2 * ipc::kPatienceNs);
+  EXPECT_LT(util::now_ns() - begin, 2 * channel::kPatienceNs);
 }
 
 TEST_F(IpcServer, ContextGoneLeavesTheMemoryToTheLease) {
@@ -452,7 +453,7 @@ TEST_F(IpcServer, ContextGoneLeavesTheMemoryToTheLease) {
   EXPECT_EQ(world().exports.kept_bytes(*world().device), 0u) << "the figures forgot it";
   Request close = open_request();
   close.verb = Verb::close;
-  ipc::send_message(socket.get(), &close, sizeof close, -1, deadline());
+  channel::send_message(socket.get(), &close, sizeof close, -1, deadline());
   ASSERT_TRUE(wait_for_end());
   const auto ended = world().exports.take_ended(nullptr);
   ASSERT_EQ(ended.size(), 1u);
@@ -468,7 +469,7 @@ TEST_F(IpcServer, ABlockThatGoesWithItsContextIsNotGivenOutAfterwards) {
   EXPECT_FALSE(world().exports.end(block_, IpcExports::Kept::block));
   Request close = open_request();
   close.verb = Verb::close;
-  ipc::send_message(socket.get(), &close, sizeof close, -1, deadline());
+  channel::send_message(socket.get(), &close, sizeof close, -1, deadline());
   ASSERT_TRUE(wait_for_end());
   EXPECT_TRUE(world().exports.end(block_, IpcExports::Kept::memory))
       << "no lease holds it: it goes at once";

@@ -25,8 +25,18 @@ std::size_t terminal_width() {
   return known ? size.ws_col : 80;
 }
 
-// The longest prefix of `text` within `columns` that ends between characters.
-std::string cut(const std::string& text, std::size_t columns) {
+}  // namespace
+
+bool is_terminal(int descriptor) {
+  return isatty(descriptor) == 1;
+}
+
+bool can_redraw(int descriptor) {
+  const char* const kind = std::getenv("TERM");
+  return is_terminal(descriptor) && (kind == nullptr || std::strcmp(kind, "dumb") != 0);
+}
+
+std::string cut_text(const std::string& text, std::size_t columns) {
   std::size_t bytes = 0;
   std::size_t used = 0;
   while (bytes < text.size() && used < columns) {
@@ -38,19 +48,7 @@ std::string cut(const std::string& text, std::size_t columns) {
   return text.substr(0, bytes);
 }
 
-bool is_dumb_terminal() {
-  const char* const kind = std::getenv("TERM");
-  return kind != nullptr && std::strcmp(kind, "dumb") == 0;
-}
-
-}  // namespace
-
-bool is_terminal(int descriptor) {
-  return isatty(descriptor) == 1;
-}
-
-Progress::Progress()
-    : enabled_(is_terminal(STDERR_FILENO) && !is_dumb_terminal()), shown_ns_(util::now_ns()) {}
+Progress::Progress() : enabled_(can_redraw(STDERR_FILENO)), shown_ns_(util::now_ns()) {}
 
 Progress::~Progress() {
   clear();
@@ -59,7 +57,7 @@ Progress::~Progress() {
 void Progress::show(const std::string& text) {
   if (!enabled_) return;
   // The last column stays free: after a wrap there, one return could not erase the line.
-  std::fprintf(stderr, "\r\x1b[K%s", cut(util::printable(text), terminal_width() - 1).c_str());
+  std::fprintf(stderr, "\r\x1b[K%s", cut_text(util::printable(text), terminal_width() - 1).c_str());
   std::fflush(stderr);
   shown_ = true;
 }

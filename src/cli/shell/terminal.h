@@ -12,6 +12,12 @@ namespace cupool::cli {
 /// Whether the descriptor is a terminal.
 bool is_terminal(int descriptor);
 
+/// Whether it is a terminal that can erase what it shows.
+bool can_redraw(int descriptor);
+
+/// The longest prefix of `text` within `columns` that ends between characters.
+std::string cut_text(const std::string& text, std::size_t columns);
+
 /// A line of progress on standard error that overwrites itself and disappears at the end. Does
 /// nothing if standard error is not a terminal. Not thread-safe.
 class Progress {

@@ -70,13 +70,17 @@ CUresult PoolBackend::allocate(StreamSource& context, std::uint64_t capacity, Gr
 void PoolBackend::shed_slack(PoolKind kind, CUmemoryPool pool) {
   const std::uint64_t reserved = reserved_bytes(driver_, pool);
   std::atomic<std::uint64_t>& last_reserved = last_reserved_[index_of(kind)];
-  if (reserved <= last_reserved.exchange(reserved, std::memory_order_relaxed)) return;
+  const std::uint64_t last = last_reserved.exchange(reserved, std::memory_order_relaxed);
+  if (reserved != last) pair_.see_reserved();
+  if (reserved <= last) return;
   const DeviceLimits& limits = device_.limits;
   // Memory that the user asked to keep is kept.
   if (limits.prealloc != 0 || limits.release_threshold < device_.total_bytes) return;
   const std::uint64_t used = used_bytes(driver_, pool);
   const std::uint64_t allowed = std::max(used + stats::kPoolGrowthStep, device_.budget.footprint());
-  if (reserved > allowed) driver_.cuMemPoolTrimTo(pool, used + stats::kPoolGrowthStep);
+  if (reserved <= allowed) return;
+  driver_.cuMemPoolTrimTo(pool, used + stats::kPoolGrowthStep);
+  pair_.see_reserved();
 }
 
 bool PoolBackend::release(StreamSource& context, CUdeviceptr address) {

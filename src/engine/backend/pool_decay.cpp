@@ -51,6 +51,7 @@ PoolDecay::Trimmed PoolDecay::trim_unneeded(StreamSource& context, std::uint64_t
     trimmed.any = trimmed.any || gone != 0;
     trimmed.more = trimmed.more || slack.to_trim != 0;
   }
+  if (trimmed.any) pair_.see_reserved();
   return trimmed;
 }
 

@@ -29,6 +29,7 @@ void PoolPair::trim(std::uint64_t keep_large) const {
     if (pool == nullptr) continue;
     driver_.cuMemPoolTrimTo(pool, kind == PoolKind::large ? keep_large : 0);
   }
+  see_reserved();
 }
 
 stats::PoolFigures PoolPair::figures() const {

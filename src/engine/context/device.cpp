@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads a device's properties once and chooses its backend.
 #include "engine/context/device.h"
-#include "engine/reclaim/lane.h"
 
+#include <cstring>
+
+#include "engine/reclaim/lane.h"
 #include "util/log.h"
 
 namespace cupool::engine {
@@ -19,6 +21,16 @@ std::uint64_t read_total_bytes(const cuda::Driver& driver, int ordinal, stats::D
   driver.cuDeviceGetName(name, sizeof(name) - 1, ordinal);
   stats.set_device_info(name, total);
   return total;
+}
+
+channel::DeviceId read_id(const cuda::Driver& driver, int ordinal) {
+  channel::DeviceId id = channel::kNoDevice;
+  CUuuid uuid{};
+  if (driver.cuDeviceGetUuid_v2 != nullptr &&
+      driver.cuDeviceGetUuid_v2(&uuid, ordinal) == CUDA_SUCCESS) {
+    std::memcpy(id.data(), uuid.bytes, id.size());
+  }
+  return id;
 }
 
 DeviceLimits limits_of(const config::Settings& settings, std::uint64_t total_bytes) {
@@ -76,6 +88,7 @@ bool may_start_later(const config::Settings& settings, const DeviceLimits& limit
 
 Device::Device(const cuda::Driver& driver, int ordinal, const config::Settings& settings)
     : ordinal_(ordinal),
+      id_(read_id(driver, ordinal)),
       stats_(stats::device(ordinal)),
       total_bytes_(read_total_bytes(driver, ordinal, stats_)),
       limits_(limits_of(settings, total_bytes_)),
@@ -123,16 +136,16 @@ void Device::use_plain_memory() {
   pool_start_.give_up();
 }
 
-bool Device::can_share(const Block& block) const {
-  return block.source == BlockSource::pool && pools_->sharing().can_share(block.capacity);
-}
-
 void Device::trim(StreamSource& context) {
   if (pools_ != nullptr) pools_->trim(context);
 }
 
 stats::PoolFigures Device::pool_figures() const {
   return pools_ == nullptr ? stats::PoolFigures{} : pools_->pair().figures();
+}
+
+bool can_share(const Device& device, const Block& block) {
+  return block.source == BlockSource::pool && device.pools()->sharing().can_share(block.capacity);
 }
 
 }  // namespace cupool::engine

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "channel/messages.h"
 #include "config/settings.h"
 #include "cuda/driver.h"
 #include "engine/backend/budget.h"
@@ -29,6 +30,8 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   int ordinal() const { return ordinal_; }
+  /// Zeros: the driver does not say.
+  const channel::DeviceId& id() const { return id_; }
   std::uint64_t total_bytes() const { return total_bytes_; }
   const DeviceLimits& limits() const { return limits_; }
   stats::DeviceStats& stats() const { return stats_; }
@@ -56,8 +59,6 @@ class Device {
     const bool plain = &backend() == &plain_;
     return plain == (block.source != BlockSource::pool) || (!plain && is_large(block.capacity));
   }
-  /// Whether a block can be shared with other processes.
-  bool can_share(const Block& block) const;
 
   /// Trims the pools: gives their idle memory back to the device.
   void trim(StreamSource& context);
@@ -74,6 +75,7 @@ class Device {
   PoolBackend* create_pools(const cuda::Driver& driver, config::Backend wanted);
 
   const int ordinal_;
+  const channel::DeviceId id_;
   stats::DeviceStats& stats_;
   const std::uint64_t total_bytes_;
   const DeviceLimits limits_;
@@ -86,5 +88,8 @@ class Device {
   PoolStart pool_start_;
   std::atomic<Backend*> backend_;
 };
+
+/// Whether a block of the device can be shared with other processes.
+bool can_share(const Device& device, const Block& block);
 
 }  // namespace cupool::engine

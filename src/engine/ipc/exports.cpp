@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "channel/socket.h"
 #include "engine/context/context.h"
 #include "engine/ipc/server.h"
 #include "util/uncancelled.h"
@@ -25,7 +26,7 @@ bool IpcExports::handle_of(const Block& block, ipc::Handle* handle) {
 
 bool IpcExports::add(Block& block, const SharedMemory& memory, ipc::Handle* handle) {
   Export exported;
-  if (!ipc::fill_random(exported.secret.data(), exported.secret.size())) return false;
+  if (!channel::fill_random(exported.secret.data(), exported.secret.size())) return false;
   exported.block = &block;
   exported.device = &block.context->device();
   exported.address = block.address;
@@ -141,9 +142,9 @@ bool IpcExports::start_locked() {
   const util::Uncancelled throughout;
   // The program has closed the socket. A connection attempt wakes the server's waiting thread, so
   // that it notices.
-  if (name_ != 0) ipc::connect_to(name_, 0);
+  if (name_ != 0) channel::connect_to(name_, 0);
   std::uint64_t name = 0;
-  if (!ipc::fill_random(&name, sizeof name) || name == 0) return false;
+  if (!channel::fill_random(&name, sizeof name) || name == 0) return false;
   if (!ipc::start_server(*this, name, &listener_)) return false;
   name_ = name;
   return true;

@@ -15,7 +15,7 @@
 
 namespace cupool::engine {
 
-using ipc::Transfer;
+using channel::Transfer;
 
 namespace {
 
@@ -129,7 +129,7 @@ CUresult IpcImports::import(const ipc::Handle& handle, Context& context, CUdevic
 // does with connections without a lease when it needs room.
 bool IpcImports::ask(Exporter& exporter, const ipc::Handle& handle, ipc::Reply* reply,
                      util::Descriptor* pool_file) {
-  const std::uint64_t deadline = util::now_ns() + ipc::kPatienceNs;
+  const std::uint64_t deadline = util::now_ns() + channel::kPatienceNs;
   ipc::Request request;
   request.version = handle.version;
   request.block = handle.block;
@@ -158,10 +158,10 @@ bool IpcImports::ask(Exporter& exporter, const ipc::Handle& handle, ipc::Reply* 
 
 bool IpcImports::connect(Exporter& exporter, std::uint64_t name, std::uint64_t deadline_ns) {
   exporter.unsent.clear();  // the leases ended with the old connection
-  exporter.socket = ipc::connect_to(name, deadline_ns);
-  ipc::Peer peer;
-  if (!exporter.socket.valid() || !ipc::peer_of(exporter.socket.get(), &peer)) return false;
-  if (ipc::admits(geteuid(), peer.user)) return true;
+  exporter.socket = channel::connect_to(name, deadline_ns);
+  channel::Peer peer;
+  if (!exporter.socket.valid() || !channel::peer_of(exporter.socket.get(), &peer)) return false;
+  if (channel::admits(geteuid(), peer.user)) return true;
   warn_refused(ipc::Status::other_user);
   exporter.socket.reset();
   return false;
@@ -171,11 +171,11 @@ Transfer IpcImports::exchange(Exporter& exporter, const ipc::Request& request, i
                               util::Descriptor* pool_file, std::uint64_t deadline_ns) {
   const int socket = exporter.socket.get();
   send_unsent(exporter);
-  Transfer transfer = ipc::send_message(socket, &request, sizeof request, -1, deadline_ns);
+  Transfer transfer = channel::send_message(socket, &request, sizeof request, -1, deadline_ns);
   // An exporter that refuses the connection says so and closes it, possibly before the request.
   while (transfer != Transfer::late) {
-    const Transfer received = ipc::receive_message(socket, reply, sizeof *reply, pool_file,
-                                                   transfer == Transfer::done ? deadline_ns : 0);
+    const Transfer received = channel::receive_message(
+        socket, reply, sizeof *reply, pool_file, transfer == Transfer::done ? deadline_ns : 0);
     if (received != Transfer::done) return received == Transfer::late ? received : Transfer::ended;
     if (reply->magic != ipc::kMagic) return Transfer::ended;
     if (reply->sequence == request.sequence || reply->sequence == 0) return Transfer::done;
@@ -197,7 +197,8 @@ void IpcImports::end_lease(Exporter& exporter, std::uint64_t block) {
 bool IpcImports::send_unsent(Exporter& exporter) {
   auto next = exporter.unsent.begin();
   while (next != exporter.unsent.end() &&
-         ipc::send_message(exporter.socket.get(), &*next, sizeof *next, -1, 0) == Transfer::done) {
+         channel::send_message(exporter.socket.get(), &*next, sizeof *next, -1, 0) ==
+             Transfer::done) {
     ++next;
   }
   exporter.unsent.erase(exporter.unsent.begin(), next);
@@ -378,7 +379,7 @@ void IpcImports::context_gone(const Context& context) {
 void IpcImports::forget_dead_exporters() {
   for (auto which = exporters_.begin(); which != exporters_.end();) {
     Exporter& exporter = which->second;
-    const bool alive = exporter.socket.keeps() && !ipc::has_ended(exporter.socket.get());
+    const bool alive = exporter.socket.keeps() && !channel::has_ended(exporter.socket.get());
     if (exporter.imports != 0 || alive) {
       ++which;
       continue;

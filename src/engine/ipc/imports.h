@@ -11,8 +11,8 @@
 #include <set>
 #include <vector>
 
+#include "channel/socket.h"
 #include "cuda/driver.h"
-#include "engine/ipc/socket.h"
 #include "engine/ipc/wire.h"
 #include "util/lock_order.h"
 
@@ -75,8 +75,8 @@ class IpcImports {
   bool ask(Exporter& exporter, const ipc::Handle& handle, ipc::Reply* reply,
            util::Descriptor* pool_file);
   bool connect(Exporter& exporter, std::uint64_t name, std::uint64_t deadline_ns);
-  ipc::Transfer exchange(Exporter& exporter, const ipc::Request& request, ipc::Reply* reply,
-                         util::Descriptor* pool_file, std::uint64_t deadline_ns);
+  channel::Transfer exchange(Exporter& exporter, const ipc::Request& request, ipc::Reply* reply,
+                             util::Descriptor* pool_file, std::uint64_t deadline_ns);
   void end_lease(Exporter& exporter, std::uint64_t block);
   bool send_unsent(Exporter& exporter);
   CUresult map(Exporter& exporter, const ipc::Reply& reply, const util::Descriptor& pool_file,

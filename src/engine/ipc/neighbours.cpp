@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel's list of unix sockets is the directory of neighbours: no file to leave behind, and
-// none that another user could prepare. A name proves nothing, so each end asks the kernel whose
-// the other one is.
+// Asks all at once, and waits for the sum of their answers.
 #include "engine/ipc/neighbours.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cinttypes>
-#include <cstdio>
-#include <cstring>
+#include <array>
+#include <utility>
 
-#include "engine/ipc/wire.h"
+#include "channel/directory.h"
 #include "stats/pool_growth.h"
 #include "util/clock.h"
 #include "util/uncancelled.h"
@@ -21,59 +16,7 @@
 namespace cupool::engine::ipc {
 namespace {
 
-constexpr std::size_t kLongestName = 64;
-using ChannelName = std::array<char, kLongestName>;
-
-// Random number of this process's own socket; 0: none.
-std::atomic<std::uint64_t> own_number{0};
-
-ChannelName channel_name(std::uint64_t number) {
-  ChannelName name{};
-  std::snprintf(name.data(), name.size(), "cupool-neighbour-%u-%016" PRIx64,
-                static_cast<unsigned>(geteuid()), number);
-  return name;
-}
-
-// The name in a line of /proc/net/unix, if it is the socket of a neighbour that listens.
-bool read_name(const char* line, ChannelName* name) {
-  constexpr unsigned long kListens = 0x10000;  // the kernel's __SO_ACCEPTCON
-  unsigned long flags = 0;
-  char path[kLongestName] = {};
-  if (std::sscanf(line, "%*s %*s %*s %lx %*s %*s %*s @%63s", &flags, path) != 2) return false;
-  if ((flags & kListens) == 0) return false;
-  const ChannelName prefix = channel_name(0);
-  const std::size_t length = std::strlen(prefix.data()) - 16;
-  if (std::strncmp(path, prefix.data(), length) != 0) return false;
-  if (std::strcmp(path, channel_name(own_number.load(std::memory_order_relaxed)).data()) == 0) {
-    return false;
-  }
-  std::memcpy(name->data(), path, sizeof path);
-  return true;
-}
-
-// Calls `visit` with the name of each neighbour until it returns false.
-template <typename Visit>
-void visit_neighbours(std::uint64_t deadline_ns, const Visit& visit) {
-  const Descriptor list(open("/proc/net/unix", O_RDONLY | O_CLOEXEC));
-  std::array<char, 4096> buffer;
-  std::size_t filled = 0;
-  while (list.valid() && util::now_ns() < deadline_ns) {
-    const ssize_t got = read(list.get(), buffer.data() + filled, buffer.size() - 1 - filled);
-    if (got <= 0) return;
-    filled += static_cast<std::size_t>(got);
-    buffer[filled] = '\0';
-    char* line = buffer.data();
-    while (char* end = std::strchr(line, '\n')) {
-      *end = '\0';
-      ChannelName name;
-      if (read_name(line, &name) && !visit(name.data())) return;
-      line = end + 1;
-    }
-    filled = static_cast<std::size_t>(buffer.data() + filled - line);
-    if (filled == buffer.size() - 1) filled = 0;  // no line is that long
-    std::memmove(buffer.data(), line, filled);
-  }
-}
+using namespace channel;
 
 // The connections of one request, and what has come of them.
 class Round {
@@ -81,11 +24,8 @@ class Round {
   explicit Round(std::uint64_t deadline_ns) : deadline_ns_(deadline_ns) {}
 
   void send(const NeighbourRequest& request) {
-    visit_neighbours(deadline_ns_, [&](const char* name) {
-      Descriptor socket = connect_to(name, 0);
-      Peer peer;
-      if (socket.valid() && peer_of(socket.get(), &peer) && admits(geteuid(), peer.user) &&
-          send_message(socket.get(), &request, sizeof request, -1, 0) == Transfer::done) {
+    connect_to_neighbours(deadline_ns_, [&](Descriptor socket, const Peer&) {
+      if (send_message(socket.get(), &request, sizeof request, -1, 0) == Transfer::done) {
         sockets_[count_++] = std::move(socket);
       }
       return count_ != sockets_.size();
@@ -102,7 +42,7 @@ class Round {
         if (sockets_[i].keeps() &&
             receive_message(sockets_[i].get(), &reply, sizeof reply, nullptr, 0) ==
                 Transfer::done &&
-            reply.magic == NeighbourReply{}.magic) {
+            reply.magic == kNeighbourMagic) {
           given += std::min(reply.given_bytes, UINT64_MAX - given);
           shared_ = shared_ || reply.shares_device != 0;
         }
@@ -143,13 +83,6 @@ class Round {
 };
 
 }  // namespace
-
-Descriptor listen_for_neighbours() {
-  std::uint64_t number = 0;
-  if (!fill_random(&number, sizeof number) || number == 0) return Descriptor();
-  own_number.store(number, std::memory_order_relaxed);
-  return listen_at(channel_name(number).data());
-}
 
 Neighbours::Answer Neighbours::ask(const DeviceId& device, std::uint64_t wanted_bytes,
                                    std::uint64_t limit_ns) {

@@ -19,14 +19,16 @@
 #include <thread>
 #include <vector>
 
+#include "channel/socket.h"
 #include "engine/ipc/exports.h"
-#include "engine/ipc/socket.h"
 #include "engine/ipc/wire.h"
 #include "util/clock.h"
 #include "util/log.h"
 
 namespace cupool::engine::ipc {
 namespace {
+
+using namespace channel;
 
 // Limits the descriptors that a flood of connections can take from the program.
 constexpr std::size_t kMostConnections = 512;

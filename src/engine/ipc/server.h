@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "engine/ipc/socket.h"
+#include "util/descriptor.h"
 
 namespace cupool::engine {
 
@@ -16,7 +16,7 @@ namespace ipc {
 /// Listens under `name` at `*socket` and starts the thread. The thread blocks all signals and runs
 /// until the program has closed the socket and all importers are gone. `exports` must never be
 /// destroyed. False: no socket or no thread (see errno).
-bool start_server(IpcExports& exports, std::uint64_t name, KnownFile* socket);
+bool start_server(IpcExports& exports, std::uint64_t name, util::KnownFile* socket);
 
 }  // namespace ipc
 }  // namespace cupool::engine

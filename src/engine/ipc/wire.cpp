@@ -2,10 +2,6 @@
 // Handles and secrets.
 #include "engine/ipc/wire.h"
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstring>
 
 namespace cupool::engine::ipc {
@@ -14,15 +10,6 @@ bool equal(const Secret& a, const Secret& b) {
   unsigned difference = 0;
   for (std::size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned>(a[i] ^ b[i]);
   return difference == 0;
-}
-
-// By system call: glibc has getrandom since 2.25 only.
-bool fill_random(void* bytes, std::size_t count) {
-  long got = 0;
-  do {
-    got = syscall(SYS_getrandom, bytes, count, 0);
-  } while (got < 0 && errno == EINTR);
-  return got == static_cast<long>(count);
 }
 
 bool is_ours(const CUipcMemHandle& handle) {

@@ -20,9 +20,6 @@ using Secret = std::array<unsigned char, 16>;
 /// Compares in constant time.
 bool equal(const Secret& a, const Secret& b);
 
-/// Fills `bytes` from the kernel's generator. False: it has no random numbers.
-bool fill_random(void* bytes, std::size_t count);
-
 /// A CUipcMemHandle made by cupool.
 struct Handle {
   std::uint64_t magic = kMagic;

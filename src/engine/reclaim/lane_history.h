@@ -25,6 +25,8 @@ class LaneHistory {
 
   /// Empty if there was no work, and nothing that excludes a lane.
   static std::optional<stats::LaneFigures> read(std::uint64_t now_ns);
+  /// Whether the process is in its lane. Thread-safe at any time.
+  static bool is_inside() { return (word_.load(std::memory_order_relaxed) & 1u) != 0; }
   /// For tests: as at the start of the process.
   static void reset();
 

@@ -30,7 +30,7 @@ void FoundMemory::answer_as_legacy(CUpointer_attribute attribute, void* value) c
       break;
     // The driver has written the whole value, of any width; only the low byte differs.
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      if (live != nullptr && live->context->device().can_share(*live)) {
+      if (live != nullptr && can_share(live->context->device(), *live)) {
         *static_cast<unsigned char*>(value) = 1;
       }
       break;

@@ -18,8 +18,18 @@ namespace cupool::engine {
 using stats::Counter;
 using stats::DeviceStats;
 
+// While a free waits.
+class FreeWait::Waiting {
+ public:
+  Waiting() { waiting_.fetch_add(1, std::memory_order_relaxed); }
+  ~Waiting() { waiting_.fetch_sub(1, std::memory_order_relaxed); }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+};
+
 WaitResult FreeWait::wait_for_host_work(Context& context, Waited before) {
   if (CUPOOL_MUTATED("no-host-wait")) return {};
+  const Waiting waiting;
   const std::uint64_t start = util::now_ns();
   const WaitResult result = context.host_work().wait();
   if (result.waited) {
@@ -30,6 +40,7 @@ WaitResult FreeWait::wait_for_host_work(Context& context, Waited before) {
 
 WaitResult FreeWait::wait_for_context(Context& context, const HostWork::Mark& before,
                                       EpochNumber epoch, Counter reason, Waited waited) {
+  const Waiting waiting;
   const std::uint64_t start = util::now_ns();
   const WaitResult result = context.ordering().wait(epoch);
   if (result.waited) count_wait(context.stats(), reason, start, waited);
@@ -57,6 +68,7 @@ CUresult FreeWait::bound_pending(Context& context, std::uint64_t bytes_freed, Wa
   const std::uint64_t limit = pending_limit(context, bytes_freed);
   Ordering& ordering = context.ordering();
   if (ordering.pending_bytes() <= limit) return CUDA_SUCCESS;
+  const Waiting waiting;
   const std::uint64_t start = util::now_ns();
   WaitResult result;
   Budget& budget = context.device().budget();

@@ -2,6 +2,8 @@
 // The waits of a free: those that FreePolicy asks for, and those that bound pending bytes.
 #pragma once
 
+#include <atomic>
+
 #include "engine/serve/free_policy.h"
 #include "engine/serve/idle_memory.h"
 
@@ -32,16 +34,23 @@ class FreeWait {
   /// a wait is possible. Returns the driver's error if it fails.
   CUresult bound_pending(Context& context, std::uint64_t bytes_freed, Waited before);
 
+  /// Frees that are in one of these waits. Thread-safe; waits for nothing.
+  static unsigned waiting_now() { return waiting_.load(std::memory_order_relaxed); }
+
   /// The program's result for a free after the driver's `error`, or after none.
   static CUresult answer_of_free(Context& context, CUresult error);
 
  private:
+  class Waiting;
+
   /// Limit of pending bytes for a free of `bytes_freed`. If they exceed a batch of small blocks,
   /// they are added to the limit: a wait for them would let the GPU run dry and save no memory,
   /// since they were live until now.
   static std::uint64_t pending_limit(Context& context, std::uint64_t bytes_freed);
   static void count_wait(stats::DeviceStats& stats, stats::Counter reason, std::uint64_t start_ns,
                          Waited before);
+
+  inline static std::atomic<unsigned> waiting_{0};
 
   IdleMemory& idle_;
 };

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <optional>
 #include <thread>
 
@@ -33,17 +32,6 @@ constexpr std::chrono::microseconds kMomentsForOthers[] = {std::chrono::microsec
 
 // The longest wait for the GPU when another process asks. The exit of the program waits for it.
 constexpr std::uint64_t kPatienceForNeighboursNs = 50'000'000;
-
-// Zeros: the driver does not say.
-ipc::DeviceId id_of(const cuda::Driver& driver, const Device& device) {
-  ipc::DeviceId id = ipc::kNoDevice;
-  CUuuid uuid{};
-  if (driver.cuDeviceGetUuid_v2 != nullptr &&
-      driver.cuDeviceGetUuid_v2(&uuid, device.ordinal()) == CUDA_SUCCESS) {
-    std::memcpy(id.data(), uuid.bytes, id.size());
-  }
-  return id;
-}
 
 }  // namespace
 
@@ -171,7 +159,7 @@ bool OutOfMemory::give_back_pooled(Context& context) {
   return any;
 }
 
-std::optional<std::uint64_t> OutOfMemory::give_to_neighbour(const ipc::DeviceId& device,
+std::optional<std::uint64_t> OutOfMemory::give_to_neighbour(const channel::DeviceId& device,
                                                             std::uint64_t wanted_bytes) {
   std::uint64_t given = 0;
   bool shares_device = false;
@@ -179,7 +167,7 @@ std::optional<std::uint64_t> OutOfMemory::give_to_neighbour(const ipc::DeviceId&
     PoolBackend* const pools = each->pools();
     if (each->limits().use_default_pool) continue;
     if (pools == nullptr && !each->default_pool().is_kept()) continue;
-    if (id_of(driver_, *each) != device) continue;
+    if (each->id() != device) continue;
     shares_device = true;
     GivingBack part(idle_.give_backs());
     const auto is_enough = [&] { return wanted_bytes != 0 && given >= wanted_bytes; };
@@ -223,7 +211,7 @@ bool OutOfMemory::neighbours_gave(Context& context, Patience& patience, std::uin
   }
   if (now < *until_ns) {
     const Answer answer =
-        neighbours_.ask(id_of(driver_, context.device()), patience.wanted_bytes(), *until_ns - now);
+        neighbours_.ask(context.device().id(), patience.wanted_bytes(), *until_ns - now);
     if (answer == Answer::gave) return true;
     if (answer == Answer::nothing) return false;
     const util::Uncancelled throughout;

@@ -97,7 +97,7 @@ class OutOfMemory {
   /// blocks, and retired ones whose fence completes soon. Not the bytes of CUPOOL_PREALLOC, plain
   /// memory, or a default pool that is not kept, and nothing during a capture. Returns the bytes
   /// given back. The caller is in no visit, and holds off the driver's end.
-  std::optional<std::uint64_t> give_to_neighbour(const ipc::DeviceId& device,
+  std::optional<std::uint64_t> give_to_neighbour(const channel::DeviceId& device,
                                                  std::uint64_t wanted_bytes);
 
   /// Gives back what the device's default pool holds idle, if it is kept. Returns the bytes; needs

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sockets of IPC. Every call has a deadline. A forked child closes the sockets
+// The sockets between processes. Every call has a deadline. A forked child closes the sockets
 // (util/descriptor.h), because an open copy would keep a lease alive.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 #include "util/descriptor.h"
 
-namespace cupool::engine::ipc {
+namespace cupool::channel {
 
 /// Longest wait for the other process. An exporter answers from a dedicated thread, so one that
 /// takes this long is stopped or dead.
@@ -61,7 +61,10 @@ Transfer send_message(int socket, const void* message, std::size_t bytes, int fi
 Transfer receive_message(int socket, void* message, std::size_t bytes, Descriptor* file,
                          std::uint64_t deadline_ns);
 
+/// Fills `bytes` from the kernel's generator. False: it has no random numbers.
+bool fill_random(void* bytes, std::size_t count);
+
 /// Whether the other end has closed the connection.
 bool has_ended(int socket);
 
-}  // namespace cupool::engine::ipc
+}  // namespace cupool::channel

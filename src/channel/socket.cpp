@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Unix sockets in the abstract namespace: they leave nothing in the file system and end with their
 // process. SOCK_SEQPACKET preserves message boundaries.
-#include "engine/ipc/socket.h"
+#include "channel/socket.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -20,7 +20,7 @@
 
 #include "util/clock.h"
 
-namespace cupool::engine::ipc {
+namespace cupool::channel {
 namespace {
 
 using Name = std::array<char, 64>;
@@ -216,10 +216,19 @@ Transfer receive_message(int socket, void* message, std::size_t bytes, Descripto
   }
 }
 
+// By system call: glibc has getrandom since 2.25 only.
+bool fill_random(void* bytes, std::size_t count) {
+  long got = 0;
+  do {
+    got = syscall(SYS_getrandom, bytes, count, 0);
+  } while (got < 0 && errno == EINTR);
+  return got == static_cast<long>(count);
+}
+
 bool has_ended(int socket) {
   char byte = 0;
   const ssize_t got = recv(socket, &byte, sizeof byte, MSG_DONTWAIT | MSG_PEEK);
   return got == 0 || (got < 0 && !try_later(errno) && errno != EINTR);
 }
 
-}  // namespace cupool::engine::ipc
+}  // namespace cupool::channel
