@@ -24,13 +24,28 @@ class NotListed(Exception):
     """A suite whose tests cannot be listed here; says why."""
 
 
+def found_module(name):
+    try:
+        return importlib.util.find_spec(name)
+    except ImportError:  # of a package around it
+        return None
+
+
+def place_of(row, folder):
+    """A suite's folder: "path" below the prepared ones, or "in_module", an installed package with its tests in it."""
+    if "path" in row:
+        return os.path.abspath(os.path.join(folder, row["path"]))
+    module = found_module(row["in_module"])
+    return os.path.dirname(module.origin) if module and module.origin else ""
+
+
 class Suite:
     """A row of suites.json, with its place in the folder of prepared suites."""
 
     def __init__(self, row, folder):
         self.row = row
         self.name = row["name"]
-        self.path = os.path.abspath(os.path.join(folder, row["path"]))
+        self.path = place_of(row, folder)
         self.arguments = [self.filled(word) for word in row.get("arguments", [])]
         self.environment = {key: self.filled(value) for key, value in row.get("environment", {}).items()}
         self.slice = row.get("slice", 100)
@@ -45,14 +60,10 @@ class Suite:
 
     def missing(self):
         """Why it cannot run here, or None."""
-        if not os.path.isdir(self.path):
-            return f"no folder {self.row['path']}"
+        if not self.path or not os.path.isdir(self.path):
+            return f"no folder {self.row['path']}" if "path" in self.row else f"no Python module {self.row['in_module']}"
         for module in self.row.get("needs", []):
-            try:
-                found = importlib.util.find_spec(module)
-            except ImportError:
-                found = None
-            if found is None:
+            if found_module(module) is None:
                 return f"no Python module {module}"
         return None
 
@@ -62,7 +73,7 @@ class Suite:
         for pattern in self.row["tests"]:
             found += sorted(glob.glob(pattern, root_dir=self.path, recursive=True))
         if not found:
-            raise NotListed(f"none of {', '.join(self.row['tests'])} is in {self.row['path']}")
+            raise NotListed(f"none of {', '.join(self.row['tests'])} is in {os.path.basename(self.path)}")
         return found
 
     def working_folder(self, scratch):
@@ -89,7 +100,7 @@ class Pytest(Suite):
                             "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
     def missing(self):
-        return super().missing() or (None if importlib.util.find_spec("pytest") else "no Python module pytest")
+        return super().missing() or (None if found_module("pytest") else "no Python module pytest")
 
     def pytest(self, places, scratch, names):
         command = [sys.executable, "-m", "pytest", "-p", "cupool_outcomes", "-p", "no:cacheprovider", "-q",
@@ -197,7 +208,7 @@ class Programs(Suite):
                  if os.path.exists(os.path.join(self.path, program["command"][0]))]
         broken = [f"{name}: not there" for name in self.rows if name not in names]
         if not names:
-            raise NotListed(f"none of its {len(self.rows)} programs is in {self.row['path']}")
+            raise NotListed(f"none of its {len(self.rows)} programs is in {os.path.basename(self.path)}")
         return names, broken
 
     def command(self, names, scratch):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Outcomes of all modes side by side, by the test's name: what is alike, what differs, and why.
 
-Records: "session" (machine and command), "listed" (names of a suite), "not_run" (why a suite has none),
+Records: "session" (machine and command), "listed" (names of a suite, those that are left out counted), "not_run" (why a suite has none),
 "outcome" (suite, test, mode), "ending" (a process that ended badly outside its tests), "again" (a test run
 alone once more), "company" (again, with the rest of its slice), "served" (allocations that cupool served).
 """
@@ -79,6 +79,7 @@ class Result:
         self.name = name
         self.listed = []
         self.broken = []
+        self.left_out = {}
         self.not_run = None
         self.tests = {}
         self.served = {}
@@ -114,6 +115,7 @@ def results(records):
         result = found.setdefault(record["suite"], Result(record["suite"]))
         if kind == "listed":
             result.listed, result.broken, result.not_run = record["names"], record["broken"], None
+            result.left_out = record["left_out"]
         elif kind == "not_run" and not result.listed:
             result.not_run = record["why"]
         elif kind == "outcome":

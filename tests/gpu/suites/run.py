@@ -24,7 +24,7 @@ from common import records  # noqa: E402
 from common.document import write_part  # noqa: E402
 from common.machine import REPOSITORY, built, session_record  # noqa: E402
 from tables import Summary  # noqa: E402
-from work import Work, left_out  # noqa: E402
+from work import Work  # noqa: E402
 
 FOR_AGAIN = 0.15  # of the budget, kept for what differs
 
@@ -86,10 +86,10 @@ def main():
     if not options.report:
         recorder.add(kind="session", **session_record(options.library))
         finished = run_all(suites, recorder, options, deadline)
-    by_name = {suite.name: suite for suite in suites}
-    asked = {name: result for name, result in merge.results(recorder.records).items() if name in by_name}
-    summary = Summary(rows, asked, merge.Explanations(load(options.explanations)["explanations"]),
-                      options.modes, options.again, lambda row, name: left_out(by_name[row["name"]], name))
+    names = {suite.name for suite in suites}
+    asked = {name: result for name, result in merge.results(recorder.records).items() if name in names}
+    summary = Summary(rows, asked, merge.Explanations(load(options.explanations)["explanations"]), options.modes,
+                      options.again)
     sessions = [{key: value for key, value in record.items() if key != "kind"} for record in recorder.of("session")]
     text = summary.markdown(sessions)
     with open(os.path.join(options.out, "suites.md"), "w", encoding="utf-8") as file:

@@ -243,6 +243,7 @@ class OfPrograms(Runner):
         self.add("programs", "programs", files, tests=[*programs, {"name": "absent", "command": ["absent"]}],
                  environment={"DATA": "{folder}"}, start=0.2)
         self.add("nowhere", "programs", {}, tests=[])
+        self.rows.append({"name": "no module", "version": "1", "kind": "gtest", "in_module": "nobody", "tests": ["*"]})
         self.assertEqual(self.run_suites(), 1)
         plain = self.outcomes("without")
         passed = plain.pop("passes")
@@ -255,6 +256,7 @@ class OfPrograms(Runner):
         with open(self.document, encoding="utf-8") as file:
             text = file.read()
         self.assertIn("| nowhere | all | no folder nowhere |", text)
+        self.assertIn("| no module | all | no Python module nobody |", text)
         self.assertIn("absent: not there", text)
 
 

@@ -2,8 +2,6 @@
 """The Markdown and JSON of merged outcomes: a row for each suite and mode, every test that differs, and
 what was not run.
 """
-import collections
-
 import merge
 from common.document import number, table
 
@@ -11,19 +9,13 @@ SHOWN = 200  # differing tests in the document; all are in the JSON
 
 
 class Summary:
-    def __init__(self, rows, results, explanations, modes, needed, left_out):
-        """rows: suites.json. left_out: function (suite's row, test's name) -> why, or None."""
+    def __init__(self, rows, results, explanations, modes, needed):
+        """rows: suites.json. needed: runs once more that a difference is judged by."""
         self.rows = rows
         self.results = results
         self.modes = [mode for mode in modes if mode != merge.WITHOUT]
         self.counts = {(name, mode): merge.Count(result, mode, explanations, needed)
                        for name, result in results.items() for mode in self.modes}
-        self.left_out = {}
-        for row in rows:
-            result = results.get(row["name"])
-            reasons = collections.Counter(left_out(row, name) for name in (result.listed if result else ()))
-            reasons.pop(None, None)
-            self.left_out[row["name"]] = reasons
 
     def tests(self):
         """Tests that ran both ways in every mode."""
@@ -94,11 +86,9 @@ class Summary:
             if result is None or result.not_run:
                 rows.append([row["name"], "all", result.not_run if result else "not asked for"])
                 continue
-            rows += [[row["name"], number(count), why] for why, count in self.left_out[row["name"]].most_common()]
+            rows += [[row["name"], number(count), why] for why, count in sorted(result.left_out.items())]
             rows += [[row["name"], "a file", "cannot be listed without cupool either: " + text] for text in result.broken]
-            missed = len(result.listed) - sum(self.left_out[row["name"]].values()) - \
-                sum(merge.WITHOUT in test.outcomes for test in result.tests.values()
-                    if not test.ending())
+            missed = sum(name not in result.tests for name in result.listed)
             if missed > 0:
                 rows.append([row["name"], number(missed), "no time"])
             for mode in self.modes:
