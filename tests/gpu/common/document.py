@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generated parts of a Markdown file, each between two marks that carry its name, and Markdown tables."""
+"""Generated parts of a Markdown file, each between two marks that carry its name, Markdown tables, and the
+machines that results come from.
+"""
 import os
 
 HEAD = """# Evidence
@@ -43,3 +45,9 @@ def table(header, rows):
 
 def number(value):
     return f"{value:,}"
+
+
+def machines(sessions):
+    """A line for each run that the results come from."""
+    return [f"- {session['date']}: {session['gpu']}; {session['kernel']}; {session['versions']}; library "
+            f"{session['library']}; `{session['command']}`" for session in sessions]

@@ -24,7 +24,7 @@ from kinds import GoogleTest  # noqa: E402
 HARMLESS = glob.glob("/lib*/*/libm.so.6") + glob.glob("/lib*/libm.so.6") + glob.glob("/usr/lib*/libm.so.6")
 
 # A binary that lists, picks and prints tests as GoogleTest does.
-GOOGLE_TEST = '''#!%s
+GOOGLE_TEST = '''#!%s -IS
 import os, signal, sys, time
 preloaded = "LD_PRELOAD" in os.environ
 sync = os.environ.get("CUPOOL_FREE_MODE") == "sync"

@@ -3,7 +3,7 @@
 what was not run.
 """
 import merge
-from common.document import number, table
+from common.document import machines, number, table
 
 SHOWN = 200  # differing tests in the document; all are in the JSON
 
@@ -110,9 +110,3 @@ class Summary:
                                "with": test.outcomes[mode], "again": test.again, "company": test.company, "verdict": verdict, "why": why,
                                "message": test.messages.get(mode, "")}
                               for suite, test, mode, verdict, why in self.differing()]}
-
-
-def machines(sessions):
-    """A line for each run that the results come from."""
-    return [f"- {session['date']}: {session['gpu']}; {session['kernel']}; {session['versions']}; library "
-            f"{session['library']}; `{session['command']}`" for session in sessions]
