@@ -173,18 +173,21 @@ class GoogleTest(Suite):
                 f"--gtest_filter={cases}"], {}
 
     def follow(self, scratch, names):
-        place, events, ended = self.file_of(names[0]), [], set()
+        place, events, ended, printed = self.file_of(names[0]), [], set(), []
         with open(os.path.join(scratch, "output"), encoding="utf-8", errors="replace") as file:
             for line in file:
                 found = self.LINE.search(line.rstrip("\n"))
                 if not found:
+                    printed.append(line)
                     continue
                 word, name = found.group(1), f"{place}:{found.group(2)}"
                 if word == "RUN":
                     events.append(["begin", name])
+                    printed = []
                 elif name not in ended:  # failed ones are named again at the end
                     ended.add(name)
-                    events.append(["end", name, self.OUTCOMES[word], int(found.group(3) or 0) / 1e3, ""])
+                    message = first_failure(printed) if word == "FAILED" else ""
+                    events.append(["end", name, self.OUTCOMES[word], int(found.group(3) or 0) / 1e3, message])
         return events
 
     def normal_end(self, code):
@@ -192,6 +195,14 @@ class GoogleTest(Suite):
 
     def file_of(self, name):
         return name.split(":", 1)[0]
+
+
+def first_failure(printed, length=200):
+    """What a test of GoogleTest says of its first failure: the lines behind its place."""
+    for number, line in enumerate(printed):
+        if ": Failure" in line:
+            return " ".join(" ".join(printed[number + 1:number + 4]).split())[:length]
+    return ""
 
 
 class Programs(Suite):

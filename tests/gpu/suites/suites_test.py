@@ -45,8 +45,8 @@ def served():
 
 tests = {{
     "All.passes": served,
-    "All.fails": lambda: False,
-    "All.skips": lambda: None,
+    "All.fails": lambda: print("tests.cpp:7: Failure\\nValue of: 1\\n  Actual: 2"),
+    "All.skips": lambda: "skips",
     "All.crashes": dies,
     "All.after_the_crash": lambda: True,
     "All.differs_in_sync": lambda: not sync,
@@ -72,7 +72,7 @@ for name in tests:
         continue
     print("[ RUN      ]", name, flush=True)
     done = tests[name]()
-    word = "[  SKIPPED ]" if done is None else "[       OK ]" if done else "[  FAILED  ]"
+    word = "[  SKIPPED ]" if done == "skips" else "[       OK ]" if done else "[  FAILED  ]"
     print("words of the test" + word, name, "(2 ms)", flush=True)
 if "All.passes" in wanted and sync:
     dies()
@@ -174,6 +174,8 @@ class OfGoogleTest(Runner):
             "All.after_the_crash": "passed", "All.hangs": "timeout", "All.leaves_early": "crash",
             "All.differs_in_sync": "passed", "All.differs_and_is_known": "passed", "All.varies": "passed",
             "All.fails_in_company": "passed", "Each/Of.them/0": "passed"})
+        self.assertEqual({record["message"] for record in records.read([self.out])
+                          if record.get("test", "").endswith("All.fails")}, {"Value of: 1 Actual: 2"})
         verdicts = self.verdicts()
         self.assertEqual(verdicts.pop(("All.differs_in_sync", "sync")), merge.UNEXPLAINED)
         for mode in ("default", "sync"):
