@@ -8,6 +8,7 @@ import hashlib
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -70,6 +71,8 @@ def now():
 
 
 def gpu():
+    if shutil.which("nvidia-smi") is None:
+        return "no GPU"
     return first_line(["nvidia-smi", "--query-gpu=" + GPU_FIELDS, "--format=csv,noheader"])
 
 

@@ -26,6 +26,7 @@ FILES = {
     "wrong": SHELL + 'echo "sum ${LD_PRELOAD:-3}"\n',
     "varies": SHELL + 'echo "random $$"\n',
     "broken": SHELL + '[ -z "$LD_PRELOAD" ]\n',
+    "fails": SHELL + "echo no data >&2; exit 3\n",
     "pooled": SHELL + 'echo "step ${POOL-9} us"\n',
 }
 STEP = {"pattern": "step ([0-9]+)", "unit": "us", "what": "a step"}
@@ -76,6 +77,7 @@ class OfEvidence(unittest.TestCase):
         self.assertIn("does not help: slower", self.cells["helped"][-1])
         self.assertEqual(self.cells["unhelped"][-1], "does not help: no difference beyond the spread")
         self.assertEqual(self.cells["pooled"][3:8], ["8 us (8–8)", "8 us (8–8)", "9 us (9–9)", "1.00", "1.12"])
+        self.assertEqual(self.cells["fails"], ["fails", "made up", "fails as it is: exit 3: no data"])
         self.assertEqual(self.cells["absent"], ["absent", "made up", "not found: absent/main"])
         self.assertIn("it does not help", self.text)
 

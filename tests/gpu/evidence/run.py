@@ -51,8 +51,9 @@ def run_program(program, session, recorder, options, deadline):
         recorder.add(kind="not_run", program=f"{program.name}:own pool", why=program.missing(OWN))
     begin = time.monotonic()
     first = program.run(AS_IS, options)  # files and the driver's cache are read once
-    if first["exit"] == "timeout":
-        recorder.add(kind="not_run", program=program.name, why=f"not done after {program.limit} s as it is")
+    if first["exit"] != 0:
+        why = f"not done after {program.limit} s" if first["exit"] == "timeout" else f"exit {first['exit']}: {first['tail']}"
+        recorder.add(kind="not_run", program=program.name, why="fails as it is: " + why)
         return True
     if time.monotonic() + (time.monotonic() - begin) * len(ways) * options.runs > deadline:
         return False
