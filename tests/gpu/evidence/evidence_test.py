@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -27,6 +28,7 @@ FILES = {
     "varies": SHELL + 'echo "random $$"\n',
     "broken": SHELL + '[ -z "$LD_PRELOAD" ]\n',
     "fails": SHELL + "echo no data >&2; exit 3\n",
+    "hangs": SHELL + '[ -z "$LD_PRELOAD" ] || exec sleep 100\n',
     "pooled": SHELL + 'echo "step ${POOL-9} us"\n',
 }
 STEP = {"pattern": "step ([0-9]+)", "unit": "us", "what": "a step"}
@@ -70,10 +72,11 @@ class OfEvidence(unittest.TestCase):
         return done.returncode
 
     def test_the_table_says_what_was_seen(self):
+        self.row("hangs")["limit"] = 0.2
         self.assertEqual(self.run_programs(), 1, "results differ")
         self.assertEqual({name: cells[-2] for name, cells in self.cells.items() if len(cells) == 13 and name in FILES}, {
             "helped": "same", "unhelped": "same", "wrong": "DIFFER", "varies": "exit codes; output varies by itself",
-            "broken": "FAILS with cupool: 1", "pooled": "same"})
+            "broken": "FAILS with cupool: 1", "hangs": "FAILS with cupool: timeout", "pooled": "same"})
         self.assertIn("does not help: slower", self.cells["helped"][-1])
         self.assertEqual(self.cells["unhelped"][-1], "does not help: no difference beyond the spread")
         self.assertEqual(self.cells["pooled"][3:8], ["8 us (8–8)", "8 us (8–8)", "9 us (9–9)", "1.00", "1.12"])
@@ -88,6 +91,12 @@ class OfEvidence(unittest.TestCase):
         self.assertEqual(ran, 4 + 6)
         self.run_programs("unhelped", "pooled")
         self.assertEqual(sum(record["kind"] == "run" for record in records.read([self.out])), ran)
+
+    def test_a_hang_does_not_outlast_the_budget(self):
+        begin = time.monotonic()
+        self.assertEqual(self.run_programs("hangs", "--budget", "1"), 3)
+        self.assertLess(time.monotonic() - begin, 30)
+        self.assertEqual({record["way"] for record in records.read([self.out]) if record["kind"] == "run"} - {AS_IS}, set())
 
     def test_only_what_is_faster_in_every_run_is_called_so(self):
         def found(plain, mine):

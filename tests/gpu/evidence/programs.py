@@ -70,15 +70,15 @@ class Program:
             environment.update(pair.split("=", 1) for pair in options.env)
         return environment
 
-    def run(self, way, options):
-        """A record of one run; None if there is nothing to run this way."""
+    def run(self, way, options, left):
+        """A record of one run. left: the seconds that there are for it, if that is less than its limit."""
         scratch = tempfile.mkdtemp(prefix="cupool-evidence-")
         try:
-            return self.run_in(scratch, way, options)
+            return self.run_in(scratch, way, options, left)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def run_in(self, scratch, way, options):
+    def run_in(self, scratch, way, options, left):
         memory = sampler()
         with open(os.path.join(scratch, "stdout"), "w+b") as out, open(os.path.join(scratch, "stderr"), "w+b") as err:
             begin = time.monotonic()
@@ -86,7 +86,7 @@ class Program:
                 process = subprocess.Popen(
                     self.command(way), env=self.environment(way, options, scratch), start_new_session=True,
                     cwd=self.working_folder(scratch), stdin=subprocess.DEVNULL, stdout=out, stderr=err)
-                code = wait(process, self.limit)
+                code = wait(process, max(0, min(self.limit, left)))
             except OSError as error:
                 code = str(error)
             seconds = time.monotonic() - begin

@@ -50,7 +50,9 @@ def run_program(program, session, recorder, options, deadline):
         ways = [way for way in ways if way != OWN]
         recorder.add(kind="not_run", program=f"{program.name}:own pool", why=program.missing(OWN))
     begin = time.monotonic()
-    first = program.run(AS_IS, options)  # files and the driver's cache are read once
+    first = program.run(AS_IS, options, deadline - begin)  # files and the driver's cache are read once
+    if time.monotonic() >= deadline:
+        return False
     if first["exit"] != 0:
         why = f"not done after {program.limit} s" if first["exit"] == "timeout" else f"exit {first['exit']}: {first['tail']}"
         recorder.add(kind="not_run", program=program.name, why="fails as it is: " + why)
@@ -60,7 +62,9 @@ def run_program(program, session, recorder, options, deadline):
     for round_number in range(options.runs):
         shift = round_number % len(ways)
         for way in ways[shift:] + ways[:shift]:
-            run = program.run(way, options)
+            run = program.run(way, options, deadline - time.monotonic())
+            if time.monotonic() >= deadline:
+                return False  # it may have been cut off, which says nothing
             recorder.add(kind="run", program=program.name, way=way, round=round_number, gpu=session["gpu"],
                          session=session["date"], **run)
             print(f"  {program.name}, {way}: exit {run['exit']}, {run['seconds']:.2f} s"

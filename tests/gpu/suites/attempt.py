@@ -20,6 +20,7 @@ MODES = {
     "first": {"CUPOOL_POOL_START": "first"},
 }
 POLL_SECONDS = 0.05
+PROGRESS_SECONDS = 1  # between looks at what a process has written, which costs more than a poll
 KEPT_OUTPUT = 300
 
 
@@ -75,6 +76,7 @@ class Attempt:
     def follow(self, process, scratch):
         """The exit code; "timeout" after too long without progress, "stopped" at the deadline."""
         seen, latest = 0, time.monotonic()
+        looked, between = latest, min(PROGRESS_SECONDS, self.suite.timeout / 5)
         while True:
             try:
                 return process.wait(timeout=POLL_SECONDS)
@@ -84,6 +86,9 @@ class Attempt:
             if now > self.deadline:
                 self.stopped = True
                 return "stopped"
+            if now - looked < between:
+                continue
+            looked = now
             count = len(self.suite.follow(scratch, self.names))
             if count > seen:
                 seen, latest = count, now

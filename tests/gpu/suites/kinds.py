@@ -79,6 +79,10 @@ class Suite:
     def working_folder(self, scratch):
         return os.path.join(self.path, self.row["run_in"]) if "run_in" in self.row else scratch
 
+    def wants_alone(self, names):
+        """Whether one of the tests needs the GPU for itself."""
+        return self.alone is not None and any(map(self.alone.search, names))
+
     def file_of(self, name):
         """What fails as a whole if its start fails."""
         raise NotImplementedError

@@ -69,7 +69,9 @@ def run_all(suites, recorder, options, deadline):
     for kind in ("again", "company"):
         pieces = work.again(kind)
         print(f"{len(pieces)} runs once more of what differs ({kind})", flush=True)
-        finished = work.run(pieces, options.jobs, deadline) and finished
+        alone = [piece for piece in pieces if piece.suite.wants_alone(piece.names)]
+        others = [piece for piece in pieces if not piece.suite.wants_alone(piece.names)]
+        finished = work.run(alone, 1, deadline) and work.run(others, options.jobs, deadline) and finished
     return finished
 
 

@@ -261,6 +261,15 @@ class OfPrograms(Runner):
         self.assertIn("| no module | all | no Python module nobody |", text)
         self.assertIn("absent: not there", text)
 
+    def test_what_needs_the_gpu_for_itself_gets_it_again_too(self):
+        body = '#!/bin/sh\nmkdir "$STATE/taken" || exit 9\nsleep 0.1\nrmdir "$STATE/taken"\n[ -z "$LD_PRELOAD" ]\n'
+        state = os.path.join(self.scratch.name, "state")
+        os.mkdir(state)
+        self.add("programs", "programs", {"first": body, "second": body}, environment={"STATE": state}, alone=".", timeout=5,
+                 tests=[{"name": name, "command": [name]} for name in ("first", "second")])
+        self.assertEqual(self.run_suites(modes="without,default"), 1)
+        self.assertEqual(self.verdicts(), {(name, "default"): merge.UNEXPLAINED for name in ("first", "second")})
+
 
 class OfPytest(Runner):
     def test_every_test_gets_its_outcome(self):

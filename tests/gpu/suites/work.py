@@ -64,7 +64,7 @@ class Work:
         alone, by_suite = [], []
         for suite in self.suites:
             names = self.chosen(suite)
-            wants = [name for name in names if suite.alone and suite.alone.search(name)]
+            wants = [name for name in names if suite.wants_alone([name])]
             alone += self.in_modes(suite, wants, done)
             apart = set(wants)
             by_suite.append(self.in_modes(suite, [name for name in names if name not in apart], done))
@@ -105,7 +105,7 @@ class Work:
         return pieces
 
     def slice_of(self, suite, test):
-        names = [name for name in self.chosen(suite) if not (suite.alone and suite.alone.search(name))]
+        names = [name for name in self.chosen(suite) if not suite.wants_alone([name])]
         return next((names[begin:end] for begin, end in cuts(suite, names) if test in names[begin:end]), [test])
 
     # -- running ---------------------------------------------------------------------------------
