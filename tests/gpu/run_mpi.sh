@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Two ranks of CUDA-aware MPI that allocate in the loop: are they right under cupool, in every size not
 # slower than without it, and do allocations cost them no more than a program without MPI? Programs come
-# from build.sh, whose head says how MPI gets there; carry .gpu to the machine.
+# from build.sh, whose head says what MPI it takes; carry .gpu to the machine.
 #   tests/gpu/run_mpi.sh                    5 rounds, under 5 minutes, into $OUT (default ./out)
 #   tests/gpu/run_mpi.sh --rounds 3 --gpus 2 kernels
 set -uo pipefail

@@ -3,7 +3,7 @@
 # What a pair of cudaMalloc and cudaFree costs on a real GPU, against legacy and against the allocators
 # that a program could link instead, side by side in alternating runs: one thread and many, GPU idle and
 # busy, single calls, idle memory, whole programs, start-up. Fails if a figure that is asked for is
-# missed. Programs come from build.sh, whose head says how RMM gets there; carry .gpu to the machine.
+# missed. Programs come from build.sh, whose head says what RMM it takes; carry .gpu to the machine.
 #   tests/gpu/run_pairs.sh                    all, 5 rounds, under 25 minutes, into $OUT (default ./out)
 #   tests/gpu/run_pairs.sh single threads     some of: single threads busy route calls idle programs startup
 #   tests/gpu/run_pairs.sh --budget 580 busy route calls idle programs startup

@@ -4,8 +4,11 @@ Python's standard library.
 """
 import argparse
 import datetime
+import hashlib
 import os
 import platform
+import shlex
+import shutil
 import subprocess
 import sys
 
@@ -57,19 +60,42 @@ def first_line(command):
         return str(error)
 
 
+VERSIONS = """import importlib.metadata as m
+wanted = ('torch', 'cupy-cuda13x', 'nvidia-cudnn-cu13', 'nvidia-ml-py', 'rmm-cu13', 'jax', 'cuda-core',
+          'cuda-bindings', 'numba-cuda', 'warp-lang', 'pytest')
+print(', '.join(sorted({f'{d.name} {d.version}' for d in m.distributions() if d.name in wanted})) or 'no package')"""
+
+
+def now():
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+def gpu():
+    if shutil.which("nvidia-smi") is None:
+        return "no GPU"
+    return first_line(["nvidia-smi", "--query-gpu=" + GPU_FIELDS, "--format=csv,noheader"])
+
+
+def session_record(library):
+    """What results say of the machine, the libraries and the command that they come from."""
+    with open(library, "rb") as file:
+        digest = hashlib.sha256(file.read()).hexdigest()
+    return {"date": now(), "command": shlex.join([os.path.relpath(sys.argv[0], REPOSITORY), *sys.argv[1:]]),
+            "gpu": gpu(), "kernel": f"{platform.platform()}, {os.cpu_count()} cores",
+            "versions": "Python " + sys.version.split()[0] + ", " + first_line([sys.executable, "-c", VERSIONS]),
+            "library": f"{os.path.basename(library)} sha256 {digest[:12]}"}
+
+
 def write_environment(options):
-    versions = ("import importlib.metadata as m\n"
-                "print([(d.name, d.version) for d in m.distributions() if d.name in "
-                "('torch', 'cupy-cuda13x', 'nvidia-cudnn-cu13', 'nvidia-ml-py', 'rmm-cu13')])")
     lines = [
-        f"date: {datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds')}",
+        f"date: {now()}",
         f"command: {' '.join(sys.argv)}",
         f"variables given to cupool: {' '.join(options.env) or 'none'}",
-        f"GPU: {first_line(['nvidia-smi', '--query-gpu=' + GPU_FIELDS, '--format=csv,noheader'])}",
+        f"GPU: {gpu()}",
         f"nvidia-smi: {first_line(['nvidia-smi', '--version'])}",
         f"kernel: {platform.platform()}, {os.cpu_count()} cores",
         f"python: {sys.version.split()[0]} at {sys.executable}",
-        "versions: " + first_line([sys.executable, "-c", versions]),
+        "versions: " + first_line([sys.executable, "-c", VERSIONS]),
         f"nvcc: {first_line(['nvcc', '--version']).splitlines()[-1]}",
         f"library: {options.library}, {os.path.getsize(options.library)} bytes",
     ]

@@ -8,7 +8,6 @@ verdict differed. Needs only Python's standard library. README.md beside this fi
 """
 import argparse
 import concurrent.futures
-import glob
 import json
 import os
 import re
@@ -22,20 +21,14 @@ import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-REPOSITORY = os.path.abspath(os.path.join(HERE, "..", "..", "..", ".."))
+sys.path.insert(0, os.path.join(HERE, "..", ".."))
+from common import reports  # noqa: E402
+from common.machine import REPOSITORY  # noqa: E402
+from common.masks import compiled, masked  # noqa: E402
 
 # Lines that carry a verdict where a row names none of its own.
 VERDICT = (r"(?i)pass|fail|success|error|mismatch|verif|correct|\bok\b|\bwrong|invalid|match|"
            r"complete|validat|differ|abort|exception|waiv|unsupported|not support")
-# Times and rates: a number with its unit, or a number after a word that announces one.
-NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-MASKS = [
-    rf"{NUMBER}\s*\(?(?:ms|msecs?|milliseconds?|us|usecs?|microseconds?|ns|s|secs?|seconds?|"
-    r"[KMGT]i?B/s(?:ec)?|[KMGT]?flops?(?:/s)?|[A-Z]?ops?/s|fps|[KMG]?elements?/s(?:ec)?)\b\)?",
-    rf"(?i)(?:time|elapsed|bandwidth|throughput|speedup|perf\w*)[^\d\n]*{NUMBER}",
-    r"0x[0-9a-fA-F]{6,}",
-    r"(?i)\bpid\s*=?\s*\d+",
-]
 # A program that says so did not run its check here: too few GPUs, a feature missing.
 WAIVED = re.compile(r"(?i)\bwaiv|\bskipp(?:ed|ing)\b|two GPUs are required")
 # Said in these forms even by programs that then exit with 0.
@@ -60,7 +53,7 @@ class Program:
         self.any_order = verdict.get("any_order", False)
         self.lines = re.compile(verdict.get("lines", VERDICT))
         self.skip = re.compile(verdict["skip"]) if "skip" in verdict else None
-        self.masks = [re.compile(m) for m in verdict.get("mask", []) + MASKS]
+        self.masks = compiled(verdict.get("mask", []))
 
     def built(self):
         return os.access(os.path.join(self.folder, self.binary), os.X_OK)
@@ -73,9 +66,7 @@ class Program:
             line = " ".join(line.split())
             if not line or not self.lines.search(line) or (self.skip and self.skip.search(line)):
                 continue
-            for mask in self.masks:
-                line = mask.sub("#", line)
-            lines.append(line)
+            lines.append(masked(line, self.masks))
         return sorted(lines) if self.any_order else lines
 
 
@@ -97,21 +88,6 @@ class Run:
                 "counters": self.counters, "output_tail": self.output[-KEPT_OUTPUT:]}
 
 
-def read_counters(folder):
-    """Sums the reports of all processes of a run: shows that cupool took part, and how."""
-    totals = {}
-    for path in glob.glob(os.path.join(folder, "report-*")):
-        try:
-            with open(path, encoding="utf-8") as file:
-                devices = json.load(file)["devices"]
-        except (OSError, ValueError, KeyError):
-            continue
-        for device in devices:
-            for key, value in device["counters"].items():
-                totals[key] = totals.get(key, 0) + value
-    return totals
-
-
 def end_group(process):
     """A program that forks may leave children behind; they hold its memory and its pipes."""
     try:
@@ -129,8 +105,7 @@ def execute(program, options, preload, limit):
                        if not k.startswith("CUPOOL_") and k != "LD_PRELOAD"}
         environment.update(program.environment)
         if preload:
-            environment.update(LD_PRELOAD=options.library, CUPOOL_STATS="json",
-                               CUPOOL_STATS_FILE=os.path.join(scratch, "report-%p"))
+            environment.update(LD_PRELOAD=options.library, **reports.variables(scratch))
             environment.update(pair.split("=", 1) for pair in options.env)
         # A file, not a pipe: a child that outlives the program must not make us wait for it.
         with open(os.path.join(scratch, "output"), "w+b") as file:
@@ -150,7 +125,7 @@ def execute(program, options, preload, limit):
             output = file.read().decode(errors="replace")
         # A path of the scratch directory is another one in every run.
         output = output.replace(scratch, "")
-        return Run(code, program.verdict_lines(output), seconds, output, read_counters(scratch))
+        return Run(code, program.verdict_lines(output), seconds, output, reports.counters(scratch))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
