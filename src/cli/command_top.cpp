@@ -24,7 +24,7 @@ namespace {
 struct TopArguments {
   std::vector<std::string> pids;
   std::string delay = "1s";
-  unsigned readings = 0;  ///< 0: not set
+  int readings = 0;  ///< 0: not set
   bool json = false;
 };
 
@@ -98,9 +98,9 @@ class Top {
   LiveReading reading_;
 };
 
-int act_at_terminal(Top& top, std::chrono::milliseconds delay, unsigned readings) {
+int act_at_terminal(Top& top, std::chrono::milliseconds delay, int readings) {
   Screen screen;
-  for (unsigned i = 1;; ++i) {
+  for (int i = 1;; ++i) {
     top.read();
     screen.show("cupool top (q quits): " + top.summary() + "\n" + top.text(Screen::width()));
     if (i == readings || top.is_over() || !screen.wait(delay)) return exit_ok;
@@ -113,8 +113,8 @@ int act(const TopArguments& arguments) {
   if (can_redraw(STDOUT_FILENO) && !arguments.json) {
     return act_at_terminal(top, delay, arguments.readings);
   }
-  const unsigned readings = std::max(arguments.readings, 1u);
-  for (unsigned i = 1;; ++i) {
+  const int readings = std::max(arguments.readings, 1);
+  for (int i = 1;; ++i) {
     top.read();
     std::fputs(top.text(0).c_str(), stdout);
     // A reader that is gone ends it.
@@ -141,7 +141,7 @@ void add_top(CLI::App& app, Session& session) {
   command
       ->add_option("-n,--readings", arguments->readings,
                    "End after N readings (default 1, and until q at a terminal)")
-      ->check(CLI::Range(1u, 1'000'000'000u))
+      ->check(CLI::Range(1, 1'000'000'000))
       ->type_name("N");
   command->add_flag("--json", arguments->json, "Print JSON, a line for each reading");
   command->footer(

@@ -53,6 +53,25 @@ check doctor_shared "$cupool" doctor "$programs/legacy_loop_shared"
 check doctor_driver "$cupool" doctor "$programs/driver_api"
 holds doctor_names_the_gpu doctor_static.out 'memory pools that can be shared'
 
+# What a running program holds, from itself: by its channel, with the device's UUID as nvidia-smi has it.
+seen_by_top() {
+  preloaded top "$programs/inference_loop" threads=4 requests=30000 &
+  local pid=$! told=1
+  for _ in $(seq 50); do
+    if "$cupool" top "$pid" && "$cupool" top --json | tee "$work/top.json" | grep -q "\"pid\":$pid,.*\"told\""; then
+      told=0
+      break
+    fi
+    sleep 0.1
+  done
+  wait "$pid"
+  return "$told"
+}
+export -f seen_by_top
+export cupool
+check top seen_by_top
+check top_uuid grep -q -i -F "$(nvidia-smi --query-gpu=uuid --format=csv,noheader -i 0)" "$work/top.json"
+
 loop=("$programs/inference_loop" threads=4 requests=300)
 check observe "$cupool" observe --json "$work/observe.json" -- "${loop[@]}"
 check compare "$cupool" compare -n 3 --ignore '(_us|_per_second)=.*' -- "${loop[@]}"
