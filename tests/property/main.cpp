@@ -9,6 +9,7 @@
 #include <random>
 
 #include "machine.h"
+#include "peer.h"
 #include "supervisor.h"
 
 namespace cupool::property {
@@ -41,7 +42,7 @@ int usage() {
       "property_programs [--library FILE] [--sanitizer-runtime FILE] [--first SEED|random]\n"
       "  [--count N] [--jobs N] [--free-mode auto|ordered|sync] [--mutation NAME]\n"
       "  [--forgets non_blocking|per_thread|destroyed] [--expect-fault WORDS]\n"
-      "  [--pass-over WORDS]... [--no-shrink] [--lane] [--host]\n");
+      "  [--pass-over WORDS]... [--no-shrink] [--lane] [--host] [--wide]\n");
   return 2;
 }
 
@@ -80,6 +81,11 @@ int run(int argc, char** argv) {
       options.host = true;
       continue;
     }
+    if (name == "--wide") {
+      options.wide = true;
+      continue;
+    }
+    if (name == "--peer") return be_peer(std::atoi(value));
     ++i;
     if (name == "--library")
       options.library = value;

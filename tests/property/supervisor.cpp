@@ -32,6 +32,10 @@ constexpr auto kHang = std::chrono::seconds(60);  // without a new program
 constexpr auto kReplayLimit = std::chrono::seconds(20);
 constexpr auto kShrinkLimit = std::chrono::seconds(60);
 
+bool one_each(const Options& options) {
+  return options.lane || options.host || options.wide;
+}
+
 struct Outcome {
   bool failed = false;
   std::uint64_t seed = 0;  ///< the program that was running
@@ -207,6 +211,7 @@ Machinery machinery_of(const Surroundings& surroundings) {
     }
     if (variable == "CUPOOL_SIM_DEVICES=2") machinery.devices = 2;
     if (variable == "CUPOOL_TEST_HOST=1") machinery.host = true;
+    if (variable == "CUPOOL_TEST_WIDE=1") machinery.wide = true;
   }
   return machinery;
 }
@@ -214,14 +219,13 @@ Machinery machinery_of(const Surroundings& surroundings) {
 }  // namespace
 
 std::uint64_t end_of_batch(const Options& options, std::uint64_t seed) {
-  if (options.lane || options.host) return seed + 1;
+  if (one_each(options)) return seed + 1;
   return (seed / kBatch + 1) * kBatch;
 }
 
 Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
   // Mixed, so that every combination occurs, and near batches differ.
-  std::uint64_t dice =
-      (options.lane || options.host ? seed : seed / kBatch + 1) * 0x9e3779b97f4a7c15u;
+  std::uint64_t dice = (one_each(options) ? seed : seed / kBatch + 1) * 0x9e3779b97f4a7c15u;
   dice ^= dice >> 29;
   const auto pick = [&](std::initializer_list<const char*> values) {
     const std::size_t index = (dice >> 8) % values.size();
@@ -241,7 +245,8 @@ Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
   set("CUPOOL_BACKEND", pick({"", "", "", "", "malloc"}));
   set("CUPOOL_POOL", pick({"", "", "", "default"}));
   set("CUPOOL_MAX_CACHED", pick({"", "", "", "1M"}));
-  set("CUPOOL_SIM_DEVICES", pick({"", "", "2"}));
+  const std::string devices = pick({"", "", "2"});
+  set("CUPOOL_SIM_DEVICES", options.wide ? "2" : devices);
   // A driver that has the function but refuses it: contexts are synchronised instead of fences.
   const std::string refusal = "cuCtxRecordEvent:*=801";
   const bool refused = pick({"", "", "", "", "", "refused"}) == "refused";
@@ -262,6 +267,8 @@ Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
     result.variables.push_back("CUPOOL_TEST_HOST=1");
     set("CUPOOL_HOST_MAX_CACHED", pick({"", "", "1M", "100%"}));
   }
+  if (options.library.empty()) result.variables.push_back("CUPOOL_TEST_ALONE=1");
+  if (options.wide) result.variables.push_back("CUPOOL_TEST_WIDE=1");
   set("CUPOOL_TEST_MUTATION", options.mutation);
   std::string preload = options.sanitizer_runtime;
   if (!options.library.empty()) preload += (preload.empty() ? "" : ":") + options.library;
