@@ -13,6 +13,7 @@
 #include "engine/serve/free_policy.h"
 #include "engine/serve/host_memory.h"
 #include "util/lock_order.h"
+#include "util/mutation.h"
 
 namespace cupool::engine {
 
@@ -73,6 +74,13 @@ class ContextEnding {
   template <typename Call>
   CUresult reset_primary(CUdevice device, const Call& call) {
     const auto lock = primaries_.lock(device);
+    if (CUPOOL_MUTATED("resets-beside-visitors")) {
+      const CUresult result = call();
+      end(
+          registry_.find(primaries_.known(device)), [] { return CUDA_SUCCESS; },
+          [](CUresult) { return true; });
+      return result;
+    }
     return end_primary(device, call);
   }
 
