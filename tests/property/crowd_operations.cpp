@@ -80,9 +80,9 @@ void Machine::fill_device(std::uint64_t bytes) {
 
 // All threads keep what they have freed for as long as the device is filled.
 void Machine::crowd(const Operation& op) {
-  if (captures_ || op.size == 0 || op.a == 0 || !enter(0)) return;
+  if (captures_ || op.a == 0 || !enter(0)) return;
   constexpr unsigned kRounds = 6;
-  const std::uint64_t bytes = std::min<std::uint64_t>(op.size, 256u << 10);
+  const std::uint64_t bytes = machinery_.device_bytes / 4 * 3 / op.a;
   Turnstile begun;
   Turnstile done;
   Turnstile end;

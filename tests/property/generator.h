@@ -4,6 +4,7 @@
 #pragma once
 
 #include <random>
+#include <string>
 
 #include "program.h"
 
@@ -34,7 +35,9 @@ enum class Theme {
   process,
   full_device,
 };
-constexpr unsigned kThemes = 10;
+inline constexpr const char* kThemes[] = {
+    "default_captures", "joined_captures", "pool_memory",  "host_targets", "many_copies",
+    "step_aside",       "crowd",           "primary_life", "process",      "full_device"};
 
 class Generator {
  public:
@@ -43,7 +46,8 @@ class Generator {
         device_bytes_(machinery.device_bytes),
         devices_(machinery.devices),
         host_(machinery.host),
-        wide_(machinery.wide) {}
+        wide_(machinery.wide),
+        only_(machinery.theme) {}
 
   Program make(std::uint64_t seed) {
     Program program;
@@ -391,6 +395,7 @@ class Generator {
   const unsigned devices_;
   const bool host_;
   const bool wide_;
+  const std::string only_;
   Theme theme_ = Theme::default_captures;
   bool done_ = false;  ///< what a program of this theme does once
   std::uint64_t sizes_[4] = {};

@@ -47,7 +47,10 @@ Machine::Machine(FreeMode free_mode, bool aligns_large)
   expect(cuDeviceGetCount(&devices), "cuDeviceGetCount", kNoContext);
   machinery_.devices = static_cast<unsigned>(devices);
   machinery_.host = std::getenv("CUPOOL_TEST_HOST") != nullptr;
-  machinery_.wide = std::getenv("CUPOOL_TEST_WIDE") != nullptr;
+  if (const char* const theme = std::getenv("CUPOOL_TEST_WIDE")) {
+    machinery_.wide = true;
+    machinery_.theme = theme;
+  }
 }
 
 std::string Machine::run(const Program& program) {

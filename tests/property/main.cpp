@@ -42,7 +42,7 @@ int usage() {
       "property_programs [--library FILE] [--sanitizer-runtime FILE] [--first SEED|random]\n"
       "  [--count N] [--jobs N] [--free-mode auto|ordered|sync] [--mutation NAME]\n"
       "  [--forgets non_blocking|per_thread|destroyed] [--expect-fault WORDS]\n"
-      "  [--pass-over WORDS]... [--no-shrink] [--lane] [--host] [--wide]\n");
+      "  [--pass-over WORDS]... [--no-shrink] [--lane] [--host] [--wide] [--theme NAME]\n");
   return 2;
 }
 
@@ -105,7 +105,10 @@ int run(int argc, char** argv) {
       options.expect_fault = value;
     else if (name == "--pass-over")
       options.pass_over.push_back(value);
-    else if (name == "--replay")
+    else if (name == "--theme") {
+      options.wide = true;
+      options.theme = value;
+    } else if (name == "--replay")
       program = value;
     else if (name == "--first") {
       const bool random = std::strcmp(value, "random") == 0;

@@ -48,6 +48,7 @@ struct Machinery {
   unsigned devices = 1;
   bool host = false;  ///< programs about page-locked memory
   bool wide = false;  ///< programs with a theme (generator.h)
+  std::string theme;  ///< not empty: of this one only
 };
 
 /// The same seed gives the same program.

@@ -211,7 +211,10 @@ Machinery machinery_of(const Surroundings& surroundings) {
     }
     if (variable == "CUPOOL_SIM_DEVICES=2") machinery.devices = 2;
     if (variable == "CUPOOL_TEST_HOST=1") machinery.host = true;
-    if (variable == "CUPOOL_TEST_WIDE=1") machinery.wide = true;
+    if (variable.rfind("CUPOOL_TEST_WIDE=", 0) == 0) {
+      machinery.wide = true;
+      machinery.theme = variable.substr(17);
+    }
   }
   return machinery;
 }
@@ -268,7 +271,7 @@ Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
     set("CUPOOL_HOST_MAX_CACHED", pick({"", "", "1M", "100%"}));
   }
   if (options.library.empty()) result.variables.push_back("CUPOOL_TEST_ALONE=1");
-  if (options.wide) result.variables.push_back("CUPOOL_TEST_WIDE=1");
+  if (options.wide) result.variables.push_back("CUPOOL_TEST_WIDE=" + options.theme);
   set("CUPOOL_TEST_MUTATION", options.mutation);
   std::string preload = options.sanitizer_runtime;
   if (!options.library.empty()) preload += (preload.empty() ? "" : ":") + options.library;

@@ -33,6 +33,7 @@ struct Options {
   bool host = false;
   /// Programs with a theme (generator.h), each in a process of its own.
   bool wide = false;
+  std::string theme;  ///< not empty: of this theme only
 };
 
 /// The environment in which the program of `seed` runs; the same for all of its batch.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What programs with a theme do: what programs did that once broke the engine (README.md).
 #include <algorithm>
+#include <iterator>
 
 #include "generator.h"
 
@@ -8,7 +9,12 @@ namespace cupool::property {
 
 // A theme has what it needs; what would hide its faults is left out.
 void Generator::choose_theme(Program& program) {
-  theme_ = static_cast<Theme>(below(kThemes));
+  const auto themes = static_cast<unsigned>(std::size(kThemes));
+  unsigned theme = below(themes);
+  for (unsigned i = 0; i < themes; ++i) {
+    if (only_ == kThemes[i]) theme = i;
+  }
+  theme_ = static_cast<Theme>(theme);
   const bool captures = theme_ == Theme::default_captures || theme_ == Theme::joined_captures;
   captures_ = captures;
   lives_ = shares_ = errands_ = traps_ = false;
@@ -44,7 +50,7 @@ void Generator::themed(std::vector<Operation>& operations) {
       operations.push_back({Kind::fill_device, thread_, 0, 0, 0, 2u << 20});
       return;
     case Theme::crowd:
-      if (first) operations.push_back({Kind::crowd, thread_, 40 + below(160), 0, 0, size});
+      if (first) operations.push_back({Kind::crowd, thread_, 40 + below(160), 0, 0, 0});
       return churn(operations);
     case Theme::primary_life:
       operations.push_back({Kind::primary_life, thread_, 0, 0, 0, size});
