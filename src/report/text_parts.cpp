@@ -27,7 +27,8 @@ void add_title(Page& page, const stats::Snapshot& snapshot) {
   if (snapshot.number != 0) {
     who += "; snapshot " + std::to_string(snapshot.number) + " of the running process";
   }
-  page.text(wrapped("cupool " + process.library_version + ": ", who));
+  // One line however long the path: scripts look for ", rank 0," in the reports of a job.
+  page.line("cupool " + process.library_version + ": " + who);
 }
 
 std::string frame_text(const stats::LeakFrame& frame) {

@@ -33,7 +33,7 @@ const char* text_of(EventKind kind) noexcept;
 struct Event {
   std::uint64_t time_ns = 0;  ///< of the first, see since_start_ns(); for a wait, its end
   EventKind kind = EventKind::growth;
-  int device = -1;
+  int device = 0;  ///< ordinal; -1: not known
   std::uint64_t count = 0;
   std::uint64_t bytes = 0;        ///< sum; 0 if not applicable
   std::uint64_t duration_ns = 0;  ///< longest wait

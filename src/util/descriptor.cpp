@@ -23,7 +23,7 @@ std::array<char, 24> kind_of(int number) {
 
 }  // namespace
 
-KnownFile::KnownFile(int number) : number_(number) {
+KnownFile::KnownFile(int number) : behind_(number < 0 ? 0 : number + 1) {
   struct stat status {};
   if (number < 0 || fstat(number, &status) != 0) return;
   device_ = status.st_dev;
@@ -33,8 +33,8 @@ KnownFile::KnownFile(int number) : number_(number) {
 
 bool KnownFile::is_there() const {
   struct stat status {};
-  return number_ >= 0 && fstat(number_, &status) == 0 && status.st_dev == device_ &&
-         status.st_ino == inode_ && (kind_[0] == '\0' || kind_of(number_) == kind_);
+  return behind_ > 0 && fstat(number(), &status) == 0 && status.st_dev == device_ &&
+         status.st_ino == inode_ && (kind_[0] == '\0' || kind_of(number()) == kind_);
 }
 
 // Their number also bounds what IPC may hold open: the server's connections, and one for each

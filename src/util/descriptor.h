@@ -18,12 +18,13 @@ class KnownFile {
   /// Notes what `number` (negative: none) stands for now.
   explicit KnownFile(int number);
 
-  int number() const { return number_; }
+  int number() const { return behind_ - 1; }
   /// Whether the number stands for the same file. Touches no lock and no heap.
   bool is_there() const;
 
  private:
-  int number_ = -1;
+  int behind_ =
+      0;  ///< the number and one: a table of them is zeros, and no part of the library's file
   dev_t device_ = 0;
   ino_t inode_ = 0;
   std::array<char, 24>
