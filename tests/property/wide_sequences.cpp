@@ -53,8 +53,8 @@ void Generator::themed(std::vector<Operation>& operations) {
       if (first) operations.push_back({Kind::crowd, thread_, 40 + below(160), 0, 0, 0});
       return churn(operations);
     case Theme::primary_life:
-      operations.push_back({Kind::primary_life, thread_, 0, 0, 0, size});
-      return;
+      if (first) operations.push_back({Kind::primary_life, thread_, 0, 0, 0, size});
+      return churn(operations);
     case Theme::process:
       return lend_to_process(operations);
     case Theme::full_device:
