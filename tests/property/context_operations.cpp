@@ -245,7 +245,7 @@ void Machine::context_life(const Operation& op) {
 
 // The same with a primary context, which a reset ends and opens again.
 void Machine::primary_life(const Operation& op) {
-  constexpr int kLives = 2;
+  constexpr int kLives = 4;
   if (op.size == 0 || captures_ || traps_ || machinery_.devices < 2 || alive(2)) return;
   if (primary_lives_.exchange(true)) return;  // one at a time
   CUcontext seeks = nullptr;

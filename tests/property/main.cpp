@@ -48,9 +48,18 @@ int usage() {
 
 }  // namespace
 
+namespace {
+
+void look_closely(const std::string& forgets) {
+  cupoolSimSet("context_event_forgets", forgets.c_str());
+  cupoolSimSet("deadlock_watch", "1");
+}
+
+}  // namespace
+
 int work_through(std::uint64_t first, std::uint64_t count, const std::string& forgets) {
   Machine machine(free_mode(), aligns_large());
-  cupoolSimSet("context_event_forgets", forgets.c_str());
+  look_closely(forgets);
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     if (!ran_well(machine, generate(seed, machine.machinery()))) return 1;
   }
@@ -60,7 +69,7 @@ int work_through(std::uint64_t first, std::uint64_t count, const std::string& fo
 int replay(const std::string& path, const std::string& forgets) {
   const Program program = load(path);
   Machine machine(free_mode(), aligns_large());
-  cupoolSimSet("context_event_forgets", forgets.c_str());
+  look_closely(forgets);
   return ran_well(machine, program) ? 0 : 1;
 }
 

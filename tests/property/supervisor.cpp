@@ -95,7 +95,7 @@ std::string await(pid_t pid, const MayGoOn& may_go_on) {
     if (naps % 64 != 63 || may_go_on()) continue;
     kill(pid, SIGKILL);
     waitpid(pid, &status, 0);
-    return "it hangs (all wait for all)";
+    return "it hangs: nothing has happened for long, and no circle of waits was proven";
   }
   if (WIFSIGNALED(status)) return "it died of signal " + std::to_string(WTERMSIG(status));
   if (WEXITSTATUS(status) == 0) return "";

@@ -50,7 +50,11 @@ void Generator::themed(std::vector<Operation>& operations) {
       operations.push_back({Kind::fill_device, thread_, 0, 0, 0, 2u << 20});
       return;
     case Theme::crowd:
-      if (first) operations.push_back({Kind::crowd, thread_, 40 + below(160), 0, 0, 0});
+      // Few threads may keep much each.
+      if (first || chance(5)) {
+        const unsigned threads = chance(50) ? 3 + below(12) : 40 + below(160);
+        operations.push_back({Kind::crowd, thread_, threads, 0, 0, 0});
+      }
       return churn(operations);
     case Theme::primary_life:
       if (first) operations.push_back({Kind::primary_life, thread_, 0, 0, 0, size});
