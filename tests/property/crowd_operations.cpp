@@ -42,6 +42,11 @@ void Machine::fill_device(const Operation& op) {
   if (concurrent_ || op.size == 0 || captures_in(0) || captures_in(1) || captures_in(2)) return;
   if (!unsafe_allowed(op.thread) || syncing_thread_ >= 0) return;
   if (threshold_ != 0) return;  // the program has its pool keep memory
+  // What was freed in a stream stays in its pool until a wait has covered it, as without cupool.
+  for (const int context : {1, 0}) {
+    if (!pool_used_ || !enter(context)) continue;
+    if (expect(cuCtxSynchronize(), "cuCtxSynchronize")) settled(slots_of(op), context);
+  }
   fill_device(op.size);
 }
 

@@ -328,9 +328,10 @@ class Machine {
   unsigned long long invalidated_by_others_ = 0;
   unsigned long long complaints_ = 0;  ///< before the program
   std::atomic<bool> primary_lives_{false};
-  int syncing_thread_ = -1;   ///< in slow_synchronize()
-  cuuint64_t threshold_ = 0;  ///< of device 0's default pool, as the program has set it
-  std::mutex peer_mutex_;     ///< protects the next two members
+  int syncing_thread_ = -1;             ///< in slow_synchronize()
+  std::atomic<bool> pool_used_{false};  ///< the program has had memory of its own pool
+  cuuint64_t threshold_ = 0;            ///< of device 0's default pool, as the program has set it
+  std::mutex peer_mutex_;               ///< protects the next two members
   Peer peer_;
   unsigned long long peer_complaints_ = 0;
 };

@@ -29,6 +29,7 @@ void Machine::pool_allocate(const Operation& op) {
   const CUresult result = cuMemAllocAsync(&address, op.size, where.handle);
   const bool none = result == CUDA_ERROR_OUT_OF_MEMORY;
   if (!expect(none ? CUDA_SUCCESS : result, "cuMemAllocAsync") || none) return;
+  pool_used_ = true;
   block.address = address;
   block.size = op.size;
   block.context = context;
