@@ -8,7 +8,6 @@
 #include "engine/reclaim/ordering.h"
 #include "engine/thread/thread_cache_stock.h"
 #include "stats/device_stats.h"
-#include "util/mutation.h"
 
 namespace cupool::engine {
 
@@ -30,7 +29,7 @@ class ContextThreads {
   /// Drains the caches of all threads.
   void drain(Drain what) {
     Drained drained;
-    if (what == Drain::flush || CUPOOL_MUTATED("forgets-parked-threads")) {
+    if (what == Drain::flush) {
       caches_.for_each_active([&](ThreadCache& cache) { take_from(cache, what, &drained); });
     } else {
       caches_.for_each([&](ThreadCache& cache) { take_from(cache, what, &drained); });
