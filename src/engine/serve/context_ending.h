@@ -2,8 +2,6 @@
 // The end of a context (I8): keeps threads out of it, and drops all records of its memory.
 #pragma once
 
-#include <unistd.h>
-
 #include <mutex>
 
 #include "engine/block/pointer_map.h"
@@ -15,7 +13,6 @@
 #include "engine/serve/free_policy.h"
 #include "engine/serve/host_memory.h"
 #include "util/lock_order.h"
-#include "util/mutation.h"
 
 namespace cupool::engine {
 
@@ -76,18 +73,6 @@ class ContextEnding {
   template <typename Call>
   CUresult reset_primary(CUdevice device, const Call& call) {
     const auto lock = primaries_.lock(device);
-    if (CUPOOL_MUTATED("locks-twice")) {
-      util::LockOrder::begin_anew();  // which would notice first
-      const auto again = primaries_.lock(device);
-    }
-    if (CUPOOL_MUTATED("resets-beside-visitors")) {
-      const CUresult result = call();
-      usleep(2000);
-      end(
-          registry_.find(primaries_.known(device)), [] { return CUDA_SUCCESS; },
-          [](CUresult) { return true; });
-      return result;
-    }
     return end_primary(device, call);
   }
 
