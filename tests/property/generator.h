@@ -115,8 +115,10 @@ class Generator {
       const unsigned context = some_context();
       operations.push_back({Kind::host_allocate, thread_, slot, flags, context, size});
       if (chance(20)) operations.push_back({Kind::context_synchronize, thread_, 0, 0, 0, 0});
-      if (chance(70)) {
-        operations.push_back({Kind::host_stamp, thread_, slot, below(kStreams), some_context(), 0});
+      const unsigned use = below(100);
+      if (use < 70) {
+        const Kind kind = use < 55 ? Kind::host_stamp : Kind::host_callback;
+        operations.push_back({kind, thread_, slot, below(kStreams), some_context(), 0});
       } else {
         operations.push_back({Kind::host_copy, thread_, slot, below(kStreams), below(kBlocks), 0});
       }

@@ -72,6 +72,7 @@ std::string Machine::run(const Program& program) {
   for (std::uint64_t& number : thread_numbers_) number = ++last_number_;
   live_.clear();
   shared_.clear();
+  host_writes_.clear();
   invalidated_ = cupoolSimInvalidatedCaptures();
   invalidated_by_others_ = cupoolSimCapturesInvalidatedByOthers();
   silent_harm = nullptr;
@@ -208,6 +209,8 @@ void Machine::run_on_this_thread(const Operation& op) {
       return host_release(op);
     case Kind::host_stamp:
       return host_stamp(op);
+    case Kind::host_callback:
+      return host_callback(op);
     case Kind::host_copy:
       return host_copy(op);
     case Kind::pool_allocate:

@@ -223,6 +223,7 @@ class Machine {
   void host_release(const Operation& op);
   bool host_release(HostBlock& block, int current);
   void host_stamp(const Operation& op);
+  void host_callback(const Operation& op);
   void host_copy(const Operation& op);
 
   // work_operations.cpp
@@ -324,6 +325,7 @@ class Machine {
   std::map<CUdeviceptr, std::uint64_t> live_;  ///< end by begin
   std::set<CUdeviceptr> shared_;               ///< freed, while other agents may use it
   std::list<Errand> errands_;                  ///< of all programs: callbacks hold pointers to them
+  std::list<HostBlock> host_writes_;           ///< of this program, for its host functions
   unsigned long long invalidated_ = 0;
   unsigned long long invalidated_by_others_ = 0;
   unsigned long long complaints_ = 0;  ///< before the program
