@@ -130,7 +130,9 @@ Outcome read_output(const std::string& output, const std::string& how) {
   return outcome;
 }
 
-Outcome run_batch(const Options& options, std::uint64_t first, std::uint64_t count) {
+// Ended early once `stop`: its outcome does not matter any more.
+Outcome run_batch(const Options& options, std::uint64_t first, std::uint64_t count,
+                  const std::atomic<bool>& stop) {
   const std::string output = temporary_file("log");
   const pid_t pid =
       spawn(options, first, {"--work", std::to_string(first), std::to_string(count)}, output);
@@ -143,7 +145,7 @@ Outcome run_batch(const Options& options, std::uint64_t first, std::uint64_t cou
       size = now;
       grown = Clock::now();
     }
-    return Clock::now() - grown < kHang;
+    return !stop && Clock::now() - grown < kHang;
   });
   const Outcome outcome = read_output(output, how);
   unlink(output.c_str());
@@ -292,6 +294,7 @@ int supervise(const Options& options) {
   std::vector<Outcome> failures;
   const std::uint64_t end = options.first + options.count;
   const auto enough = [&] { return failures.size() >= (options.expect_fault.empty() ? 3u : 1u); };
+  std::atomic<bool> noticed{false};  // the fault that was to be
   const auto work = [&] {
     for (;;) {
       std::unique_lock<std::mutex> lock(mutex);
@@ -300,14 +303,16 @@ int supervise(const Options& options) {
       next = std::min(end, end_of_batch(options, first));
       const std::uint64_t count = next - first;
       lock.unlock();
-      const Outcome outcome = run_batch(options, first, count);
+      const Outcome outcome = run_batch(options, first, count, noticed);
       lock.lock();
+      if (noticed) return;
       done += outcome.failed && outcome.seed >= first ? outcome.seed - first + 1 : count;
       const bool passed_over =
           outcome.failed && !has(outcome.reason, options.expect_fault) &&
           std::any_of(options.pass_over.begin(), options.pass_over.end(),
                       [&](const std::string& words) { return has(outcome.reason, words); });
       if (outcome.failed && !passed_over) failures.push_back(outcome);
+      noticed = !options.expect_fault.empty() && !failures.empty();
     }
   };
   std::vector<std::thread> threads;
