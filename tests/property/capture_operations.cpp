@@ -20,7 +20,10 @@ Capture* Machine::capture_of(Slots& slots, const StreamRef& where) {
 bool Machine::captures_in(int context) {
   for (const Slots& slots : slots_) {
     for (const Capture& capture : slots.captures) {
-      if (capture.active && capture.members.front().context == context) return true;
+      if (!capture.active) continue;
+      for (const StreamRef& member : capture.members) {
+        if (member.context == context) return true;
+      }
     }
   }
   return false;
@@ -56,7 +59,9 @@ bool Machine::legacy_allowed(int context) {
 void Machine::capture_begin(const Operation& op) {
   Slots& slots = slots_of(op);
   Capture& capture = slots.captures[op.a % kGraphs];
-  const StreamRef where = stream(op, op.b, slots.streams[op.b % kStreams].context);
+  const bool is_default = op.kind == Kind::capture_default;
+  const StreamRef where = is_default ? stream(op, 1, static_cast<int>(op.b % kContexts))
+                                     : stream(op, op.b, slots.streams[op.b % kStreams].context);
   if (capture.active || where.none() || where.legacy || syncing_thread_ >= 0) return;
   if (concurrent_ && !where.non_blocking) return;
   if (capture_of(slots, where) != nullptr || !enter(where.context)) return;
@@ -133,6 +138,27 @@ void Machine::capture_fork(const Operation& op) {
   cuEventDestroy(fork);
 }
 
+// The same for a stream of another context, by whose work the graph then has nodes there.
+void Machine::capture_join(const Operation& op) {
+  Slots& slots = slots_of(op);
+  Capture& capture = slots.captures[op.a % kGraphs];
+  const StreamRef joining = slots.streams[op.b % kStreams];
+  if (!capture.active || capture.thread != op.thread || joining.none() || concurrent_) return;
+  const StreamRef origin = capture.members.front();
+  if (joining.context == origin.context || capture_of(slots, joining) != nullptr) return;
+  CUevent fork = nullptr;
+  if (!enter(origin.context) ||
+      !expect(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING), "cuEventCreate")) {
+    return;
+  }
+  if (expect(cuEventRecord(fork, origin.handle), "cuEventRecord") && enter(joining.context) &&
+      expect(cuStreamWaitEvent(joining.handle, fork, 0), "cuStreamWaitEvent")) {
+    capture.members.push_back(joining);
+    capture.members.back().thread = thread_numbers_[op.thread];
+  }
+  cuEventDestroy(fork);
+}
+
 void Machine::capture_end(const Operation& op) {
   Slots& slots = slots_of(op);
   Capture& capture = slots.captures[op.a % kGraphs];
@@ -147,8 +173,10 @@ void Machine::end_capture(Slots& slots, unsigned index, bool join) {
   const StreamRef origin = capture.members.front();
   for (std::size_t i = 1; join && i < capture.members.size(); ++i) {
     CUevent back = nullptr;
+    if (!enter(capture.members[i].context)) continue;
     if (!expect(cuEventCreate(&back, CU_EVENT_DISABLE_TIMING), "cuEventCreate")) continue;
     expect(cuEventRecord(back, capture.members[i].handle), "cuEventRecord");
+    enter(origin.context);
     expect(cuStreamWaitEvent(origin.handle, back, 0), "cuStreamWaitEvent");
     cuEventDestroy(back);
   }
@@ -185,6 +213,9 @@ void Machine::graph_launch(const Operation& op) {
   Graph& graph = slots.graphs[op.a % kGraphs];
   if (graph.exec == nullptr) return;
   const int context = graph.made_by.members.front().context;
+  for (const StreamRef& member : graph.made_by.members) {
+    if (member.context != context) return;  // nobody here follows what such a graph uses where
+  }
   const StreamRef where = stream(op, op.b, context);
   if (where.none() || capture_of(slots, where) != nullptr || !enter(context)) return;
   if (where.legacy && !legacy_allowed(context)) return;

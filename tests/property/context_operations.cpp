@@ -123,6 +123,7 @@ void Machine::forget_context(int context) {
 // Destroyed or, if it is a primary one, reset and opened again.
 bool Machine::end_context(int context) {
   if (!await_guests_of(context)) return false;
+  pool_release_of(context);
   if (captures_in(context)) refused_ = true;  // they end with it
   if (context == 1) {
     expect(cuCtxDestroy(contexts_[1].handle), "cuCtxDestroy", kNoContext);
@@ -198,12 +199,16 @@ bool Machine::use_up(CUcontext context, std::uint64_t size, std::vector<Block>* 
 }
 
 // Requests more than is available beside a context, so that idle memory of the device is released.
-void Machine::seek_memory(const std::atomic<bool>& enough) {
-  if (!expect(cuCtxSetCurrent(contexts_[0].handle), "cuCtxSetCurrent", kNoContext)) return;
+void Machine::seek_memory(CUcontext context, const std::atomic<bool>& enough) {
+  if (!expect(cuCtxSetCurrent(context), "cuCtxSetCurrent", kNoContext)) return;
   while (!enough) {
     CUdeviceptr address = 0;
     const CUresult result = cuMemAlloc(&address, machinery_.device_bytes);
-    if (result != CUDA_ERROR_OUT_OF_MEMORY) return fail("contexts take no memory");
+    // The kernels of device 0 are never without memory; the other device may be empty.
+    if (result != CUDA_ERROR_OUT_OF_MEMORY && context == contexts_[0].handle) {
+      return fail("contexts take no memory");
+    }
+    if (result == CUDA_SUCCESS) expect(cuMemFree(address), "cuMemFree", kNoContext);
   }
 }
 
@@ -221,7 +226,7 @@ void Machine::context_life(const Operation& op) {
     std::vector<Block> others;
     std::atomic<bool> used{false};
     std::atomic<bool> enough{false};
-    std::thread seeker([&] { seek_memory(enough); });
+    std::thread seeker([&] { seek_memory(contexts_[0].handle, enough); });
     std::thread other([&] {
       use_up(context, op.size, &others);
       used = true;  // no CUDA call follows
@@ -235,6 +240,42 @@ void Machine::context_life(const Operation& op) {
     other.join();
     seeker.join();
   }
+  enter(0);
+}
+
+// The same with a primary context, which a reset ends and opens again.
+void Machine::primary_life(const Operation& op) {
+  constexpr int kLives = 4;
+  if (op.size == 0 || captures_ || traps_ || machinery_.devices < 2 || alive(2)) return;
+  if (primary_lives_.exchange(true)) return;  // one at a time
+  CUcontext seeks = nullptr;
+  const bool can = expect(cuCtxCreate_v2(&seeks, 0, 1), "cuCtxCreate", kNoContext);
+  for (int life = 0; can && life < kLives && !failed(); ++life) {
+    CUcontext context = nullptr;
+    if (!expect(cuDevicePrimaryCtxRetain(&context, 1), "cuDevicePrimaryCtxRetain", kNoContext)) {
+      break;
+    }
+    std::vector<Block> left;
+    std::vector<Block> others;
+    std::atomic<bool> used{false};
+    std::atomic<bool> enough{false};
+    std::thread seeker([&] { seek_memory(seeks, enough); });
+    std::thread other([&] {
+      use_up(context, op.size, &others);
+      used = true;  // no CUDA call follows
+    });
+    const bool right = use_up(context, op.size, &left);
+    while (!used) std::this_thread::yield();
+    left.insert(left.end(), others.begin(), others.end());
+    for (const Block& block : left) disown(block);
+    if (right) expect(cuDevicePrimaryCtxReset(1), "cuDevicePrimaryCtxReset", kNoContext);
+    enough = true;
+    other.join();
+    seeker.join();
+    expect(cuDevicePrimaryCtxRelease(1), "cuDevicePrimaryCtxRelease", kNoContext);
+  }
+  if (can) expect(cuCtxDestroy(seeks), "cuCtxDestroy", kNoContext);
+  primary_lives_ = false;
   enter(0);
 }
 

@@ -43,6 +43,28 @@ void Machine::copy_buffer(const Operation& op, bool to_device) {
   }
 }
 
+// Calls for device memory whose target is page-locked memory.
+void Machine::fill_buffer(const Operation& op) {
+  Slots& slots = slots_of(op);
+  const Block& block = slots.blocks[0];
+  Buffer& buffer = slots.buffers[op.a % kBuffers];
+  if (buffer.host == nullptr || buffer.type != Buffer::pinned || !enter(buffer.context)) return;
+  const StreamRef where = stream(op, op.b, buffer.context);
+  if (where.none() || capture_of(slots, where) != nullptr) return;
+  if (where.legacy && !legacy_allowed(buffer.context)) return;
+  const auto at = reinterpret_cast<CUdeviceptr>(buffer.host);
+  if (op.c == 0) {
+    use_buffer(slots, op.a % kBuffers, where);
+    expect(cuMemsetD8Async(at, 1, Buffer::kBytes, where.handle), "cuMemsetD8Async");
+    return;
+  }
+  if (block.address == 0 || block.context != buffer.context || !use(slots, 0, where)) return;
+  use_buffer(slots, op.a % kBuffers, where);
+  const std::size_t bytes = std::min<std::uint64_t>(block.words * 4, Buffer::kBytes);
+  expect(cuMemcpyDtoDAsync(at, block.address + block.offset, bytes, where.handle),
+         "cuMemcpyDtoDAsync");
+}
+
 // A kernel of one context on memory of another.
 void Machine::stamp_abroad(const Operation& op) {
   Slots& slots = slots_of(op);

@@ -8,6 +8,16 @@
 #include "machine.h"
 
 namespace cupool::property {
+namespace {
+
+// Whoever writes to a block writes its owner's number: a host function is no access that the judge
+// sees.
+void write_owner(void* memory, std::uint64_t owner) {
+  __atomic_store_n(static_cast<std::uint32_t*>(memory), static_cast<std::uint32_t>(owner),
+                   __ATOMIC_RELAXED);
+}
+
+}  // namespace
 
 void Machine::host_allocate(const Operation& op) {
   HostBlock& block = slots_of(op).host_blocks[op.a % kHostBlocks];
@@ -33,6 +43,7 @@ void Machine::host_allocate(const Operation& op) {
   }
   cupoolSimOwner(memory, op.size, block.owner);
   cupoolSimHostAccess(memory, op.size, 1);
+  if (op.size >= 4) write_owner(memory, block.owner);
 }
 
 void Machine::host_release(const Operation& op) {
@@ -51,6 +62,13 @@ bool Machine::host_release(HostBlock& block, int current) {
   if (has_failed(current)) current = block.context;
   if (!alive(block.context) || !enter(current)) return false;
   const HostBlock freed = block;
+  // (Threads of a concurrent program run each other's kernels meanwhile.)
+  if (freed.size >= 4 && !concurrent_ &&
+      __atomic_load_n(static_cast<std::uint32_t*>(freed.memory), __ATOMIC_RELAXED) !=
+          static_cast<std::uint32_t>(freed.owner)) {
+    fail("somebody else wrote to page-locked memory (contract 14)");
+    return false;
+  }
   const auto begin = reinterpret_cast<CUdeviceptr>(freed.memory);
   cupoolSimOwner(freed.memory, freed.size, 0);
   {
@@ -81,6 +99,27 @@ void Machine::host_stamp(const Operation& op) {
   auto value = static_cast<std::uint32_t>(block.owner);
   void* arguments[] = {&at, &words, &value};
   expect(launch(contexts_[context].stamp, where, arguments), "a kernel");
+}
+
+// Of any context, too: the driver's free waits for the host functions of all.
+void Machine::host_callback(const Operation& op) {
+  Slots& slots = slots_of(op);
+  const HostBlock& block = slots.host_blocks[op.a % kHostBlocks];
+  const int context = alive(static_cast<int>(op.c)) ? static_cast<int>(op.c) : 0;
+  if (block.memory == nullptr || block.size < 4 || !enter(context)) return;
+  const StreamRef where = stream(op, op.b, context);
+  if (where.none() || capture_of(slots, where) != nullptr) return;
+  if (where.legacy && !legacy_allowed(context)) return;
+  HostBlock* writes = nullptr;  // may never run, if the context fails or ends
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    writes = &host_writes_.emplace_back(block);
+  }
+  const auto write = [](void* data) {
+    const auto* const to = static_cast<const HostBlock*>(data);
+    write_owner(to->memory, to->owner);
+  };
+  expect(cuLaunchHostFunc(where.handle, write, writes), "cuLaunchHostFunc");
 }
 
 void Machine::host_copy(const Operation& op) {

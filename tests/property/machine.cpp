@@ -47,6 +47,10 @@ Machine::Machine(FreeMode free_mode, bool aligns_large)
   expect(cuDeviceGetCount(&devices), "cuDeviceGetCount", kNoContext);
   machinery_.devices = static_cast<unsigned>(devices);
   machinery_.host = std::getenv("CUPOOL_TEST_HOST") != nullptr;
+  if (const char* const theme = std::getenv("CUPOOL_TEST_WIDE")) {
+    machinery_.wide = true;
+    machinery_.theme = theme;
+  }
 }
 
 std::string Machine::run(const Program& program) {
@@ -59,7 +63,8 @@ std::string Machine::run(const Program& program) {
   traps_ = false;
   bool second_device = false;
   for (const Operation& op : program.operations) {
-    captures_ |= op.kind == Kind::capture_begin || op.kind == Kind::capture_into;
+    captures_ |= op.kind == Kind::capture_begin || op.kind == Kind::capture_into ||
+                 op.kind == Kind::capture_default;
     traps_ |= op.kind == Kind::trap;
     second_device |= op.kind == Kind::device_open;
   }
@@ -67,6 +72,7 @@ std::string Machine::run(const Program& program) {
   for (std::uint64_t& number : thread_numbers_) number = ++last_number_;
   live_.clear();
   shared_.clear();
+  host_writes_.clear();
   invalidated_ = cupoolSimInvalidatedCaptures();
   invalidated_by_others_ = cupoolSimCapturesInvalidatedByOthers();
   silent_harm = nullptr;
@@ -157,7 +163,10 @@ void Machine::run_on_this_thread(const Operation& op) {
       return event(op);
     case Kind::capture_begin:
     case Kind::capture_into:
+    case Kind::capture_default:
       return capture_begin(op);
+    case Kind::capture_join:
+      return capture_join(op);
     case Kind::capture_fork:
       return capture_fork(op);
     case Kind::capture_end:
@@ -200,8 +209,38 @@ void Machine::run_on_this_thread(const Operation& op) {
       return host_release(op);
     case Kind::host_stamp:
       return host_stamp(op);
+    case Kind::host_callback:
+      return host_callback(op);
     case Kind::host_copy:
       return host_copy(op);
+    case Kind::pool_allocate:
+      return pool_allocate(op);
+    case Kind::pool_stamp:
+      return pool_stamp(op);
+    case Kind::pool_release:
+      return pool_release(op);
+    case Kind::pool_settings:
+      return pool_settings(op);
+    case Kind::kernel_on_address:
+      return kernel_on_address(op);
+    case Kind::fill_buffer:
+      return fill_buffer(op);
+    case Kind::many_copies:
+      return many_copies(op);
+    case Kind::step_aside:
+      return step_aside();
+    case Kind::crowd:
+      return crowd(op);
+    case Kind::primary_life:
+      return primary_life(op);
+    case Kind::fill_device:
+      return fill_device(op);
+    case Kind::lend:
+      return lend(op);
+    case Kind::lent_stamp:
+      return lent_stamp(op);
+    case Kind::lent_close:
+      return lent_close(op);
     case Kind::thread_restart:
     case Kind::slow_synchronize:
     case Kind::gate_open:
@@ -333,6 +372,10 @@ void Machine::finish_program() {
 
 // Contract 4: nothing of the program is live, so most of the memory can be allocated.
 void Machine::finish_context(int context) {
+  CUmemoryPool pool = nullptr;
+  if (threshold_ != 0 && cuDeviceGetDefaultMemPool(&pool, 0) == CUDA_SUCCESS) {
+    cuMemPoolTrimTo(pool, 0);  // the program's own to keep, and to give back
+  }
   CUdeviceptr most = 0;
   if (expect(cuMemAlloc(&most, machinery_.device_bytes / 2),
              "an allocation of half the memory, all free", context)) {
@@ -361,6 +404,12 @@ void Machine::finish_slots(Slots& slots) {
   }
   for (HostBlock& block : slots.host_blocks) {
     if (block.memory != nullptr && !failed()) host_release(block, block.context);
+  }
+  for (PoolBlock& block : slots.pool_blocks) {
+    if (block.address != 0 && !failed() && enter(block.context)) pool_release(block, false);
+  }
+  for (unsigned i = 0; i < kLentBlocks && !failed(); ++i) {
+    if (slots.lent_blocks[i].address != 0) close_lent(slots.lent_blocks[i], i);
   }
   for (Graph& graph : slots.graphs) graph_destroy(graph);
 }

@@ -17,6 +17,7 @@
 
 #include "calls.h"
 #include "crew.h"
+#include "peer.h"
 #include "program.h"
 
 namespace cupool::property {
@@ -75,6 +76,20 @@ struct HostBlock {
   int context = 0;          ///< current when it was allocated
 };
 
+/// The program's own stream-ordered memory, whose uses are ordered.
+struct PoolBlock {
+  CUdeviceptr address = 0;
+  std::uint64_t size = 0;
+  int context = 0;
+  StreamRef last;
+};
+
+/// A block that another process has open; the program may have freed it.
+struct LentBlock {
+  CUdeviceptr address = 0;
+  std::uint64_t size = 0;
+};
+
 struct Event {
   CUevent handle = nullptr;
   int context = 0;
@@ -104,6 +119,8 @@ struct Slots {
   Event events[kEvents];
   Buffer buffers[kBuffers];
   HostBlock host_blocks[kHostBlocks];
+  PoolBlock pool_blocks[kPoolBlocks];
+  LentBlock lent_blocks[kLentBlocks];
   Capture captures[kGraphs];
   Graph graphs[kGraphs];
 };
@@ -173,8 +190,9 @@ class Machine {
   bool end_context(int context);
   bool code_has_room();
   void context_life(const Operation& op);
-  void seek_memory(const std::atomic<bool>& enough);
+  void seek_memory(CUcontext context, const std::atomic<bool>& enough);
   bool use_up(CUcontext context, std::uint64_t size, std::vector<Block>* left);
+  void primary_life(const Operation& op);
   void context_create();
   void context_destroy();
   void primary_reset(const Operation& op);
@@ -205,6 +223,7 @@ class Machine {
   void host_release(const Operation& op);
   bool host_release(HostBlock& block, int current);
   void host_stamp(const Operation& op);
+  void host_callback(const Operation& op);
   void host_copy(const Operation& op);
 
   // work_operations.cpp
@@ -215,6 +234,7 @@ class Machine {
   void stamp(const Operation& op);
   void check(const Operation& op);
   void kernel_on_buffer(const Operation& op);
+  void kernel_on_address(const Operation& op);
   void stream_create(const Operation& op);
   void stream_destroy(const Operation& op);
   void stream_synchronize(const Operation& op);
@@ -227,6 +247,31 @@ class Machine {
   void stamp_abroad(const Operation& op);
   void copy_abroad(const Operation& op);
   void batch_copy(const Operation& op);
+  void fill_buffer(const Operation& op);
+
+  // pool_operations.cpp
+  void pool_allocate(const Operation& op);
+  void pool_stamp(const Operation& op);
+  void pool_release(const Operation& op);
+  void pool_release(PoolBlock& block, bool in_order);
+  void pool_release_of(int context);
+  void pool_use(const PoolBlock& block, const StreamRef& where);
+  bool reachable(Slots& slots, const StreamRef& where, unsigned thread);
+  void pool_settings(const Operation& op);
+
+  // crowd_operations.cpp
+  void fill_device(const Operation& op);
+  void fill_device(std::uint64_t bytes);
+  void crowd(const Operation& op);
+  void many_copies(const Operation& op);
+  void step_aside();
+
+  // process_operations.cpp
+  bool ask_peer(const PeerOrder& order, PeerAnswer* answer);
+  void lend(const Operation& op);
+  void lent_stamp(const Operation& op);
+  void lent_close(const Operation& op);
+  void close_lent(LentBlock& lent, unsigned slot);
 
   // callback_operations.cpp
   void callback(const Operation& op);
@@ -247,6 +292,7 @@ class Machine {
   bool capture_into(const Operation& op, const StreamRef& where, CUstreamCaptureMode mode,
                     Capture* capture);
   void capture_fork(const Operation& op);
+  void capture_join(const Operation& op);
   void capture_end(const Operation& op);
   void end_capture(Slots& slots, unsigned index, bool join);
   void lose_capture(Slots& slots, unsigned index);
@@ -279,10 +325,17 @@ class Machine {
   std::map<CUdeviceptr, std::uint64_t> live_;  ///< end by begin
   std::set<CUdeviceptr> shared_;               ///< freed, while other agents may use it
   std::list<Errand> errands_;                  ///< of all programs: callbacks hold pointers to them
+  std::list<HostBlock> host_writes_;           ///< of this program, for its host functions
   unsigned long long invalidated_ = 0;
   unsigned long long invalidated_by_others_ = 0;
   unsigned long long complaints_ = 0;  ///< before the program
-  int syncing_thread_ = -1;            ///< in slow_synchronize()
+  std::atomic<bool> primary_lives_{false};
+  int syncing_thread_ = -1;             ///< in slow_synchronize()
+  std::atomic<bool> pool_used_{false};  ///< the program has had memory of its own pool
+  cuuint64_t threshold_ = 0;            ///< of device 0's default pool, as the program has set it
+  std::mutex peer_mutex_;               ///< protects the next two members
+  Peer peer_;
+  unsigned long long peer_complaints_ = 0;
 };
 
 }  // namespace cupool::property

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "machine.h"
+#include "peer.h"
 #include "supervisor.h"
 
 namespace cupool::property {
@@ -41,15 +42,24 @@ int usage() {
       "property_programs [--library FILE] [--sanitizer-runtime FILE] [--first SEED|random]\n"
       "  [--count N] [--jobs N] [--free-mode auto|ordered|sync] [--mutation NAME]\n"
       "  [--forgets non_blocking|per_thread|destroyed] [--expect-fault WORDS]\n"
-      "  [--pass-over WORDS]... [--no-shrink] [--lane] [--host]\n");
+      "  [--pass-over WORDS]... [--no-shrink] [--lane] [--host] [--wide] [--theme NAME]\n");
   return 2;
+}
+
+}  // namespace
+
+namespace {
+
+void look_closely(const std::string& forgets) {
+  cupoolSimSet("context_event_forgets", forgets.c_str());
+  cupoolSimSet("deadlock_watch", "1");
 }
 
 }  // namespace
 
 int work_through(std::uint64_t first, std::uint64_t count, const std::string& forgets) {
   Machine machine(free_mode(), aligns_large());
-  cupoolSimSet("context_event_forgets", forgets.c_str());
+  look_closely(forgets);
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     if (!ran_well(machine, generate(seed, machine.machinery()))) return 1;
   }
@@ -59,7 +69,7 @@ int work_through(std::uint64_t first, std::uint64_t count, const std::string& fo
 int replay(const std::string& path, const std::string& forgets) {
   const Program program = load(path);
   Machine machine(free_mode(), aligns_large());
-  cupoolSimSet("context_event_forgets", forgets.c_str());
+  look_closely(forgets);
   return ran_well(machine, program) ? 0 : 1;
 }
 
@@ -80,6 +90,11 @@ int run(int argc, char** argv) {
       options.host = true;
       continue;
     }
+    if (name == "--wide") {
+      options.wide = true;
+      continue;
+    }
+    if (name == "--peer") return be_peer(std::atoi(value));
     ++i;
     if (name == "--library")
       options.library = value;
@@ -99,7 +114,10 @@ int run(int argc, char** argv) {
       options.expect_fault = value;
     else if (name == "--pass-over")
       options.pass_over.push_back(value);
-    else if (name == "--replay")
+    else if (name == "--theme") {
+      options.wide = true;
+      options.theme = value;
+    } else if (name == "--replay")
       program = value;
     else if (name == "--first") {
       const bool random = std::strcmp(value, "random") == 0;

@@ -92,7 +92,12 @@ void Machine::own_again(const Block& block) {
 }
 
 void Machine::disown(const Block& block) {
-  cupoolSimOwner(pointer(block.address), block.size, 0);
+  // What another process has open stays its memory until it is somebody else's.
+  bool lent = false;
+  for (const Slots& slots : slots_) {
+    for (const LentBlock& each : slots.lent_blocks) lent |= each.address == block.address;
+  }
+  if (!lent) cupoolSimOwner(pointer(block.address), block.size, 0);
   const std::lock_guard<std::mutex> lock(mutex_);
   live_.erase(block.address);
   if (block.shared) shared_.insert(block.address);

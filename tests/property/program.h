@@ -19,6 +19,8 @@ constexpr unsigned kEvents = 4;
 constexpr unsigned kBuffers = 3;
 constexpr unsigned kHostBlocks = 6;
 constexpr unsigned kGraphs = 2;  ///< and of captures
+constexpr unsigned kPoolBlocks = 6;
+constexpr unsigned kLentBlocks = 3;
 
 enum class Kind {
 #define OPERATION(name, weight, text) name,
@@ -45,6 +47,8 @@ struct Machinery {
   std::uint64_t device_bytes = 0;
   unsigned devices = 1;
   bool host = false;  ///< programs about page-locked memory
+  bool wide = false;  ///< programs with a theme (generator.h)
+  std::string theme;  ///< not empty: of this one only
 };
 
 /// The same seed gives the same program.

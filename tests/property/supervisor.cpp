@@ -32,6 +32,10 @@ constexpr auto kHang = std::chrono::seconds(60);  // without a new program
 constexpr auto kReplayLimit = std::chrono::seconds(20);
 constexpr auto kShrinkLimit = std::chrono::seconds(60);
 
+bool one_each(const Options& options) {
+  return options.lane || options.host || options.wide;
+}
+
 struct Outcome {
   bool failed = false;
   std::uint64_t seed = 0;  ///< the program that was running
@@ -91,7 +95,7 @@ std::string await(pid_t pid, const MayGoOn& may_go_on) {
     if (naps % 64 != 63 || may_go_on()) continue;
     kill(pid, SIGKILL);
     waitpid(pid, &status, 0);
-    return "it hangs (all wait for all)";
+    return "it hangs: nothing has happened for long, and no circle of waits was proven";
   }
   if (WIFSIGNALED(status)) return "it died of signal " + std::to_string(WTERMSIG(status));
   if (WEXITSTATUS(status) == 0) return "";
@@ -126,7 +130,9 @@ Outcome read_output(const std::string& output, const std::string& how) {
   return outcome;
 }
 
-Outcome run_batch(const Options& options, std::uint64_t first, std::uint64_t count) {
+// Ended early once `stop`: its outcome does not matter any more.
+Outcome run_batch(const Options& options, std::uint64_t first, std::uint64_t count,
+                  const std::atomic<bool>& stop) {
   const std::string output = temporary_file("log");
   const pid_t pid =
       spawn(options, first, {"--work", std::to_string(first), std::to_string(count)}, output);
@@ -139,7 +145,7 @@ Outcome run_batch(const Options& options, std::uint64_t first, std::uint64_t cou
       size = now;
       grown = Clock::now();
     }
-    return Clock::now() - grown < kHang;
+    return !stop && Clock::now() - grown < kHang;
   });
   const Outcome outcome = read_output(output, how);
   unlink(output.c_str());
@@ -207,6 +213,10 @@ Machinery machinery_of(const Surroundings& surroundings) {
     }
     if (variable == "CUPOOL_SIM_DEVICES=2") machinery.devices = 2;
     if (variable == "CUPOOL_TEST_HOST=1") machinery.host = true;
+    if (variable.rfind("CUPOOL_TEST_WIDE=", 0) == 0) {
+      machinery.wide = true;
+      machinery.theme = variable.substr(17);
+    }
   }
   return machinery;
 }
@@ -214,14 +224,13 @@ Machinery machinery_of(const Surroundings& surroundings) {
 }  // namespace
 
 std::uint64_t end_of_batch(const Options& options, std::uint64_t seed) {
-  if (options.lane || options.host) return seed + 1;
+  if (one_each(options)) return seed + 1;
   return (seed / kBatch + 1) * kBatch;
 }
 
 Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
   // Mixed, so that every combination occurs, and near batches differ.
-  std::uint64_t dice =
-      (options.lane || options.host ? seed : seed / kBatch + 1) * 0x9e3779b97f4a7c15u;
+  std::uint64_t dice = (one_each(options) ? seed : seed / kBatch + 1) * 0x9e3779b97f4a7c15u;
   dice ^= dice >> 29;
   const auto pick = [&](std::initializer_list<const char*> values) {
     const std::size_t index = (dice >> 8) % values.size();
@@ -241,7 +250,8 @@ Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
   set("CUPOOL_BACKEND", pick({"", "", "", "", "malloc"}));
   set("CUPOOL_POOL", pick({"", "", "", "default"}));
   set("CUPOOL_MAX_CACHED", pick({"", "", "", "1M"}));
-  set("CUPOOL_SIM_DEVICES", pick({"", "", "2"}));
+  const std::string devices = pick({"", "", "2"});
+  set("CUPOOL_SIM_DEVICES", options.wide ? "2" : devices);
   // A driver that has the function but refuses it: contexts are synchronised instead of fences.
   const std::string refusal = "cuCtxRecordEvent:*=801";
   const bool refused = pick({"", "", "", "", "", "refused"}) == "refused";
@@ -262,6 +272,8 @@ Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
     result.variables.push_back("CUPOOL_TEST_HOST=1");
     set("CUPOOL_HOST_MAX_CACHED", pick({"", "", "1M", "100%"}));
   }
+  if (options.library.empty()) result.variables.push_back("CUPOOL_TEST_ALONE=1");
+  if (options.wide) result.variables.push_back("CUPOOL_TEST_WIDE=" + options.theme);
   set("CUPOOL_TEST_MUTATION", options.mutation);
   std::string preload = options.sanitizer_runtime;
   if (!options.library.empty()) preload += (preload.empty() ? "" : ":") + options.library;
@@ -282,6 +294,7 @@ int supervise(const Options& options) {
   std::vector<Outcome> failures;
   const std::uint64_t end = options.first + options.count;
   const auto enough = [&] { return failures.size() >= (options.expect_fault.empty() ? 3u : 1u); };
+  std::atomic<bool> noticed{false};  // the fault that was to be
   const auto work = [&] {
     for (;;) {
       std::unique_lock<std::mutex> lock(mutex);
@@ -290,14 +303,16 @@ int supervise(const Options& options) {
       next = std::min(end, end_of_batch(options, first));
       const std::uint64_t count = next - first;
       lock.unlock();
-      const Outcome outcome = run_batch(options, first, count);
+      const Outcome outcome = run_batch(options, first, count, noticed);
       lock.lock();
+      if (noticed) return;
       done += outcome.failed && outcome.seed >= first ? outcome.seed - first + 1 : count;
       const bool passed_over =
           outcome.failed && !has(outcome.reason, options.expect_fault) &&
           std::any_of(options.pass_over.begin(), options.pass_over.end(),
                       [&](const std::string& words) { return has(outcome.reason, words); });
       if (outcome.failed && !passed_over) failures.push_back(outcome);
+      noticed = !options.expect_fault.empty() && !failures.empty();
     }
   };
   std::vector<std::thread> threads;

@@ -31,6 +31,9 @@ struct Options {
   /// Programs about page-locked memory, each in a process of its own: one that has several contexts
   /// is not served any more.
   bool host = false;
+  /// Programs with a theme (generator.h), each in a process of its own.
+  bool wide = false;
+  std::string theme;  ///< not empty: of this theme only
 };
 
 /// The environment in which the program of `seed` runs; the same for all of its batch.

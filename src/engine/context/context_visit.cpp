@@ -3,7 +3,9 @@
 #include "engine/context/context_visit.h"
 
 #include "engine/context/context.h"
+#include "engine/context/primary_contexts.h"
 #include "util/log.h"
+#include "util/mutation.h"
 
 namespace cupool::engine {
 namespace {
@@ -42,10 +44,22 @@ ContextVisit::~ContextVisit() {
   if (entered_) gate_->leave();
 }
 
+namespace {
+
+// Of the thread that ends the context.
+unsigned visits_that_stay(Context& context) {
+  const bool anybodys =
+      CUPOOL_MUTATED("resets-beside-visitors") &&
+      PrimaryContexts::of_process().known(context.device().ordinal()) == context.handle();
+  return anybodys ? ~0u : ContextVisit::of_this_thread(context.gate());
+}
+
+}  // namespace
+
 // A signal handler that interrupted a visit may run the program's exit handlers, and these may end
 // the context of that visit.
 ContextEnd::ContextEnd(Context& context)
-    : gate_(context.gate()), alone_(gate_.close(ContextVisit::of_this_thread(gate_))) {
+    : gate_(context.gate()), alone_(gate_.close(visits_that_stay(context))) {
   if (alone_) return;
   CUPOOL_WARN_ONCE(
       "the program destroys a context while another call still uses it: cupool's blocks of that "

@@ -2,6 +2,8 @@
 // The driver knows the context of a stream, except of the default streams.
 #include "engine/context/stream_contexts.h"
 
+#include "util/mutation.h"
+
 namespace cupool::engine {
 namespace {
 
@@ -24,7 +26,7 @@ Context* StreamContexts::context_of(CUstream stream) {
 
 Context* StreamContexts::capturing_context(CUstream stream) {
   if (!Serving::any_capture()) return nullptr;
-  if (is_default_stream(stream)) {
+  if (is_default_stream(stream) && !CUPOOL_MUTATED("takes-default-streams-for-one")) {
     Context* context = registry_.current();
     return context != nullptr && context->ordering().captures().has(stream) ? context : nullptr;
   }

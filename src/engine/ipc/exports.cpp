@@ -7,6 +7,7 @@
 #include "channel/socket.h"
 #include "engine/context/context.h"
 #include "engine/ipc/server.h"
+#include "util/mutation.h"
 #include "util/uncancelled.h"
 
 namespace cupool::engine {
@@ -60,7 +61,7 @@ bool IpcExports::end(Block& block, Kept kept) {
   if (number == numbers_.end()) return true;
   const auto found = exports_.find(number->second);
   if (found->second.block != &block) return true;
-  if (found->second.leases == 0) {
+  if (found->second.leases == 0 || CUPOOL_MUTATED("forgets-leases")) {
     exports_.erase(found);
     numbers_.erase(number);
     return true;

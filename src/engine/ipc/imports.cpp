@@ -11,6 +11,7 @@
 #include "engine/context/context.h"
 #include "util/clock.h"
 #include "util/log.h"
+#include "util/mutation.h"
 #include "util/uncancelled.h"
 
 namespace cupool::engine {
@@ -303,7 +304,8 @@ CUresult IpcImports::release(CUdeviceptr address) {
     // A context with a sticky error runs no more work, and the driver's answer below reports the
     // error.
     const ContextVisit visit(*context);
-    if (wait.complete() && visit && context->usable()) {
+    if (wait.complete() && visit && context->usable() &&
+        !CUPOOL_MUTATED("closes-with-work-pending")) {
       wait = context->ordering().wait(context->ordering().epochs().open());
     }
   }

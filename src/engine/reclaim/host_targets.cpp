@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "util/mutation.h"
+
 namespace cupool::engine {
 
 std::atomic<bool> HostTargets::any_{false};
@@ -24,7 +26,8 @@ void HostTargets::note_pool_block(const cuda::Driver& driver, CUmemoryPool pool,
 }
 
 bool HostTargets::include(const cuda::Driver& driver, CUdeviceptr address) {
-  return any() && !is_device_memory(driver, address);
+  return any() && !is_device_memory(driver, address) &&
+         !CUPOOL_MUTATED("ignores-fills-of-host-memory");
 }
 
 bool HostTargets::is_side(const cuda::Driver& driver, CUmemorytype type, CUdeviceptr device) {

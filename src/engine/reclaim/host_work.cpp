@@ -197,7 +197,7 @@ HostWork::Position HostWork::unused_locked() {
 void HostWork::look_at_oldest_locked() {
   constexpr int kLooks = 2;
   constexpr int kSteps = 16;  // including entries in use, which stay in their place
-  if (active_.empty()) return;
+  if (active_.empty() || CUPOOL_MUTATED("keeps-an-event-for-each-copy")) return;
   const cuda::RelaxedCaptureScope relaxed(driver_);
   Position next = active_.begin();
   for (int step = 0, looks = 0; step < kSteps && looks < kLooks && next != active_.end(); ++step) {

@@ -86,6 +86,7 @@ bool OutOfMemory::reclaim_all_of(Context& context, Patience& patience, const Giv
     const std::uint64_t left_ns = std::max<std::uint64_t>(patience.left_ns(), 1);
     const ContextVisit visit(context, std::min(left_ns, kLongestWaitForOthersNs));
     if (!visit || !context.usable()) return false;
+    if (CUPOOL_MUTATED("steps-aside-with-its-memory") && Serving::stepped_aside()) return false;
     if (!drained) {
       context.threads().drain(Drain::all);
       idle_.retire_cached(context);

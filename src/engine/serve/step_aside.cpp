@@ -6,6 +6,7 @@
 #include "engine/reclaim/lane.h"
 #include "engine/serve/failure.h"
 #include "util/log.h"
+#include "util/mutation.h"
 
 namespace cupool::engine {
 
@@ -40,7 +41,7 @@ void StepAside::stop_serving(const char* reason) {
 
 void StepAside::give_back(Context& context) {
   const ContextVisit visit(context, kLongestWaitForOthersNs);
-  if (!visit || !context.usable()) return;
+  if (!visit || !context.usable() || CUPOOL_MUTATED("steps-aside-with-its-memory")) return;
   if (context.device().pools() != nullptr) context.device().pools()->preallocation().end(context);
   context.threads().drain(Drain::all);
   idle_.retire_cached(context);

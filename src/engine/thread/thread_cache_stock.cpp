@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <new>
 
+#include "util/mutation.h"
+
 namespace cupool::engine {
 
 ThreadCache* ThreadCacheStock::take() {
@@ -46,7 +48,7 @@ void ThreadCacheStock::delete_unused() {
 }
 
 void ThreadCacheStock::delete_locked(ThreadCache* parked_cache) {
-  all_.erase(std::find(all_.begin(), all_.end(), parked_cache));
+  all_.erase(std::remove(all_.begin(), all_.end(), parked_cache), all_.end());
   delete parked_cache;
 }
 
@@ -64,12 +66,19 @@ void ThreadCacheStock::park_locked(ThreadCache& locked_cache) {
   active_[last.place_in_stock_] = &last;
   active_.pop_back();
   locked_cache.park();
+  if (all_.size() > 64 && CUPOOL_MUTATED("forgets-threads-beyond-64")) {
+    all_.erase(std::remove(all_.begin(), all_.end(), &locked_cache), all_.end());
+  }
 }
 
 void ThreadCacheStock::activate_locked(ThreadCache& cache) {
   cache.unpark();
   cache.place_in_stock_ = active_.size();
   active_.push_back(&cache);
+  if (CUPOOL_MUTATED("forgets-threads-beyond-64") &&
+      std::find(all_.begin(), all_.end(), &cache) == all_.end()) {
+    all_.push_back(&cache);
+  }
 }
 
 }  // namespace cupool::engine

@@ -35,6 +35,10 @@ SIM_CONTROL int cupoolSimSet(const char* name, const char* value) {
   if (std::strcmp(name, "deadlock_ms") == 0) {
     return parse_milliseconds(value, &w.settings.deadlock_ms) ? 0 : -1;
   }
+  if (std::strcmp(name, "deadlock_watch") == 0 && std::strcmp(value, "1") == 0) {
+    w.engine.watch_for_deadlocks();
+    return 0;
+  }
   if (std::strcmp(name, "context_event_forgets") == 0) {
     return parse_forgets(value, &w.settings.context_event_forgets) ? 0 : -1;
   }

@@ -47,11 +47,13 @@ CUstreamCaptureMode exchange_capture_mode(CUstreamCaptureMode mode) {
 
 void begin_program_call(const char* symbol) {
   program_call = ProgramCall{symbol, 0};
+  note_program_call(symbol);
 }
 
 unsigned end_program_call() {
   const unsigned invalidated = program_call.invalidated;
   program_call = ProgramCall{};
+  note_program_call(nullptr);
   return invalidated;
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The proofs. A thread in the driver waits for the thread that runs host functions, whatever it
 // asked for. That thread never goes on if it wants a lock whose owner is such a waiter, or if every
-// thread of the process sleeps without a timeout until another one wakes it.
+// thread of the process sleeps without a timeout until another one wakes it. Nor do the owners of
+// locks go on that want each other's.
 #include "driver/deadlock.h"
 
 #include <dirent.h>
@@ -118,6 +119,37 @@ std::set<pid_t> tasks() {
   return all;
 }
 
+/// Calls of the program under test that have not returned. Not under the world's lock: it is not
+/// taken for every call.
+struct ProgramCalls {
+  std::mutex mutex;
+  std::map<pid_t, const char*> of;
+};
+
+ProgramCalls& program_calls() {
+  static auto* const calls = new ProgramCalls;
+  return *calls;
+}
+
+std::string name_of(pid_t task) {
+  ProgramCalls& calls = program_calls();
+  const std::lock_guard<std::mutex> lock(calls.mutex);
+  const auto call = calls.of.find(task);
+  std::string name = "thread " + std::to_string(task);
+  return call == calls.of.end() ? name : name + " (its program called " + call->second + ")";
+}
+
+std::string wish_of(pid_t task, const Sleep& sleep, pid_t owner) {
+  std::ostringstream text;
+  text << "\n  " << name_of(task);
+  if (owner == 0) {
+    text << " sleeps at " << reinterpret_cast<void*>(sleep.address) << " until a thread wakes it";
+  } else {
+    text << " wants the lock " << reinterpret_cast<void*>(sleep.address) << " of thread " << owner;
+  }
+  return text.str();
+}
+
 std::string text_of(pid_t task, const Asked& asked) {
   std::ostringstream text;
   text << "thread " << task << " in " << asked.call << " waits for ";
@@ -130,6 +162,20 @@ std::string text_of(pid_t task, const Asked& asked) {
 }
 
 }  // namespace
+
+void note_program_call(const char* symbol) {
+  ProgramCalls& calls = program_calls();
+  const std::lock_guard<std::mutex> lock(calls.mutex);
+  if (symbol == nullptr) {
+    calls.of.erase(this_task());
+  } else {
+    calls.of[this_task()] = symbol;
+  }
+}
+
+void Deadlocks::watches() {
+  watcher_ = this_task();
+}
 
 void Deadlocks::waits(const Op& op) {
   waiters_[this_task()] = Waiter{++waits_, asked, &op};
@@ -170,11 +216,46 @@ bool Deadlocks::held_by_a_waiter(std::string* proof, std::string* picture) const
   }
 }
 
+// Somebody wants a lock, its owner wants another one, and so on, and the last owner is one of those
+// before. Those that wait in the driver are held_by_a_waiter()'s.
+bool Deadlocks::circle_of_locks(std::string* proof, std::string* picture) const {
+  std::set<pid_t> judged;
+  for (const pid_t first : tasks()) {
+    std::vector<pid_t> path;
+    std::map<pid_t, Sleep> sleeps;
+    std::map<pid_t, pid_t> owners;
+    pid_t task = first;
+    while (owners.count(task) == 0 && judged.insert(task).second && waiters_.count(task) == 0) {
+      Sleep sleep;
+      if (!asleep(task, &sleep)) break;
+      const pid_t owner = owner_of_lock(sleep);
+      if (owner == 0) break;
+      path.push_back(task);
+      sleeps[task] = sleep;
+      owners[task] = owner;
+      task = owner;
+    }
+    if (owners.count(task) == 0) continue;
+    std::ostringstream text;
+    bool within = false;
+    for (const pid_t each : path) {
+      within = within || each == task;
+      if (!within) continue;
+      text << wish_of(each, sleeps[each], owners[each]);
+      *picture += sleeps[each].picture;
+    }
+    return *proof = text.str(), true;
+  }
+  return false;
+}
+
 // Who sleeps on a futex without a timeout is woken by another thread of the process, or by another
 // process if the futex is shared, as it is for those who wait for a thread's end.
 bool Deadlocks::nobody_is_left(std::string* proof, std::string* picture) const {
   const std::set<pid_t> all = tasks();
+  std::ostringstream text;
   for (const pid_t task : all) {
+    if (task == watcher_) continue;
     const auto waiter = waiters_.find(task);
     if (waiter != waiters_.end()) {
       if (waiter->second.op->done()) return false;
@@ -188,17 +269,25 @@ bool Deadlocks::nobody_is_left(std::string* proof, std::string* picture) const {
                       all.count(static_cast<pid_t>(sleep.expected)) != 0;
     if (!here || sleep.address == reinterpret_cast<uintptr_t>(&world_lock_)) return false;
     *picture += sleep.picture;
+    text << wish_of(task, sleep, owner_of_lock(sleep));
+  }
+  if (running_ == nullptr) {
+    *proof = "\n  every thread of the process sleeps until one of them wakes another" + text.str();
+    return true;
   }
   *proof = "\n  the host function's thread " + std::to_string(runner_) +
-           " and every other thread of the process sleep until one of them wakes another";
+           " and every other thread of the process sleep until one of them wakes another" +
+           text.str();
   return all.count(runner_) != 0;
 }
 
 bool Deadlocks::prove(std::string* proof, std::string* picture) const {
-  if (running_ == nullptr) return false;
   const std::string run = "run " + std::to_string(runs_);
   *picture = run + " lock ";
-  if (held_by_a_waiter(proof, picture)) return true;
+  if (running_ != nullptr && held_by_a_waiter(proof, picture)) return true;
+  *picture = "circle ";
+  if (watcher_ != 0 && circle_of_locks(proof, picture)) return true;
+  if (running_ == nullptr && watcher_ == 0) return false;
   *picture = run + " all ";
   return nobody_is_left(proof, picture);
 }
@@ -221,9 +310,15 @@ void Deadlocks::look(uint64_t limit_ms) {
 
 void Deadlocks::report(const std::string& proof) const {
   std::ostringstream text;
-  text << "cupool sim judge: everyone waits for everyone: " << running_->spec.name << " "
-       << running_->spec.host_code << " (stream timeline " << running_->at.timeline << ", runs for "
-       << (now_ns() - running_since_ns_) / 1000000 << " ms) cannot return" << proof;
+  text << "cupool sim judge: everyone waits for everyone: ";
+  if (running_ == nullptr) {
+    text << "no thread of a circle can go on";
+  } else {
+    text << running_->spec.name << " " << running_->spec.host_code << " (stream timeline "
+         << running_->at.timeline << ", runs for " << (now_ns() - running_since_ns_) / 1000000
+         << " ms) cannot return";
+  }
+  text << proof;
   for (const auto& entry : waiters_) {
     text << "\n  " << text_of(entry.first, entry.second.asked) << " (" << entry.second.op->spec.name
          << " of stream timeline " << entry.second.op->at.timeline << ")";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Everyone waits for everyone: host threads wait in the driver for work behind a host function,
-// and the host function waits for them. A real device would hang for ever; here the test stops.
+// and the host function waits for them; or threads wait for each other's locks. A real program
+// would hang for ever; here the test stops.
 #pragma once
 
 #include <sys/types.h>
@@ -23,6 +24,9 @@ struct Asked {
 };
 extern thread_local Asked asked;
 
+/// The program under test makes this call on the calling thread now; null: it has returned.
+void note_program_call(const char* symbol);
+
 /// Knows who waits for host functions and proves, from what the kernel tells of this process's
 /// threads, that none of the waits can end. Everything is called with the world's lock held.
 class Deadlocks {
@@ -37,6 +41,10 @@ class Deadlocks {
   void runs(const Op& op);
   void runs_no_more() { running_ = nullptr; }
 
+  /// The calling thread does nothing but look() from now on: circles are then found in which nobody
+  /// waits in the driver.
+  void watches();
+
   /// Aborts once the same proof has held for `limit_ms`.
   void look(uint64_t limit_ms);
 
@@ -49,12 +57,14 @@ class Deadlocks {
 
   bool prove(std::string* proof, std::string* picture) const;
   bool held_by_a_waiter(std::string* proof, std::string* picture) const;
+  bool circle_of_locks(std::string* proof, std::string* picture) const;
   bool nobody_is_left(std::string* proof, std::string* picture) const;
   [[noreturn]] void report(const std::string& proof) const;
 
   const std::mutex& world_lock_;
   std::map<pid_t, Waiter> waiters_;
   uint64_t waits_ = 0;
+  pid_t watcher_ = 0;  ///< 0: none
   const Op* running_ = nullptr;
   pid_t runner_ = 0;
   uint64_t runs_ = 0;

@@ -335,6 +335,23 @@ void Engine::need_service() {
   std::thread([this] { service(); }).detach();
 }
 
+void Engine::watch_for_deadlocks() {
+  if (watching_) return;
+  watching_ = true;
+  std::thread([this] {
+    for (bool first = true;; first = false) {
+      uint64_t limit_ms = 0;
+      {
+        const Lock lock(mutex_);
+        limit_ms = settings_.deadlock_ms;
+        if (first) deadlocks_.watches();
+        if (limit_ms != 0) deadlocks_.look(limit_ms);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(limit_ms / 8 + 1));
+    }
+  }).detach();
+}
+
 // Host functions run here, as the driver runs them on a thread of its own: a program may hold a
 // lock while it waits that its own callback takes on another thread, and gets what it asked for.
 void Engine::service() {

@@ -53,6 +53,9 @@ class Engine {
   /// Runs all pending work the old way first: nothing is pending across a change of rules.
   void change_mode(Lock& lock, Mode* mode, Mode wanted);
 
+  /// A thread looks for deadlocks from now on, also for those in which nobody waits in the driver.
+  void watch_for_deadlocks();
+
   const Clock& host_clock() const { return host_clock_; }
   unsigned new_timeline() { return ++timelines_; }
   size_t pending() const { return pending_.size(); }
@@ -88,6 +91,7 @@ class Engine {
   uint64_t last_id_ = 0;
   unsigned timelines_ = 0;
   bool serving_ = false;
+  bool watching_ = false;
 };
 
 }  // namespace cupool::sim

@@ -174,7 +174,63 @@ TEST_F(DeadlockedDeathTest, AHostFunctionWaitsForASignalThatNobodyCanGive) {
       "every other thread of the process sleep.*\n.*in cuStreamSynchronize waits for stream");
 }
 
+// Nobody is in the driver. Each thread has one lock and wants that of the other.
+TEST_F(DeadlockedDeathTest, TwoThreadsWantEachOthersLocks) {
+  EXPECT_DEATH(
+      {
+        cupoolSimSet("deadlock_watch", "1");
+        std::mutex other;
+        std::atomic<int> held{0};
+        const auto take = [&](std::mutex& first, std::mutex& second, const char* call) {
+          cupoolSimProgramCall(call);
+          std::lock_guard<std::mutex> mine(first);
+          ++held;
+          while (held != 2) std::this_thread::yield();
+          std::lock_guard<std::mutex> wanted(second);
+        };
+        std::thread aside([&] { take(other, lock, "cuMemFree"); });
+        take(lock, other, "cuCtxDestroy");
+      },
+      "everyone waits for everyone: no thread of a circle can go on\n"
+      "  thread [0-9]+ \\(its program called cuCtxDestroy\\) wants the lock 0x[^\n]* of thread .*\n"
+      "  thread [0-9]+ \\(its program called cuMemFree\\) wants the lock 0x");
+}
+
+TEST_F(DeadlockedDeathTest, NobodyIsLeftToGiveASignal) {
+  if (kSanitizerThreads) GTEST_SKIP() << "the sanitizer's own thread may not be told apart";
+  EXPECT_DEATH(
+      {
+        cupoolSimSet("deadlock_watch", "1");
+        std::condition_variable signal;
+        std::unique_lock<std::mutex> inside(lock);
+        cupoolSimProgramCall("cuMemAlloc");
+        signal.wait(inside);
+      },
+      "every thread of the process sleeps until .*\n"
+      "  thread [0-9]+ \\(its program called cuMemAlloc\\) sleeps at 0x");
+}
+
 // From here on: long waits that end.
+TEST_F(Deadlocked, LocksInARowAreNoCircle) {
+  ASSERT_EQ(cupoolSimSet("deadlock_watch", "1"), 0);
+  std::mutex other;
+  std::atomic<int> held{0};
+  std::thread last([&] {
+    std::lock_guard<std::mutex> mine(other);
+    ++held;
+    std::this_thread::sleep_for(kMuchLonger);
+  });
+  std::thread middle([&] {
+    std::lock_guard<std::mutex> mine(lock);
+    ++held;
+    std::lock_guard<std::mutex> wanted(other);
+  });
+  while (held != 2) std::this_thread::yield();
+  { const std::lock_guard<std::mutex> wanted(lock); }
+  middle.join();
+  last.join();
+}
+
 TEST_F(Deadlocked, ASlowHostFunctionIsNoDeadlock) {
   std::function<void()> body = [] { std::this_thread::sleep_for(kMuchLonger); };
   ASSERT_EQ(call(s, body), CUDA_SUCCESS);

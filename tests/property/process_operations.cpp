@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks that another process opens and works on (contract 8). Its work is late, too, and the
+// judges of both processes see whose memory it touches. The program frees when it likes.
+#include <cupool_sim.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "machine.h"
+
+namespace cupool::property {
+
+bool Machine::ask_peer(const PeerOrder& order, PeerAnswer* answer) {
+  const std::lock_guard<std::mutex> lock(peer_mutex_);
+  if (!peer_.ask(order, answer)) {
+    fail("the other process died");
+    return false;
+  }
+  if (answer->complaints != peer_complaints_) {
+    peer_complaints_ = answer->complaints;
+    fail(std::string("the other process's judge (contract 8): ") + answer->complaint);
+  }
+  return answer->code == 0;
+}
+
+void Machine::lend(const Operation& op) {
+  Slots& slots = slots_of(op);
+  Block& block = slots.blocks[op.a % kBlocks];
+  LentBlock& lent = slots.lent_blocks[op.b % kLentBlocks];
+  // Without cupool, a free of memory that another process has open is the program's mistake.
+  if (concurrent_ || !late_ || captures_ || std::getenv("CUPOOL_TEST_ALONE") != nullptr) return;
+  if (block.address == 0 || block.context != 0 || lent.address != 0 || !enter(0)) return;
+  PeerOrder order;
+  CUipcMemHandle handle;
+  const unsigned long long asked = cupoolSimCalls("cuIpcGetMemHandle");
+  const CUresult result = cuIpcGetMemHandle(&handle, block.address);
+  if (result == CUDA_ERROR_INVALID_VALUE) return;  // pool memory cannot be exported this way
+  if (!expect(result, "cuIpcGetMemHandle")) return;
+  block.shared = true;
+  // Of plain memory the driver's handle: nobody knows of importers, as without cupool.
+  if (cupoolSimCalls("cuIpcGetMemHandle") != asked) return;
+  std::memcpy(order.handle, &handle, sizeof order.handle);
+  order.slot = op.b % kLentBlocks;
+  PeerAnswer answer;
+  if (!ask_peer(order, &answer)) return;
+  lent.address = block.address;
+  lent.size = block.size;
+}
+
+void Machine::lent_stamp(const Operation& op) {
+  const LentBlock& lent = slots_of(op).lent_blocks[op.b % kLentBlocks];
+  if (lent.address == 0 || lent.size < 4) return;
+  PeerOrder order;
+  order.verb = PeerOrder::stamp;
+  order.slot = op.b % kLentBlocks;
+  order.words = std::min<std::uint64_t>(lent.size / 4, 64);
+  PeerAnswer answer;
+  if (!ask_peer(order, &answer) && !failed()) fail("a kernel of the other process failed");
+}
+
+void Machine::lent_close(const Operation& op) {
+  LentBlock& lent = slots_of(op).lent_blocks[op.b % kLentBlocks];
+  if (lent.address != 0) close_lent(lent, op.b % kLentBlocks);
+}
+
+void Machine::close_lent(LentBlock& lent, unsigned slot) {
+  PeerOrder order;
+  order.verb = PeerOrder::close;
+  order.slot = slot;
+  PeerAnswer answer;
+  if (!ask_peer(order, &answer) && !failed()) fail("the other process could not close a block");
+  lent = LentBlock{};
+}
+
+}  // namespace cupool::property
