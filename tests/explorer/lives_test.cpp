@@ -250,6 +250,90 @@ Program joining_beside_an_end() {
   };
 }
 
+// --- a wait without a visit ---
+
+// An ordering on a device with one queue. An event is complete when asked. Once the context has
+// ended, its handle is nobody's, or another event's.
+struct WaitedFor {
+  WaitedFor() {
+    now = this;
+    for (Block& each : blocks) each.capacity = kBytes;
+  }
+  void use_and_retire(std::size_t index) {
+    last_work[index] = queue.fetch_add(1, std::memory_order_acq_rel) + 1;
+    ordering.epochs().retire(&blocks[index]);
+  }
+  void end() {
+    events = 0;  // by the driver
+    recorded.clear();
+    ordering.abandon();
+  }
+
+  static CUresult create(CUevent* event, unsigned) {
+    *event = reinterpret_cast<CUevent>(++now->events);
+    return CUDA_SUCCESS;
+  }
+  static CUresult record(CUcontext, CUevent event) {
+    now->recorded[event] = now->queue.fetch_add(0, std::memory_order_acq_rel);
+    return CUDA_SUCCESS;
+  }
+  static CUresult query(CUevent event) {
+    const auto known = now->recorded.find(event);
+    if (known == now->recorded.end()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    now->complete = std::max(now->complete, known->second);
+    return CUDA_SUCCESS;
+  }
+  static CUresult current(CUcontext* context) {
+    *context = nullptr;
+    return CUDA_SUCCESS;
+  }
+  static CUresult no_memory(CUdeviceptr*, std::size_t) { return CUDA_ERROR_CONTEXT_IS_DESTROYED; }
+  static Driver make_driver() {
+    Driver made;
+    made.cuEventCreate = create;
+    made.cuCtxRecordEvent = record;
+    made.cuEventQuery = query;
+    made.cuCtxGetCurrent = current;
+    made.cuMemAlloc_v2 = no_memory;
+    return made;
+  }
+
+  static inline WaitedFor* now = nullptr;
+  static inline const Driver driver = make_driver();
+  static inline cupool::stats::DeviceStats stats;
+
+  std::atomic<int> queue{0};
+  std::map<CUevent, int> recorded;
+  std::uintptr_t events = 0;
+  int complete = 0;
+  std::array<Block, 2> blocks;
+  std::array<int, 2> last_work{};
+  Ordering ordering{driver, nullptr, stats};
+};
+
+// A free of page-locked memory waits for the context, which ends. The block of its next life is
+// the only one that comes out, behind its own work.
+Program waiting_beside_an_end() {
+  return [](Threads& run) {
+    const auto world = std::make_shared<WaitedFor>();
+    world->use_and_retire(0);
+    run.thread([=] { world->ordering.wait(world->ordering.epochs().join(0, 1)); });
+    run.thread([=] {
+      world->end();
+      world->use_and_retire(1);
+    });
+    run.after([=] {
+      BlockList out;
+      world->ordering.poll(Ordering::Poll::all, &out);
+      require(out.pop() == &world->blocks[1] && out.empty(),
+              "only the next life's block comes out");
+      require(world->complete >= world->last_work[1], "behind its own work");
+      require(world->ordering.pending_bytes() == 0, "what is complete is pending no more");
+      require(!world->ordering.epochs().holds_blocks(), "and is counted as taken out");
+    });
+  };
+}
+
 std::vector<Program> short_programs() {
   return {joining_beside_an_end(), caching_beside_an_end(false), caching_beside_an_end(true),
           freeing_beside_an_end(true)};
@@ -257,6 +341,7 @@ std::vector<Program> short_programs() {
 
 TEST(Explorer, LivesOfAContext) {
   for (const Program& program : short_programs()) expect_right(program);
+  expect_right(waiting_beside_an_end());
 }
 
 // Some minutes: tests/explorer/run.sh.

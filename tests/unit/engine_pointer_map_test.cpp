@@ -283,7 +283,7 @@ TEST_F(PointerMapTest, InAContextOfNoUseNothingIsClaimed) {  // I7
   EXPECT_EQ(live->state.load(), BlockState::live);
   context_.set_gone();
   EXPECT_EQ(claim_block(map_, kFirstAddress, &claimed), Claim::unusable);
-  context_.revive();
+  ASSERT_TRUE(context_.begin_again());
   EXPECT_EQ(claim_block(map_, kFirstAddress, &claimed), Claim::claimed);
 }
 

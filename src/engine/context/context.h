@@ -79,7 +79,8 @@ class Context final : public StreamSource {
   }
   /// As set_gone(), while a thread is still inside: only marks the context as gone.
   void set_gone_untouched() { life_.end(); }
-  void revive() { life_.revive(); }
+  /// Begins the next life of a context that has ended. False: not before the gate opens.
+  bool begin_again() { return life_.begin_again(gate_); }
 
  private:
   // Read by every call and rarely written, so apart from members that threads write.

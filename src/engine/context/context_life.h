@@ -6,9 +6,12 @@
 #include <atomic>
 #include <cstdint>
 
+#include "engine/context/context_gate.h"
+
 namespace cupool::engine {
 
-/// Thread-safe. Ends and revivals come one at a time.
+/// Thread-safe. Ends come one at a time, while the gate of the context is closed, and so do
+/// revivals.
 class ContextLife {
  public:
   /// Counts the lives. Who reads the number of a life that has begun, or is about to, sees that the
@@ -19,15 +22,24 @@ class ContextLife {
   bool usable() const { return state_.load(std::memory_order_acquire) == State::usable; }
   bool gone() const { return state_.load(std::memory_order_acquire) == State::gone; }
 
+  /// Publishes nothing: who sees it leaves the context alone.
   void set_poisoned() {
     State usable = State::usable;
-    state_.compare_exchange_strong(usable, State::poisoned, std::memory_order_acq_rel);
+    state_.compare_exchange_strong(usable, State::poisoned, std::memory_order_relaxed);
   }
   void end() {
     state_.store(State::gone, std::memory_order_release);
     incarnation_.fetch_add(1, std::memory_order_release);
   }
   void revive() { state_.store(State::usable, std::memory_order_release); }
+  /// Revives a context whose end is over. False: it is still being decided, or cleaned up after.
+  /// Looks at the life first: between the two looks the gate may close, and the end begin.
+  bool begin_again(const ContextGate& gate) {
+    const bool ended = gone();
+    if (gate.is_closed()) return false;
+    if (ended) revive();
+    return true;
+  }
 
  private:
   enum class State { usable, poisoned, gone };

@@ -103,7 +103,7 @@ Context* ContextRegistry::find_or_create(CUcontext handle) {
       const std::lock_guard lock(mutex_);
       found = find_or_create_locked(handle, ordinal);
     }
-    if (!found->gate().is_closed()) {
+    if (!found->ends()) {
       found->device().orphans().release(*found, found->device().pools());
       return found;
     }
@@ -115,10 +115,11 @@ Context* ContextRegistry::find_or_create(CUcontext handle) {
 Context* ContextRegistry::find_or_create_locked(CUcontext handle, int ordinal) {
   Device& device = devices_.of(ordinal);
   Context*& context = contexts_[handle];
-  if (context != nullptr && context->gate().is_closed()) return context;
-  if (context != nullptr && &context->device() != &device) context = nullptr;  // reused handle
-  if (context == nullptr) context = new Context(driver_, handle, device);
-  if (context->gone()) context->revive();
+  if (context != nullptr && &context->device() == &device) {
+    context->begin_again();
+  } else if (context == nullptr || !context->gate().is_closed()) {  // else a reused handle, soon
+    context = new Context(driver_, handle, device);
+  }
   return context;
 }
 
