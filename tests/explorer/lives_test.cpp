@@ -344,10 +344,11 @@ TEST(Explorer, LivesOfAContext) {
   expect_right(waiting_beside_an_end());
 }
 
-// Some minutes: tests/explorer/run.sh.
+// Too many to be seen whole: the first ones. Some minutes: tests/explorer/run.sh.
 TEST(Explorer, DISABLED_LivesOfAContextAndAThread) {
-  expect_right(freeing_beside_an_end(false));
-  expect_right(ending_a_thread_beside_an_end());
+  constexpr std::uint64_t kMost = 500'000;
+  EXPECT_EQ(explore(freeing_beside_an_end(false), kMost).violation, "");
+  EXPECT_EQ(explore(ending_a_thread_beside_an_end(), kMost).violation, "");
 }
 
 TEST(Explorer, DISABLED_OrdersOfLives) {
