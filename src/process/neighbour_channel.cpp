@@ -48,9 +48,10 @@ struct Asker {
 };
 
 // To a request of another version: the head alone says which version this is.
-void name_version(const Asker& asker) {
+void name_version(Asker& asker) {
   const channel::NeighbourReply head;
-  if (asker.request.magic != channel::kNeighbourMagic) return;
+  if (asker.request.magic != head.magic || asker.request.version == head.version) return;
+  if (!asker.socket.keeps()) return;
   channel::send_message(asker.socket.get(), &head, sizeof head, -1, 0);
 }
 

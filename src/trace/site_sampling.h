@@ -36,7 +36,7 @@ class SamplingPace {
   static constexpr std::uint64_t kWidest = std::uint64_t{1} << 40;
   static constexpr unsigned kSamples = 16;  ///< judged together: single distances vary widely
 
-  explicit SamplingPace(std::uint64_t first) : first_(first), interval_(first) {}
+  constexpr explicit SamplingPace(std::uint64_t first) : first_(first), interval_(first) {}
 
   std::uint64_t interval() const noexcept { return interval_; }
   /// After a sample that took the thread `spent_ns`, `since_ns` after the end of the last.

@@ -433,6 +433,16 @@ Program ending_beside_a_free(bool context) {
   };
 }
 
+// A third thread leaves, so that the one that ends the stream finds it done.
+Program ending_beside_a_free_and_an_end() {
+  return [](Threads& run) {
+    const auto world = std::make_shared<World>();
+    run.thread([=] { world->free_used(); });
+    run.thread([=] { Lane::leave(Lane::End::off); });
+    run.thread([=] { world->destroy(false); });
+  };
+}
+
 std::vector<Program> all_programs() {
   using Wait = LaneMark::Wait;
   return {taking_a_block_along(false),
@@ -447,6 +457,7 @@ std::vector<Program> all_programs() {
           ending_beside_work_elsewhere(),
           ending_beside_a_free(true),
           ending_beside_a_free(false),
+          ending_beside_a_free_and_an_end(),
           ending_beside_a_wait(Wait::until_complete),
           ending_beside_a_wait(Wait::not_at_all),
           ending_beside_a_stale_mark(false),

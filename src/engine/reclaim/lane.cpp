@@ -210,7 +210,9 @@ void Lane::leave(End why, const char* call) {
   if (why == End::off || why == End::unknown_work || why == End::unseen_work) {
     PendingWork::distrust();
   }
-  if (word_.load(std::memory_order_relaxed) == kLeft) return;
+  // Whoever finds that another thread has left relies on it as on its own: what is asked next, such
+  // as whether a mark is under way, must not have been answered before.
+  if (word_.load(std::memory_order_seq_cst) == kLeft) return;
   const std::lock_guard lock(change_mutex);
   if (word_.load(std::memory_order_relaxed) != kLeft) leave_locked(why, call);
 }
@@ -223,7 +225,8 @@ void Lane::close(std::uint64_t word) {
   word_.store(word, std::memory_order_seq_cst);
   if (!was_open) return;
   if (CUPOOL_MUTATED("marks-when-leaving")) LaneMark::record(*cuda::driver());
-  LaneMark::await(LaneMark::number() != 0 && !CUPOOL_MUTATED("leaves-without-a-wait"));
+  // Lowered only: since the word, a context that ends may have forgotten the mark.
+  if (LaneMark::number() == 0 || CUPOOL_MUTATED("leaves-without-a-wait")) LaneMark::await(false);
 }
 
 void Lane::leave_locked(End why, const char* call) {

@@ -21,8 +21,10 @@ void LaneMark::begin(CUcontext context, CUstream stream) {
   stream_.store(stream, std::memory_order_relaxed);
 }
 
-void LaneMark::let_users_out() {
-  if (!users_.wait_until_none()) stale_.store(true, std::memory_order_relaxed);
+bool LaneMark::let_users_out() {
+  if (users_.wait_until_none()) return true;
+  stale_.store(true, std::memory_order_relaxed);
+  return false;
 }
 
 bool LaneMark::record(const cuda::Driver& driver) {
@@ -104,19 +106,18 @@ bool LaneMark::wait(const cuda::Driver& driver, Wait wait) {
 // Those who were marking leave first: they still need the stream, and may make the event. Then
 // those who came later, to wait.
 void LaneMark::forget_stream() {
-  let_users_out();
+  const bool are_out = let_users_out();
   stream_.store(nullptr);
-  let_users_out();
+  if (are_out) let_users_out();
 }
 
 void LaneMark::forget() {
-  let_users_out();
+  const bool are_out = let_users_out();
   awaited_.store(false, std::memory_order_seq_cst);
-  stale_.store(false, std::memory_order_relaxed);
   event_.store(nullptr);
   stream_.store(nullptr, std::memory_order_relaxed);
-  let_users_out();
-  waiters_.wait_until_none();
+  if (are_out && let_users_out()) waiters_.wait_until_none();
+  stale_.store(false, std::memory_order_relaxed);
 }
 
 void LaneMark::reset() {

@@ -26,9 +26,9 @@ class LaneMark {
    private:
     const UseCount::Use use_;
   };
-  /// Returns when no thread uses the mark. If one still does after ten seconds, since it waits in
-  /// the driver for room in the stream's queue, the mark is stale.
-  static void let_users_out();
+  /// Returns when no thread uses the mark. False: one still does after ten seconds, since it waits
+  /// in the driver for room in the stream's queue; the mark is stale then.
+  static bool let_users_out();
 
   /// Begins a mark; everything submitted before the next call is covered by it.
   static void count() { begun_.fetch_add(1, std::memory_order_seq_cst); }

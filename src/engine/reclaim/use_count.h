@@ -4,6 +4,7 @@
 #pragma once
 
 #include <sched.h>
+#include <time.h>
 
 #include <atomic>
 #include <cstdint>
@@ -30,18 +31,25 @@ class UseCount {
     UseCount& count_;
   };
 
-  bool any() const { return users_.load(std::memory_order_seq_cst) != 0; }
+  /// One that was inside at a reset() still counts itself out: below zero there is none.
+  bool any() const { return users_.load(std::memory_order_seq_cst) > 0; }
 
   /// Returns when no thread is inside. False: one still is after ten seconds. It may wait in the
   /// driver for room in a stream's queue.
   bool wait_until_none() const {
     constexpr std::uint64_t kLongestUseNs = 10'000'000'000;
+    constexpr int kYields = 64;
     if (!any()) return true;
     const util::Uncancelled throughout;
     const std::uint64_t begin = util::now_ns();
-    while (any()) {
+    for (int looks = 0; any(); ++looks) {
       if (util::now_ns() - begin > kLongestUseNs) return false;
-      sched_yield();
+      if (looks < kYields) {
+        sched_yield();
+      } else {  // yielding does not let a thread of lower real-time priority run
+        const timespec pause{0, 100'000};
+        nanosleep(&pause, nullptr);
+      }
     }
     return true;
   }
@@ -50,7 +58,7 @@ class UseCount {
   void reset() { users_.store(0, std::memory_order_relaxed); }
 
  private:
-  std::atomic<unsigned> users_{0};
+  std::atomic<int> users_{0};
 };
 
 }  // namespace cupool::engine
