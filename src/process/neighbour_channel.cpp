@@ -47,11 +47,10 @@ struct Asker {
   bool answered = false;
 };
 
-// To a request of another version: the head alone says which version this is.
+// To a request of another version, or one that this version does not know: the head alone says which version this is.
 void name_version(Asker& asker) {
   const channel::NeighbourReply head;
-  if (asker.request.magic != head.magic || asker.request.version == head.version) return;
-  if (!asker.socket.keeps()) return;
+  if (asker.request.magic != head.magic || !asker.socket.keeps()) return;
   channel::send_message(asker.socket.get(), &head, sizeof head, -1, 0);
 }
 
