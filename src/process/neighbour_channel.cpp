@@ -47,7 +47,8 @@ struct Asker {
   bool answered = false;
 };
 
-// To a request of another version, or one that this version does not know: the head alone says which version this is.
+// To a request of another version, or one that this version does not know: the head alone says
+// which version this is.
 void name_version(Asker& asker) {
   const channel::NeighbourReply head;
   if (asker.request.magic != head.magic || !asker.socket.keeps()) return;

@@ -26,13 +26,19 @@ bool PrimaryContexts::at_last_reference(CUdevice device) {
   return uses_of(device).references <= 1;
 }
 
-bool PrimaryContexts::is_active(const cuda::Driver& driver, CUdevice device) {
+std::optional<bool> PrimaryContexts::state(const cuda::Driver& driver, CUdevice device) {
   unsigned int flags = 0;
   int active = 0;
   for (int attempt = 0; attempt < 2; ++attempt) {
-    if (driver.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS) break;
+    if (driver.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS) {
+      return active != 0;
+    }
   }
-  return active != 0;
+  return std::nullopt;
+}
+
+bool PrimaryContexts::is_active(const cuda::Driver& driver, CUdevice device) {
+  return state(driver, device).value_or(false);
 }
 
 CUcontext PrimaryContexts::known(CUdevice device) {
@@ -44,9 +50,11 @@ CUcontext PrimaryContexts::active(const cuda::Driver& driver, CUdevice device) {
     util::LockOrder::begin_anew();  // which would notice before anybody waits
     lock(device).unlock();
   }
-  if (!is_active(driver, device)) return nullptr;
+  const std::optional<bool> is_known_active = state(driver, device);
+  if (is_known_active == false) return nullptr;
   CUcontext context = known(device);
-  if (context != nullptr) return context;
+  // Where the driver does not say, the one that was used so far may be about to end.
+  if (context != nullptr || !is_known_active) return context;
   if (driver.cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS) return nullptr;
   driver.cuDevicePrimaryCtxRelease_v2 != nullptr ? driver.cuDevicePrimaryCtxRelease_v2(device)
                                                  : driver.cuDevicePrimaryCtxRelease(device);

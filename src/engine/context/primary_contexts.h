@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <optional>
 
 #include "cuda/driver.h"
 #include "stats/device_stats.h"
@@ -57,8 +58,9 @@ class PrimaryContexts {
   /// The handle that a hooked call returned last, or null. The context may have ended since.
   CUcontext known(CUdevice device);
 
-  /// The handle if the context is active, else null. One that no hooked call returned is retained
-  /// briefly. To be called under the lock.
+  /// The handle if the context is active, else null. If the driver does not say, after a second
+  /// attempt: the known handle. One that no hooked call returned is retained briefly. To be called
+  /// under the lock.
   CUcontext active(const cuda::Driver& driver, CUdevice device);
 
  private:
@@ -70,6 +72,9 @@ class PrimaryContexts {
     /// refuses its release, the context stays alive.
     std::atomic<CUcontext> handle{nullptr};
   };
+
+  /// Whether the driver has the context. Nullopt: it does not say.
+  static std::optional<bool> state(const cuda::Driver& driver, CUdevice device);
 
   static bool has_slot(CUdevice device) { return device >= 0 && device < stats::kMaxDevices; }
   Uses& uses_of(CUdevice device) { return all_[has_slot(device) ? device : stats::kMaxDevices]; }
