@@ -69,15 +69,16 @@ bool DefaultPool::keep_locked(CUmemoryPool from) {
   if (driver_.cuDeviceGetDefaultMemPool(&pool, ordinal_) != CUDA_SUCCESS) return false;
   handle_.store(pool);
   if (pool != from) return false;
-  state_.store(State::left, std::memory_order_release);
   std::uint64_t threshold = 0;
   if (is_claimed(pool) || !get(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) ||
       threshold != kThresholdOfDriver ||
       !set(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, limits_.release_threshold)) {
+    state_.store(State::left);
     return false;
   }
   if (!get(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold_)) {
     set(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, kThresholdOfDriver);
+    state_.store(State::left);
     return false;
   }
   state_.store(State::kept, std::memory_order_release);
@@ -89,8 +90,7 @@ void DefaultPool::leave() {
   CUmemoryPool kept = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    const bool was_kept = state_.exchange(State::left) == State::kept;
-    if (!was_kept || CUPOOL_MUTATED("keeps-the-programs-pool")) return;
+    if (!is_kept() || CUPOOL_MUTATED("keeps-the-programs-pool")) return state_.store(State::left);
     kept = handle();
     if (!set(kept, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, kThresholdOfDriver)) {
       CUPOOL_LOG(info,
@@ -98,6 +98,8 @@ void DefaultPool::leave() {
                  "CUPOOL_ASYNC=off leaves it alone",
                  ordinal_);
     }
+    // Whoever sees this state reads a threshold that is no longer cupool's.
+    state_.store(State::left);
   }
   driver_.cuMemPoolTrimTo(kept, 0);
 }
