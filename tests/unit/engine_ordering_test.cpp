@@ -149,10 +149,12 @@ TEST_F(OrderingTest, AFreeAvoidsAStallIfWorkIsStillPendingSomeTimeAfterIt) {
   EXPECT_EQ(avoided(), 0u) << "the fence has only been recorded";
   for (auto& event : gpu.complete) event.second = true;
   some_time();
+  // Where the machine pauses this thread in the midst, the fence is rightly found pending.
   const std::uint64_t start = util::now_ns();
   free_behind_work(blocks[1]);
-  if (util::now_ns() - start > stats::kShortestStallNs) GTEST_SKIP() << "the machine was busy";
-  EXPECT_EQ(avoided(), 0u) << "complete in time";
+  const std::uint64_t early = util::now_ns() - start > stats::kShortestStallNs ? avoided() : 0;
+  EXPECT_EQ(avoided(), early) << "complete in time";
+  EXPECT_LE(early, 1u) << "the first one's fence was complete";
   some_time();
   free_behind_work(blocks[2]);
   EXPECT_EQ(avoided(), 1u) << "the second one's fence is pending";

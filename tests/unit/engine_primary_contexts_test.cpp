@@ -136,6 +136,15 @@ TEST_F(PrimaryContextsTest, AHandleThatAHookReturnedCostsNoReference) {
   EXPECT_EQ(primaries_.known(kFirst), fake_primaries.handles[kFirst]);
 }
 
+TEST_F(PrimaryContextsTest, WhereTheDriverDoesNotTellItIsTheKnownOne) {
+  EXPECT_EQ(retain_by_program(), CUDA_SUCCESS);
+  fake_primaries.states_refused = 2;
+  EXPECT_EQ(primaries_.active(driver_, kFirst), fake_primaries.handles[kFirst])
+      << "which may be about to end";
+  fake_primaries.states_refused = 2;
+  EXPECT_EQ(primaries_.active(driver_, kOther), nullptr) << "and none is made to be asked";
+}
+
 TEST_F(PrimaryContextsTest, AContextThatNoHookReturnedIsRetainedBriefly) {
   fake_primaries.references[kOther] = 1;
   EXPECT_EQ(primaries_.active(driver_, kOther), fake_primaries.handles[kOther]);
