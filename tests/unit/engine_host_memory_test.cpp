@@ -109,5 +109,27 @@ TEST_F(HostMemoryTest, StaysOnceTheGpuGetsWorkMeanwhile) {
   }
 }
 
+// What the driver told the program of, no later call may hide.
+TEST_F(HostMemoryTest, AStickyErrorOfTheDriversAllocationIsKnownFromThen) {  // I7
+  void* address = nullptr;
+  const auto fails = [](std::size_t) { return CUDA_ERROR_ILLEGAL_ADDRESS; };
+  EXPECT_EQ(host().allocate(&address, kBytes, 0, fails), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_FALSE(context_->usable());
+}
+
+TEST_F(HostMemoryTest, AStickyErrorOfTheDriversFreeIsKnownFromThen) {  // I7
+  int elsewhere = 0;
+  const auto fails = [] { return CUDA_ERROR_ILLEGAL_ADDRESS; };
+  EXPECT_EQ(host().free_by_driver(&elsewhere, fails), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_FALSE(context_->usable());
+}
+
+TEST_F(HostMemoryTest, AnErrorThatIsOverWithItsCallChangesNothing) {  // I7
+  void* address = nullptr;
+  const auto fails = [](std::size_t) { return CUDA_ERROR_OUT_OF_MEMORY; };
+  EXPECT_EQ(host().allocate(&address, kBytes, 0, fails), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_TRUE(context_->usable());
+}
+
 }  // namespace
 }  // namespace cupool::engine

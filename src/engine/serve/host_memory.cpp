@@ -9,6 +9,7 @@
 #include "engine/host/host_limit.h"
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/pending_work.h"
+#include "engine/serve/failure.h"
 #include "util/mutation.h"
 
 namespace cupool::engine {
@@ -129,11 +130,14 @@ std::optional<CUresult> HostMemory::try_free(void* host) {
 
 HostMemory::Given HostMemory::give_up(void* host) {
   Given given;
+  given.context = registry_.current();
+  given.life = given.context == nullptr ? 0 : given.context->incarnation();
   Block* const block = blocks_.find(host);
   if (block == nullptr) return given;
   const std::uint64_t word = block->state.word();
   if (HostBlocks::address_of(*block) != host) return given;
-  given.life = block->context->incarnation();
+  given.context = block->context;
+  given.life = given.context->incarnation();
   given.refused = BlockStateCell::state_of(word) != BlockState::live || !block->state.claim(word);
   if (given.refused) return given;
   if (blocks_.forget(*block)) given.block = block;  // else its context has ended
@@ -143,6 +147,11 @@ HostMemory::Given HostMemory::give_up(void* host) {
 void HostMemory::given_up(const Given& given, bool freed) {
   if (freed || given.block->context->incarnation() != given.life) return delete_block(given.block);
   blocks_.remember(*given.block);
+}
+
+// I7: the program knows of a sticky error now, so no later call may hide it.
+void HostMemory::driver_refused(Context* context, std::uint64_t life, CUresult error) {
+  if (context != nullptr && context->incarnation() == life) note_failure(*context, error);
 }
 
 // Whether no context has work for the GPU, of which the driver's free may wait for any.

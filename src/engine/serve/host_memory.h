@@ -60,6 +60,7 @@ class HostMemory {
     if (given.refused) return CUDA_ERROR_INVALID_VALUE;
     const CUresult result = real();
     if (given.block != nullptr) given_up(given, result == CUDA_SUCCESS);
+    if (result != CUDA_SUCCESS) driver_refused(given.context, given.life, result);
     return result;
   }
 
@@ -88,9 +89,10 @@ class HostMemory {
  private:
   // A block in a call of the driver's.
   struct Given {
-    Block* block = nullptr;  ///< null: not cupool's
-    std::uint64_t life = 0;  ///< of its context
-    bool refused = false;    ///< freed before: the driver must not free it
+    Block* block = nullptr;      ///< null: not cupool's
+    Context* context = nullptr;  ///< the block's, else the current one; null: none that is known
+    std::uint64_t life = 0;      ///< of the context
+    bool refused = false;        ///< freed before: the driver must not free it
   };
 
   bool serves(const Context& context) const {
@@ -107,6 +109,7 @@ class HostMemory {
   void forget_stale(const void* address);
   Given give_up(void* host);
   void given_up(const Given& given, bool freed);
+  void driver_refused(Context* context, std::uint64_t life, CUresult error);
 
   const cuda::Driver& driver_;
   ContextRegistry& registry_;
@@ -144,6 +147,7 @@ CUresult HostMemory::allocate(void** address, std::size_t bytes, unsigned kind, 
     (context == nullptr ? stats::device(-1) : context->stats())
         .add(stats::Counter::host_malloc_calls_total);
   }
+  if (result != CUDA_SUCCESS) driver_refused(context, life, result);
   return result;
 }
 
