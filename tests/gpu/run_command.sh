@@ -55,7 +55,7 @@ holds doctor_names_the_gpu doctor_static.out 'memory pools that can be shared'
 
 # What a running program holds, from itself: by its channel, with the device's UUID as nvidia-smi has it.
 seen_by_top() {
-  preloaded top "$programs/inference_loop" threads=4 requests=30000 &
+  (exec env LD_PRELOAD="$library" CUPOOL_STATS=off "$programs/inference_loop" threads=4 requests=30000) &
   local pid=$! told=1
   for _ in $(seq 50); do
     if "$cupool" top "$pid" && "$cupool" top --json | tee "$work/top.json" | grep -q "\"pid\":$pid,.*\"told\""; then
