@@ -207,6 +207,10 @@ void add_events(Page& page, const DeviceSnapshot& device, bool at_exit) {
   event(Counter::ipc_imports_total);
   event(Counter::own_async_malloc_calls_total);
   event(Counter::own_async_free_calls_total);
+  if (device[Gauge::default_pool_idle_bytes].peak > 0) {
+    page.row(row_label("    ", label_of(Gauge::default_pool_idle_bytes)) + ": at most",
+             {"", "", signed_text(device[Gauge::default_pool_idle_bytes].peak, format_bytes)});
+  }
   event(Counter::managed_malloc_calls_total);
   event(Counter::host_malloc_calls_total);
   event(Counter::host_served_total);

@@ -90,6 +90,7 @@ std::string memory_in_words(const DeviceSnapshot& device) {
   add(device[Gauge::cached_bytes].current + device.driver_slack_bytes(),
       label_of(Gauge::cached_bytes));
   add(device[Gauge::passthrough_bytes].current, label_of(Gauge::passthrough_bytes));
+  add(device[Gauge::default_pool_idle_bytes].current, label_of(Gauge::default_pool_idle_bytes));
   add(device[Gauge::host_cached_bytes].current, label_of(Gauge::host_cached_bytes));
   return text.empty() ? "nothing" : text;
 }

@@ -24,6 +24,8 @@ struct DefaultPoolFill {
   std::uint64_t reserved = 0;
   std::uint64_t used = 0;
 
+  /// Bytes that no allocation uses.
+  std::uint64_t unused() const { return reserved - (used < reserved ? used : reserved); }
   /// Idle bytes that may go back. The rest of a growth step stays with what is in use, and
   /// fragments may stay, too.
   std::uint64_t idle_bytes() const {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cuda/scopes.h"
+#include "engine/block/accounting.h"
 #include "engine/reclaim/lane_mark.h"
 #include "engine/reclaim/serving.h"
 #include "engine/serve/failure.h"
@@ -123,9 +124,13 @@ bool Decay::trim_unneeded(Context& context, std::uint64_t most_bytes, bool ends_
   const ContextVisit visit(context);
   if (!visit) return false;
   // In the visit: with the last context of its device the pool may go.
-  if (ends_step) context.device().default_pool().end_step();
-  GivingBack part(idle_.give_backs());
   Device& device = context.device();
+  if (ends_step) {
+    device.stats().gauge_set(stats::Gauge::default_pool_idle_bytes,
+                             signed_bytes(device.default_pool().fill().unused()));
+    device.default_pool().end_step();
+  }
+  GivingBack part(idle_.give_backs());
   PoolDecay::Trimmed trimmed = device.default_pool().trim_unneeded(most_bytes);
   if (device.pools() != nullptr) {
     const auto own = device.pools()->decay().trim_unneeded(context, most_bytes);

@@ -73,6 +73,8 @@ void Figures::refresh() {
     device->stats().gauge_set(Gauge::leaked_bytes, live_bytes[index]);
     device->stats().gauge_set(Gauge::pending_limit_bytes,
                               signed_bytes(device->budget().pending_limit()));
+    device->stats().gauge_set(Gauge::default_pool_idle_bytes,
+                              signed_bytes(device->default_pool().fill().unused()));
     device->stats().set_pool_figures(device->pool_figures());
   }
 }
