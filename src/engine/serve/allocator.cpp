@@ -20,7 +20,7 @@ Allocator::Allocator(const cuda::Driver& driver, const config::Settings& setting
       default_pools_(registry_, policy_, preparation_, idle_.give_backs()),
       peak_(registry_),
       allocations_(registry_, blocks_, idle_, out_of_memory_, preparation_, peak_),
-      frees_(driver, blocks_, policy_, idle_),
+      frees_(driver, registry_, blocks_, policy_, idle_),
       pass_through_(driver, registry_, blocks_, imports_, policy_, idle_, out_of_memory_,
                     default_pools_),
       synchronization_(registry_, idle_, policy_),

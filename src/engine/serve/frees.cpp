@@ -214,7 +214,7 @@ CUresult Frees::end_batch(Context& context, ThreadCache& cache, Waited waited) {
 }
 
 // The driver's answer to a stream that it does not have: a destroyed one, or a default stream
-// without a current context.
+// without a current context. Or one of a context whose sticky error is known (I7).
 CUresult Frees::refusal_of(CUstream stream) const {
   const bool named =
       stream != nullptr && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
@@ -224,7 +224,12 @@ CUresult Frees::refusal_of(CUstream stream) const {
   };
   CUresult result = ask();
   if (result != CUDA_SUCCESS) result = ask();  // a refusal may pass
-  if (result == CUDA_SUCCESS) return context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : result;
+  if (result == CUDA_SUCCESS) {
+    if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    Context* const known = registry_.find(context);
+    if (known != nullptr && !known->usable()) result = driver_.cuStreamQuery(stream);
+  }
+  if (cuda::is_sticky(result)) return result;
   const bool no_stream = result == CUDA_ERROR_INVALID_HANDLE ||
                          result == CUDA_ERROR_INVALID_CONTEXT ||
                          result == CUDA_ERROR_CONTEXT_IS_DESTROYED;

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "engine/block/pointer_map.h"
+#include "engine/context/context_registry.h"
 #include "engine/serve/driver_frees.h"
 #include "engine/serve/free_policy.h"
 #include "engine/serve/free_wait.h"
@@ -14,8 +15,10 @@ namespace cupool::engine {
 /// Thread-safe. `std::nullopt`: not cupool's memory; the caller makes the real call.
 class Frees {
  public:
-  Frees(const cuda::Driver& driver, PointerMap& blocks, FreePolicy& policy, IdleMemory& idle)
+  Frees(const cuda::Driver& driver, ContextRegistry& registry, PointerMap& blocks,
+        FreePolicy& policy, IdleMemory& idle)
       : driver_(driver),
+        registry_(registry),
         blocks_(blocks),
         policy_(policy),
         idle_(idle),
@@ -73,6 +76,7 @@ class Frees {
   static void leave_wait_to_messages(Context& context, EpochNumber epoch);
 
   const cuda::Driver& driver_;
+  ContextRegistry& registry_;
   PointerMap& blocks_;
   FreePolicy& policy_;
   IdleMemory& idle_;
