@@ -89,7 +89,7 @@ struct World {
       cache.retire(&blocks[index]);
       cache.flush(ordering.epochs());
     }
-    ordering.close_if_full({1, kBytes}, Ordering::IfBusy::skip);
+    ordering.close(Ordering::IfBusy::skip);
   }
   void reclaim(ThreadCache& cache) {
     BlockList surplus;

@@ -18,7 +18,7 @@ class ClosedEpochs {
  public:
   static OpenEpoch::Closed close(Epochs& epochs) {
     Epochs::Closed closed{};
-    epochs.close({0, 0}, &closed);
+    epochs.close(Epochs::IfEmpty::close, &closed);
     return closed.counts;
   }
   static void set_complete(Epochs& epochs, EpochNumber number) { epochs.set_complete(number); }

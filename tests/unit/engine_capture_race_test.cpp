@@ -87,7 +87,7 @@ TEST_F(CaptureRaceTest, NoFenceIsOnItsWayInAnyContextWhenACaptureBegins) {
   retire(*second);
   std::thread records_a_fence([&] {
     current = kSecond;
-    EXPECT_EQ(second->ordering().close_if_full({1, 1}), CUDA_SUCCESS);
+    EXPECT_EQ(second->ordering().close(), CUDA_SUCCESS);
   });
   while (!recording) std::this_thread::yield();
   const CUstream stream = reinterpret_cast<CUstream>(0x20);
@@ -101,13 +101,13 @@ TEST_F(CaptureRaceTest, NoFenceIsOnItsWayInAnyContextWhenACaptureBegins) {
 
   // And none is recorded until the capture has ended.
   retire(*second);
-  EXPECT_EQ(second->ordering().close_if_full({1, 1}), CUDA_SUCCESS);
+  EXPECT_EQ(second->ordering().close(), CUDA_SUCCESS);
   EXPECT_EQ(records, 1);
   EXPECT_EQ(streams_.capturing_context(stream), first);
   first->ordering().captures().end(
       stream, [] { return CUDA_SUCCESS; }, [] { return false; });
   EXPECT_FALSE(Serving::any_capture());
-  EXPECT_EQ(second->ordering().close_if_full({1, 1}), CUDA_SUCCESS);
+  EXPECT_EQ(second->ordering().close(), CUDA_SUCCESS);
   EXPECT_EQ(records, 2);
 }
 

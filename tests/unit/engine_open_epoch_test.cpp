@@ -16,21 +16,22 @@ TEST(OpenEpochTest, BytesAndFreesAreThoseOfTheEpochThatWasJoined) {
   OpenEpoch open;
   EXPECT_EQ(open.number(), EpochNumber{1});
   EXPECT_TRUE(open.empty());
-  EXPECT_FALSE(open.holds(1, ~0ull));
-  EXPECT_TRUE(open.holds(0, ~0ull)) << "no free is always there";
+  EXPECT_FALSE(open.has_frees());
   EXPECT_EQ(open.join(1024, 2), EpochNumber{1});
   EXPECT_EQ(open.join(512, 1), EpochNumber{1});
   EXPECT_EQ(open.bytes(), 1536u);
-  EXPECT_TRUE(open.holds(3, ~0ull));
-  EXPECT_FALSE(open.holds(4, ~0ull));
-  EXPECT_TRUE(open.holds(4, 1536));
+  EXPECT_TRUE(open.has_frees());
   const OpenEpoch::Closed closed = open.close();
   EXPECT_EQ(closed.number, EpochNumber{1});
   EXPECT_EQ(closed.bytes, 1536u);
   EXPECT_EQ(closed.frees, 3u);
   EXPECT_TRUE(open.empty());
+  EXPECT_FALSE(open.has_frees());
   EXPECT_EQ(open.join(1ull << 40, 1), EpochNumber{2});
   EXPECT_EQ(open.bytes(), 1ull << 40);
+  open.close();
+  EXPECT_EQ(open.join(0, 1), EpochNumber{3});
+  EXPECT_TRUE(open.has_frees()) << "of page-locked memory";
 }
 
 TEST(OpenEpochTest, NumbersGoOnBeyondWhatTheWordHolds) {

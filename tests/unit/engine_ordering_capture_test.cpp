@@ -73,7 +73,7 @@ TEST_F(OrderingCaptureTest, NoFenceIsRecordedDuringACapture) {  // I3
   gpu.calls.clear();
   Block block;
   retire(ordering, block);
-  EXPECT_EQ(ordering.close_if_full({1, 1}), CUDA_SUCCESS);
+  EXPECT_EQ(ordering.close(), CUDA_SUCCESS);
   BlockList reclaimed;
   EXPECT_EQ(ordering.poll(Ordering::Poll::all, &reclaimed), CUDA_SUCCESS);
   EXPECT_TRUE(gpu.calls.empty());

@@ -109,7 +109,7 @@ TEST_F(OrderingTest, AFenceRefusedInACallbackIsRecordedLater) {
   Block block;
   retire(ordering, block);
   gpu.record_result = CUDA_ERROR_NOT_PERMITTED;
-  EXPECT_EQ(ordering.close_if_full({1, 1}), CUDA_SUCCESS);
+  EXPECT_EQ(ordering.close(), CUDA_SUCCESS);
   gpu.record_result = CUDA_SUCCESS;
   gpu.calls.clear();
   EXPECT_TRUE(ordering.wait(ordering.newest()).complete());
@@ -117,15 +117,13 @@ TEST_F(OrderingTest, AFenceRefusedInACallbackIsRecordedLater) {
   EXPECT_EQ(reclaimed_count(ordering), 1u);
 }
 
-TEST_F(OrderingTest, AnEpochIsClosedWhenItHoldsABatch) {
+TEST_F(OrderingTest, AnEpochIsClosedWithOneFenceForAllItsFrees) {
   Ordering ordering(driver_, kContext, stats_);
   std::array<Block, 3> blocks;
-  const Ordering::Batch batch{3, 1 << 20};
-  for (Block& block : blocks) {
-    EXPECT_TRUE(gpu.calls.empty()) << "one fence for the batch, not one for each free";
-    retire(ordering, block);
-    EXPECT_EQ(ordering.close_if_full(batch), CUDA_SUCCESS);
-  }
+  EXPECT_EQ(ordering.close(), CUDA_SUCCESS);
+  for (Block& block : blocks) retire(ordering, block);
+  EXPECT_TRUE(gpu.calls.empty()) << "nothing to fence at first, and no fence for each free";
+  EXPECT_EQ(ordering.close(), CUDA_SUCCESS);
   EXPECT_EQ(gpu.calls, std::vector<std::string>{"record"});
   EXPECT_EQ(ordering.pending_bytes(), 3u * 512);
 }
@@ -138,7 +136,7 @@ TEST_F(OrderingTest, AFreeAvoidsAStallIfWorkIsStillPendingSomeTimeAfterIt) {
   const auto free_behind_work = [&](Block& block) {
     ordering.epochs().stalls_avoided().count();
     retire(ordering, block);
-    EXPECT_EQ(ordering.close_if_full({1, 1 << 20}), CUDA_SUCCESS);
+    EXPECT_EQ(ordering.close(), CUDA_SUCCESS);
   };
   const auto some_time = [] {
     const std::uint64_t start = util::now_ns();
@@ -172,7 +170,7 @@ TEST_F(OrderingTest, AFreeWithoutWorkSinceTheLastAvoidsNoStall) {
   std::array<Block, 3> blocks;
   for (Block& block : blocks) {
     retire(ordering, block);
-    EXPECT_EQ(ordering.close_if_full({1, 1 << 20}), CUDA_SUCCESS);
+    EXPECT_EQ(ordering.close(), CUDA_SUCCESS);
     std::this_thread::sleep_for(std::chrono::nanoseconds(2 * stats::kShortestStallNs));
   }
   EXPECT_EQ(stats_.value(stats::Counter::frees_unwaited_busy_total), 0u);
@@ -184,21 +182,13 @@ TEST_F(OrderingTest, AFreeThatWaitedAtTheLimitAvoidsNoStall) {
   for (Block& block : blocks) {
     ordering.epochs().stalls_avoided().count();
     retire(ordering, block);
-    EXPECT_EQ(ordering.close_if_full({1, 1 << 20}), CUDA_SUCCESS);
+    EXPECT_EQ(ordering.close(), CUDA_SUCCESS);
     std::this_thread::sleep_for(std::chrono::nanoseconds(2 * stats::kShortestStallNs));
   }
   ordering.epochs().stalls_avoided().discount();
   BlockList reclaimed;
   ordering.poll(Ordering::Poll::closed, &reclaimed);
   EXPECT_EQ(stats_.value(stats::Counter::frees_unwaited_busy_total), 1u);
-}
-
-TEST_F(OrderingTest, ABatchIsAlsoFullByBytes) {
-  Ordering ordering(driver_, kContext, stats_);
-  Block block;
-  retire(ordering, block);
-  EXPECT_EQ(ordering.close_if_full({16, 512}), CUDA_SUCCESS);
-  EXPECT_EQ(gpu.calls, std::vector<std::string>{"record"});
 }
 
 TEST_F(OrderingTest, PollingMayCloseTheOpenEpochAndNeverWaits) {
@@ -222,9 +212,9 @@ TEST_F(OrderingTest, TheOldestEpochIsWaitedForFirst) {
   Block first;
   Block second;
   retire(ordering, first);
-  ordering.close_if_full({1, 1});
+  ordering.close();
   retire(ordering, second);
-  ordering.close_if_full({1, 1});
+  ordering.close();
   const WaitResult result = ordering.wait_for_oldest();
   EXPECT_TRUE(result.complete());
   EXPECT_TRUE(result.waited);

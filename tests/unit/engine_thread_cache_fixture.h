@@ -48,7 +48,7 @@ class ThreadCacheTest : public testing::Test {
     limits.cached = cached;
     limits.tally = static_cast<std::int64_t>(kMuch);
     cache_.limits = limits;
-    cache_.batch.renew(limits.batch, limits.few);
+    cache_.batch.renew(limits.blocks, limits.batch, limits.few);
   }
 
   Block* block(std::uint64_t capacity, bool of_pool = true) {
@@ -104,7 +104,7 @@ class ThreadCacheTest : public testing::Test {
     close_epoch();
     return epoch;
   }
-  void close_epoch() { EXPECT_EQ(ordering_.close_if_full({1, 1}), CUDA_SUCCESS); }
+  void close_epoch() { EXPECT_EQ(ordering_.close(), CUDA_SUCCESS); }
   static bool none(const Block&) { return false; }
   static bool all(const Block&) { return true; }
   BlockList reclaim(EpochNumber complete_up_to, bool (*unfit)(const Block&) = none) {

@@ -38,16 +38,16 @@ void ClosedEpochs::adopt(EpochNumber epoch, BlockList& blocks) {
   epochs_.put_back(blocks);
 }
 
-CUresult ClosedEpochs::close_if_full(const Batch& batch) {
+CUresult ClosedEpochs::record_by_free() {
   const EpochNumber before = closed_.empty() ? kNoEpoch : closed_.back().number;
-  const CUresult result = record(batch);
+  const CUresult result = record(IfEmpty::leave);
   if (result != CUDA_SUCCESS || closed_.empty() || closed_.back().number == before) return result;
   closed_.back().by_free = true;
   return look_at_fences();
 }
 
 bool ClosedEpochs::fence(EpochNumber epoch) {
-  if (first_fenced_from(epoch) == nullptr) record(kEvenNothing);
+  if (first_fenced_from(epoch) == nullptr) record(IfEmpty::close);
   return first_fenced_from(epoch) != nullptr;
 }
 
@@ -94,7 +94,7 @@ bool ClosedEpochs::has_nothing_pending() {
   };
   if (!all_complete()) return false;
   const EpochNumber before = epochs_.open();
-  return record(kEvenNothing) == CUDA_SUCCESS && epochs_.open() != before && all_complete();
+  return record(IfEmpty::close) == CUDA_SUCCESS && epochs_.open() != before && all_complete();
 }
 
 BlockList ClosedEpochs::pop_reclaimed() {
@@ -116,7 +116,7 @@ EpochNumber ClosedEpochs::newest_with_frees() const {
 }
 
 EpochNumber ClosedEpochs::close_unfenced() {
-  close(Fence::none, kAnything);
+  close(Fence::none, IfEmpty::leave);
   return previous(epochs_.open());
 }
 
@@ -137,16 +137,15 @@ void ClosedEpochs::abandon() {
                 closed_.end());
 }
 
-// Closes the open epoch if it holds `least`. An empty epoch may get a fence, which also covers
-// older epochs closed without one. The epoch is closed before the record, so that later frees need
-// a later fence.
-CUresult ClosedEpochs::close(Fence with, const Batch& least) {
+// An empty epoch may get a fence, which also covers older epochs closed without one. The epoch is
+// closed before the record, so that later frees need a later fence.
+CUresult ClosedEpochs::close(Fence with, IfEmpty if_empty) {
   const bool with_fence = with == Fence::recorded;
   CUevent fence = nullptr;
   CUresult result = with_fence ? create_event(&fence) : CUDA_SUCCESS;
   if (result != CUDA_SUCCESS) return result;
   Epochs::Closed closing;
-  if (!epochs_.close(least, &closing)) {
+  if (!epochs_.close(if_empty, &closing)) {
     if (with_fence) spare_events_.push_back(fence);
     return CUDA_SUCCESS;
   }
@@ -209,10 +208,10 @@ void ClosedEpochs::reclaim_up_to(EpochNumber up_to) {
   }
 }
 
-CUresult ClosedEpochs::record(const Batch& least) {
+CUresult ClosedEpochs::record(IfEmpty if_empty) {
   const bool capturing = Serving::any_capture() && !CUPOOL_MUTATED("record-in-capture");
   if (!can_record_ || capturing || Serving::stepped_aside()) return CUDA_SUCCESS;
-  const CUresult result = close(Fence::recorded, least);
+  const CUresult result = close(Fence::recorded, if_empty);
   if (result == CUDA_SUCCESS || cuda::is_capture_refusal(result)) return CUDA_SUCCESS;
   if (result == CUDA_ERROR_DEINITIALIZED || cuda::is_sticky(result)) return result;
   // If another thread's exit shuts the driver down meanwhile, this error may hide that.
@@ -245,7 +244,7 @@ WaitResult ClosedEpochs::wait_for_fence(EpochNumber epoch, OrderingLock& lock,
                                         std::uint64_t limit_ns) {
   Epoch* fenced = first_fenced_from(epoch);
   if (fenced == nullptr) {
-    const CUresult result = record(kEvenNothing);
+    const CUresult result = record(IfEmpty::close);
     if (result != CUDA_SUCCESS) return WaitResult::answered(result);
     fenced = first_fenced_from(epoch);
   }

@@ -22,21 +22,20 @@ class ClosedEpochs {
   ClosedEpochs(const cuda::Driver& driver, CUcontext context, stats::DeviceStats& stats,
                Epochs& epochs);
 
-  using Batch = Epochs::Batch;
-  static constexpr Batch kAnything{1, ~std::uint64_t{0}};
-  static constexpr Batch kEvenNothing{0, ~std::uint64_t{0}};
+  using IfEmpty = Epochs::IfEmpty;
 
   /// False: the driver's last answer was that it records no events of the context.
   bool can_record() const { return can_record_; }
 
-  /// Closes the open epoch with a fence, if it holds `least` and a fence is possible now. Success
-  /// without a fence in three cases: a stream of any context captures, since a stream of this
-  /// context may have joined the capture; the engine has stepped aside, and a fence does not cover
-  /// all work; or the driver records no events of the context (see can_record()).
-  CUresult record(const Batch& least);
+  /// Closes the open epoch with a fence, if it has frees (else as `if_empty` says) and a fence is
+  /// possible now. Success without a fence in three cases: a stream of any context captures, since
+  /// a stream of this context may have joined the capture; the engine has stepped aside, and a
+  /// fence does not cover all work; or the driver records no events of the context (see
+  /// can_record()).
+  CUresult record(IfEmpty if_empty);
 
   /// As record(), called by a free. If it closed an epoch, also queries the older fences.
-  CUresult close_if_full(const Batch& batch);
+  CUresult record_by_free();
 
   /// Whether a fence covers `epoch`; records one if none does and one is possible now.
   bool fence(EpochNumber epoch);
@@ -88,7 +87,7 @@ class ClosedEpochs {
   };
 
   enum class Fence { none, recorded };
-  CUresult close(Fence with, const Batch& least);
+  CUresult close(Fence with, IfEmpty if_empty);
   void count_stalls_avoided(const Epoch& pending);
   CUresult create_event(CUevent* event);
   Epoch* first_fenced_from(EpochNumber epoch);

@@ -24,10 +24,10 @@ EpochNumber Epochs::join(std::uint64_t bytes, std::size_t frees) {
   return CUPOOL_MUTATED("fence-before-free") ? previous(number) : number;
 }
 
-// False: the open epoch holds less than `least`.
-bool Epochs::close(const Batch& least, Closed* closed) {
+// False: the open epoch has no frees, and is left open.
+bool Epochs::close(IfEmpty if_empty, Closed* closed) {
   const std::lock_guard lock(open_mutex_);
-  if (!open_.holds(least.blocks, least.bytes)) return false;
+  if (if_empty == IfEmpty::leave && !open_.has_frees()) return false;
   closed->counts = open_.close();
   closed_bytes_.fetch_add(closed->counts.bytes, std::memory_order_relaxed);
   closed->blocks.splice(open_blocks_);

@@ -20,12 +20,6 @@ class ClosedEpochs;
 // Written and read-only members apart. NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding)
 class Epochs {
  public:
-  /// The size of an epoch, or a threshold for it: reached by this block count or these bytes.
-  struct Batch {
-    std::size_t blocks;
-    std::uint64_t bytes;
-  };
-
   /// Puts a freed block into the open epoch. Returns the epoch's number.
   EpochNumber retire(Block* block);
 
@@ -65,11 +59,12 @@ class Epochs {
   // Under the ordering's lock:
   friend class ClosedEpochs;
 
+  enum class IfEmpty { close, leave };
   struct Closed {
     OpenEpoch::Closed counts;
     BlockList blocks;  ///< without those kept by threads
   };
-  bool close(const Batch& least, Closed* closed);
+  bool close(IfEmpty if_empty, Closed* closed);
   void reopen(Closed& closed);
   void put_back(BlockList& blocks);
   BlockList pop_all();

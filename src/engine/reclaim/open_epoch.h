@@ -32,13 +32,8 @@ class OpenEpoch {
   EpochNumber number() const { return number_in(word_.load(std::memory_order_acquire)); }
   std::uint64_t bytes() const { return bytes_in(word_.load(std::memory_order_relaxed)); }
   bool empty() const { return bytes() == 0; }
-  /// Whether the epoch has reached this number of frees or these bytes. One that is not empty holds
-  /// a free.
-  bool holds(std::size_t frees, std::uint64_t bytes_or_more) const {
-    const std::uint64_t joined = bytes();
-    const std::size_t counted = frees_.load(std::memory_order_relaxed);
-    return (counted == 0 && joined != 0 ? 1 : counted) >= frees || joined >= bytes_or_more;
-  }
+  /// Whether the epoch has frees: some have no bytes.
+  bool has_frees() const { return !empty() || frees_.load(std::memory_order_relaxed) != 0; }
 
   /// Closes the epoch and opens the next one.
   Closed close() {

@@ -18,14 +18,14 @@ void Ordering::adopt(EpochNumber epoch, BlockList& blocks) {
   closed_.adopt(epoch, blocks);
 }
 
-CUresult Ordering::close_if_full(const Batch& batch, IfBusy if_busy) {
+CUresult Ordering::close(IfBusy if_busy) {
   OrderingLock lock(mutex_, std::defer_lock);
   if (if_busy == IfBusy::wait) {
     lock.lock();
   } else if (!lock.try_lock()) {
     return CUDA_SUCCESS;
   }
-  return closed_.close_if_full(batch);
+  return closed_.record_by_free();
 }
 
 bool Ordering::fence(EpochNumber epoch) {
@@ -95,7 +95,7 @@ CUresult Ordering::poll(Poll which, BlockList* reclaimed, std::optional<EpochNum
     return CUDA_SUCCESS;
   }
   CUresult result = CUDA_SUCCESS;
-  if (which == Poll::all) result = closed_.record(ClosedEpochs::kAnything);
+  if (which == Poll::all) result = closed_.record(ClosedEpochs::IfEmpty::leave);
   const CUresult looked = closed_.look_at_fences();
   BlockList taken = closed_.pop_reclaimed();
   reclaimed->splice(taken);

@@ -39,8 +39,6 @@ class Ordering {
         barriers_(driver, context, mutex_, closed_),
         captures_(mutex_, barriers_) {}
 
-  using Batch = Epochs::Batch;
-
   /// The open epoch and the newest complete one; used without the lock.
   Epochs& epochs() { return epochs_; }
   Captures& captures() { return captures_; }
@@ -55,9 +53,9 @@ class Ordering {
   /// Behaviour of a call while another thread holds the lock.
   enum class IfBusy { wait, skip };
 
-  /// Closes the open epoch and records its fence, if it holds `batch`. Then queries older fences.
+  /// Called by a free: closes the open epoch and records its fence. Then queries older fences.
   /// IfBusy::skip does nothing while another thread holds the lock; a later call records the fence.
-  CUresult close_if_full(const Batch& batch, IfBusy if_busy = IfBusy::wait);
+  CUresult close(IfBusy if_busy = IfBusy::wait);
 
   /// Whether a fence covers `epoch`, or it is complete, so that a wait is one for a fence. Records
   /// one, if none does and one can be recorded now.

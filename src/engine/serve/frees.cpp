@@ -3,8 +3,6 @@
 // with docs/compatibility.md, which states the promise of each mode.
 #include "engine/serve/frees.h"
 
-#include <algorithm>
-
 #include "cuda/errors.h"
 #include "engine/block/accounting.h"
 #include "engine/context/thread_order.h"
@@ -22,22 +20,6 @@ namespace cupool::engine {
 using stats::Counter;
 using stats::DeviceStats;
 using stats::Gauge;
-
-namespace {
-
-// Frees that share a fence: enough to make its 0.2 us negligible, few enough that blocks come back
-// soon (docs/measurements). Large blocks close an epoch earlier, so that a wait for the oldest of
-// several epochs can keep the limit on pending bytes.
-constexpr std::size_t kBatchBlocks = 64;
-constexpr std::uint64_t kBatchShare = 16;
-constexpr std::uint64_t kLeastEpochs = 4;
-
-std::uint64_t bytes_of_epoch(Device& device) {
-  return std::min(device.limits().max_pending / kBatchShare,
-                  device.budget().pending_limit() / kLeastEpochs);
-}
-
-}  // namespace
 
 // Adds a block to the thread's batch. True: the batch has reached its threshold.
 [[gnu::always_inline]] inline bool Frees::add_to_batch(Context& context, ThreadCache& cache,
@@ -189,7 +171,6 @@ CUresult Frees::free_singly(Block& block, std::uint64_t start_ns, Order order, W
 CUresult Frees::end_batch(Context& context, ThreadCache& cache, Waited waited) {
   idle_.look_for_libraries();
   Ordering& ordering = context.ordering();
-  Ordering::Batch full{kBatchBlocks, bytes_of_epoch(context.device())};
   const bool messages = leaves_wait(FreePolicy::Wait::For::nothing);
   EpochNumber epoch = ordering.epochs().open();
   std::uint64_t bytes_freed = 0;
@@ -197,16 +178,13 @@ CUresult Frees::end_batch(Context& context, ThreadCache& cache, Waited waited) {
     const ThreadCache::Guard guard(cache);
     if (cache.tally.is_long()) cache.tally.fold(context.stats());
     cache.limits = limits_of_thread(context);
-    cache.batch.renew(cache.limits.batch, cache.limits.few);
+    cache.batch.renew(cache.limits.blocks, cache.limits.batch, cache.limits.few);
     bytes_freed = cache.batch.bytes();
-    full.blocks = std::min(full.blocks, cache.batch.target(cache.limits.blocks));
     cache.flush(ordering.epochs());
     if (messages && !cache.in_flight.empty()) epoch = cache.in_flight.newest().epoch;
   }
   // The program's next message waits for this fence, and so must find it behind no later work.
-  if (messages) full.blocks = 1;
-  CUresult error =
-      ordering.close_if_full(full, messages ? Ordering::IfBusy::wait : Ordering::IfBusy::skip);
+  CUresult error = ordering.close(messages ? Ordering::IfBusy::wait : Ordering::IfBusy::skip);
   if (messages) leave_wait_to_messages(context, epoch);
   if (error == CUDA_SUCCESS) error = wait_.bound_pending(context, bytes_freed, waited);
   idle_.reclaim(context, cache);
@@ -300,8 +278,7 @@ CUresult Frees::finish_free(Context& context, const HostWork::Mark& before, Epoc
   CUresult error = result.error;
   // By the same reading of the mode: it may become `sync` meanwhile.
   if (wait.reason != Counter::free_waits_sync_total && result.complete()) {
-    // One block closes the epoch: such frees are rare, or have waited already.
-    error = context.ordering().close_if_full({1, bytes_of_epoch(context.device())});
+    error = context.ordering().close();
     if (error == CUDA_SUCCESS) error = wait_.bound_pending(context, bytes_freed, waited);
   }
   if (leaves_wait(wait.what)) leave_wait_to_messages(context, epoch);

@@ -148,8 +148,7 @@ std::optional<CUresult> HostFrees::free_claimed(Block& block, std::uint64_t life
   }
   const auto freed = put(block, [&] { return cache_.retire(block, epoch, is_alive); });
   if (freed && cache_.retired_bytes() >= kFencedBytes) {
-    const CUresult fenced =
-        context.ordering().close_if_full({1, ~std::uint64_t{0}}, Ordering::IfBusy::skip);
+    const CUresult fenced = context.ordering().close(Ordering::IfBusy::skip);
     if (fenced != CUDA_SUCCESS) note_failure(context, fenced);
     if (context.ordering().epochs().complete_up_to() >= epoch) claim.settle();
     idle_.cache_reclaimed(context);

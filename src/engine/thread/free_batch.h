@@ -2,7 +2,6 @@
 // A thread's frees: the batch that it is filling, and earlier batches in flight.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -19,9 +18,8 @@ enum class BatchNumber : std::uint64_t {};
 /// The number of an empty batch.
 constexpr BatchNumber kNoBatch{0};
 
-/// The batch that a thread is filling, and its flush thresholds. The block threshold begins small,
-/// so that a program with few blocks gets them back soon. It doubles, so that the cost of a fence
-/// is shared by many blocks. Not thread-safe.
+/// The batch that a thread is filling, and its flush thresholds: until the first renew(), each free
+/// reaches them. Not thread-safe.
 class FreeBatch {
  public:
   bool empty() const { return blocks_.empty(); }
@@ -34,18 +32,16 @@ class FreeBatch {
   /// Whether a batch of `count` blocks and `bytes` in all would be flushed.
   bool is_due_with(std::size_t count, std::uint64_t bytes) const {
     if (bytes >= due_bytes_ && (count >= kFewBlocks || bytes >= due_few_bytes_)) return true;
-    return count >= target_;
-  }
-  /// Block count that triggered the flush, or `most_blocks` if bytes triggered it.
-  std::size_t target(std::size_t most_blocks) const {
-    return count() >= target_ ? target_ : most_blocks;
+    return count >= due_blocks_;
   }
 
   /// Has the next free flush, and so check the pending limit: an allocation flushed this batch
   /// early.
   void expect_free() { due_bytes_ = due_few_bytes_ = 0; }
-  /// After a flush: sets the byte threshold, and the byte threshold of a batch with few blocks.
-  void renew(std::uint64_t due_bytes, std::uint64_t due_few_bytes) {
+  /// After a flush: sets the thresholds of blocks and of bytes, and the byte threshold of a batch
+  /// with few blocks.
+  void renew(std::size_t due_blocks, std::uint64_t due_bytes, std::uint64_t due_few_bytes) {
+    due_blocks_ = due_blocks;
     due_bytes_ = due_bytes;
     due_few_bytes_ = due_few_bytes;
   }
@@ -55,19 +51,12 @@ class FreeBatch {
 
   /// Takes out all blocks.
   FreedBlocks pop_all() { return blocks_.pop_all(); }
-  /// As pop_all(), for a batch that joins an epoch. A full batch doubles the block threshold, up to
-  /// `most_blocks`.
-  FreedBlocks pop_to_flush(std::size_t most_blocks) {
-    if (count() >= target_) target_ = std::min(2 * target_, most_blocks);
-    return blocks_.pop_all();
-  }
 
  private:
-  static constexpr std::size_t kFirstBatch = 2;
   static constexpr std::size_t kFewBlocks = 16;  ///< fewer blocks are not worth a fence
 
-  std::size_t target_ = kFirstBatch;
-  std::uint64_t due_bytes_ = 0;      ///< byte threshold
+  std::size_t due_blocks_ = 0;
+  std::uint64_t due_bytes_ = 0;
   std::uint64_t due_few_bytes_ = 0;  ///< byte threshold of a batch with few blocks
   FreedBatch blocks_;
 };

@@ -26,7 +26,7 @@ Block* ThreadCache::pop_large_hot(std::uint64_t bytes) {
 
 void ThreadCache::flush(Epochs& epochs) {
   if (batch.empty()) return;
-  FreedBlocks joining = batch.pop_to_flush(limits.blocks);
+  FreedBlocks joining = batch.pop_all();
   const EpochNumber epoch = epochs.join(joining.bytes, joining.count());
   in_flight.add(epoch, joining);
 }

@@ -52,7 +52,7 @@ class alignas(128) ThreadCache {
 
   /// Limits of one thread, in bytes if not in blocks; equal for all threads of a context.
   struct Limits {
-    std::size_t blocks = 512;      ///< blocks of the largest batch
+    std::size_t blocks = 512;      ///< block threshold of a batch
     std::uint64_t batch = 0;       ///< byte threshold of a batch
     std::uint64_t few = 0;         ///< byte threshold of a batch with few blocks
     std::uint64_t cached = 0;      ///< cached bytes
