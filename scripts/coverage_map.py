@@ -152,10 +152,16 @@ def give_conditions_their_decisions(name, source):
         if len(parts) != len(alone):
             print(f"{name}:{decision.first_line}: {len(alone)} conditions, {len(parts)} found", file=sys.stderr)
             continue
-        for (_, condition), decides in zip(sorted(parts, key=lambda part: part[0]), alone):
-            if condition:
-                condition.decision = decision
-                condition.alone = decides
+        parts.sort(key=lambda part: part[0])
+        constants = [position for position, condition in parts if condition is None]
+        for (position, condition), decides in zip(parts, alone):
+            if condition is None:
+                continue
+            condition.decision = decision
+            # Beside a constant it may change nothing, and behind one not be reached.
+            condition.alone = decides or bool(constants)
+            if constants and constants[0] < position and condition.true == condition.false == 0:
+                source.conditions = {span: other for span, other in source.conditions.items() if other is not condition}
 
 
 def explanations(sources):
