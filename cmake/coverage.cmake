@@ -7,7 +7,7 @@ set(CUPOOL_PROFILES ${PROJECT_BINARY_DIR}/profiles)
 function(cupool_measure target)
   if(CUPOOL_COVERAGE)
     target_compile_options(${target} PRIVATE -fprofile-instr-generate=${CUPOOL_PROFILES}/%4m.profraw
-                                             -fcoverage-mapping -fcoverage-mcdc)
+                                             -fprofile-update=atomic -fcoverage-mapping -fcoverage-mcdc)
     target_link_options(${target} PRIVATE -fprofile-instr-generate)
   endif()
 endfunction()

@@ -2,8 +2,11 @@
 // The lane beside a driver that refuses: events, contexts and waits (I1). What was handed out in
 // the stream's order stays behind the mark, or the host waits; and the end of the lane when others
 // know too much of the process.
+#include <array>
+
 #include "engine/reclaim/dependent_launches.h"
 #include "engine/reclaim/lane_stalls.h"
+#include "engine/reclaim/serving.h"
 #include "engine/reclaim/unseen_work.h"
 #include "engine_lane_fixture.h"
 #include "stats/device_stats.h"
@@ -163,6 +166,63 @@ TEST_F(LaneRefusalTest, SixteenOtherContextsAreKnownByNameAndNoMore) {  // contr
   EXPECT_EQ((*other_contexts_seen())[3], context(16));
   Lane::context_seen(context(17));
   EXPECT_FALSE(other_contexts_seen());
+}
+
+class DependentLaunchTest : public LaneRefusalTest {
+ protected:
+  // A lane with a block that was handed out behind its mark.
+  void SetUp() override {
+    open(created);
+    ASSERT_TRUE(free_is_covered());
+    attributes_.back().id = cuda::kProgrammaticStreamSerialization;
+    set_attributes(2);
+  }
+  // The last of `count` attributes permits the overlap.
+  void set_attributes(unsigned count) {
+    configuration_.stream = created;
+    configuration_.attributes = &attributes_[attributes_.size() - count];
+    configuration_.attribute_count = count;
+  }
+  bool is_serialised() {
+    const Submission submission(driver_, created, "a call");
+    const DependentLaunch launch(driver_, &configuration_, created);
+    return launch.configuration() != &configuration_;
+  }
+  std::array<cuda::LaunchAttribute, 40> attributes_{};
+  cuda::LaunchConfiguration configuration_{};
+};
+
+TEST_F(DependentLaunchTest, OneWithMoreAttributesThanCanBeCopiedWaitsForTheMark) {  // I1
+  set_attributes(32);
+  EXPECT_TRUE(is_serialised());
+  EXPECT_EQ(calls.synchronised, 0);
+  ASSERT_TRUE(free_is_covered());
+  set_attributes(33);
+  EXPECT_FALSE(is_serialised());
+  EXPECT_EQ(calls.synchronised, 1) << "its kernel may begin before the one before it has ended";
+}
+
+TEST_F(DependentLaunchTest, OneIntoACaptureLaunchesNothingYet) {
+  Serving::capture_begins();
+  EXPECT_FALSE(is_serialised());
+  driver_.cuStreamIsCapturing = [](CUstream, CUstreamCaptureStatus* status) {
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+  };
+  EXPECT_TRUE(is_serialised()) << "another stream captures";
+  Serving::captures_end(1);
+}
+
+TEST_F(DependentLaunchTest, OneBesideAMarkInProgressLeavesTheNextToBeSerialisedToo) {  // I1
+  EXPECT_TRUE(is_serialised());
+  submit(created);
+  ASSERT_TRUE(free_is_covered());
+  {
+    const LaneMark::Use marking;
+    EXPECT_TRUE(is_serialised());
+  }
+  EXPECT_TRUE(is_serialised());
+  EXPECT_FALSE(is_serialised());
 }
 
 // What tells how far the GPU is behind is left away where it cannot be had.
