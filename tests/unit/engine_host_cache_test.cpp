@@ -272,6 +272,14 @@ TEST_F(HostLimitTest, IsTheLeastOfTheGroupsOnTheWay) {
   EXPECT_EQ(memory(), 8192u) << "of a container";
 }
 
+TEST_F(HostLimitTest, PassesOverLinesOfOtherForms) {
+  const std::uint64_t whole = memory();
+  write("/proc/self/cgroup", "nonsense\n0:no second\n0::group\n");
+  EXPECT_EQ(memory(), whole);
+  write("/sys/fs/cgroupgroup/memory.max", "4096\n");
+  EXPECT_EQ(memory(), 4096u) << "a path that does not begin as others do";
+}
+
 TEST_F(HostLimitTest, KnowsTheFirstVersionToo) {
   write("/proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/docker/7\n");
   write("/sys/fs/cgroup/memory/docker/7/memory.limit_in_bytes", "2097152\n");

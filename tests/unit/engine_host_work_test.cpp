@@ -263,6 +263,25 @@ TEST_F(HostWorkTest, AContextThatGoesDuringARecordTakesTheEventAlong) {
   EXPECT_TRUE(waits(work));
 }
 
+TEST_F(HostWorkTest, AStreamThatIsDestroyedDuringARecordLeavesItsWorkPending) {
+  driver_.cuEventRecord = slow_record;
+  HostWork work(driver_, kWorkContext);
+  SlowSubmission slow(work);
+  work.stream_destroyed(kSecond);
+  slow.end();
+  EXPECT_TRUE(work.maybe_pending());
+  EXPECT_TRUE(waits(work));
+}
+
+TEST_F(HostWorkTest, AWaitThatBeganWithNothingPendingCoversNothing) {
+  HostWork work(driver_, kWorkContext);
+  const HostWork::Mark before = work.begin_wait();
+  work.submitted(kFirst);
+  work.end_stream_wait(kFirst, before);
+  work.end_context_wait(before);
+  EXPECT_TRUE(waits(work));
+}
+
 TEST_F(HostWorkTest, WorkWithoutAnEventIsCoveredByTheContextAlone) {
   HostWork work(driver_, kWorkContext);
   streams.record_result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;

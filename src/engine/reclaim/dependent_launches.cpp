@@ -12,13 +12,16 @@ namespace cupool::engine {
 std::atomic<std::uint64_t> DependentLaunch::newest_{0};
 
 // A block handed out since the last serialised launch was freed after a mark, or with one. In a
-// capture nothing is launched yet, and no block of cupool's is handed out.
+// capture nothing is launched yet, and no block of cupool's is handed out. No launch is known that
+// has too many attributes to copy; it waits on the host.
 void DependentLaunch::serialise(const cuda::Driver& driver, CUstream stream) {
   if (LaneMark::number() <= newest_.load(std::memory_order_acquire)) return;
-  if (configuration_->attribute_count > kMostAttributes || CUPOOL_MUTATED("launches-overlap")) {
+  if (CUPOOL_MUTATED("launches-overlap")) return;
+  if (Serving::any_capture() && cuda::is_capturing(driver, stream).value_or(true)) return;
+  if (configuration_->attribute_count > kMostAttributes) {
+    LaneMark::wait(driver);
     return;
   }
-  if (Serving::any_capture() && cuda::is_capturing(driver, stream).value_or(true)) return;
   recorded_ = LaneMark::recorded();
   copy_ = *configuration_;
   copy_.attributes = attributes_.data();

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+// Page-locked memory where something is in the way: calls that cupool leaves to the driver, memory
+// that came or went by a route that it does not see, contexts that end during a call, and a full
+// cache (contract 14).
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "engine/reclaim/pending_work.h"
+#include "engine/serve/host_memory.h"
+#include "engine_fast_path_fixture.h"
+
+namespace cupool::engine {
+namespace {
+
+struct PinnedDriver {
+  std::uintptr_t next = 0x7100000000;
+  int allocations = 0;
+  std::vector<void*> freed;
+  CUresult current = CUDA_SUCCESS;  // the answer of cuCtxGetCurrent
+  bool has_context = true;
+  CUresult wait = CUDA_SUCCESS;
+};
+PinnedDriver pinned;
+
+class HostRefusalTest : public FastPathTest {
+ protected:
+  static constexpr std::uint64_t kMiB = 1 << 20;
+
+  void SetUp() override {
+    PendingWork::reset();
+    pinned = PinnedDriver{};
+    FastPathTest::SetUp();
+    start({{"CUPOOL_HOST_MAX_CACHED", "4M"}, {"CUPOOL_FREE_MODE", "auto"}});
+  }
+  void TearDown() override {
+    gpu.work.store(Work::none);
+    pinned = PinnedDriver{};
+    ContextRegistry::current_may_change();
+    PendingWork::reset();
+    FastPathTest::TearDown();
+  }
+  cuda::Driver make_driver() override {
+    cuda::Driver driver = test::fake_driver();
+    driver.cuMemFreeHost = [](void* address) {
+      pinned.freed.push_back(address);
+      return CUDA_SUCCESS;
+    };
+    driver.cuCtxGetCurrent = [](CUcontext* context) {
+      *context = pinned.has_context ? test::fake::context() : nullptr;
+      return pinned.current;
+    };
+    driver.cuEventSynchronize = [](CUevent event) {
+      return pinned.wait == CUDA_SUCCESS ? test::fake::wait(event) : pinned.wait;
+    };
+    return driver;
+  }
+  HostMemory& host() { return allocator_->host(); }
+
+  static void* fresh(std::size_t bytes) {
+    ++pinned.allocations;
+    void* const address = reinterpret_cast<void*>(pinned.next);
+    pinned.next += (bytes + 4095) / 4096 * 4096;
+    return address;
+  }
+  // As the hook: from the cache, or by the driver.
+  void* allocate_host(std::size_t bytes, unsigned kind = 0) {
+    void* address = nullptr;
+    const auto real = [&](std::size_t wanted) {
+      address = fresh(wanted);
+      return CUDA_SUCCESS;
+    };
+    EXPECT_EQ(host().allocate(&address, bytes, kind, real), CUDA_SUCCESS);
+    return address;
+  }
+  // Memory that the driver hands out at `address`, as the test says.
+  void allocate_at(void* at, std::size_t bytes) {
+    void* address = nullptr;
+    const auto real = [&](std::size_t) {
+      address = at;
+      return CUDA_SUCCESS;
+    };
+    EXPECT_EQ(host().allocate(&address, bytes, 0, real), CUDA_SUCCESS);
+    EXPECT_EQ(address, at);
+  }
+  std::uint64_t known() { return host().blocks().bytes(); }
+};
+
+TEST_F(HostRefusalTest, WhatIsUncommonIsTheDrivers) {
+  for (const unsigned kind : {host_kind(kWriteCombined), kNoHostKind}) {
+    allocate_host(kMiB, kind);
+  }
+  EXPECT_EQ(known(), 0u);
+  EXPECT_EQ(host().try_allocate(0, 0), nullptr);
+  EXPECT_EQ(host().try_allocate(kLargestHostBlock + 1, 0), nullptr);
+  EXPECT_EQ(host().try_allocate(kMiB, kNoHostKind), nullptr);
+  allocate_host(kLargestHostBlock + 1);
+  EXPECT_EQ(known(), 0u);
+  const auto real = [](std::size_t) { return CUDA_SUCCESS; };
+  EXPECT_EQ(host().allocate(nullptr, kMiB, 0, real), CUDA_SUCCESS) << "the driver answers null";
+  EXPECT_EQ(known(), 0u);
+}
+
+TEST_F(HostRefusalTest, WithoutAContextTheDriverServes) {
+  pinned.has_context = false;
+  ContextRegistry::current_may_change();
+  void* const address = allocate_host(kMiB);
+  EXPECT_EQ(known(), 0u);
+  EXPECT_EQ(host().try_allocate(kMiB, 0), nullptr);
+  EXPECT_EQ(host().try_free(address), std::nullopt);
+  EXPECT_EQ(host().free_by_driver(address, [] { return CUDA_SUCCESS; }), CUDA_SUCCESS);
+  EXPECT_EQ(host().free_by_driver(address, [] { return CUDA_ERROR_INVALID_VALUE; }),
+            CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(HostRefusalTest, InAHostFunctionTheDriverAnswers) {  // contract 3
+  void* const live = allocate_host(kMiB);
+  void* const idle = allocate_host(kMiB);
+  EXPECT_EQ(host().try_free(idle), CUDA_SUCCESS);
+  in_thread([&] {
+    pinned.current = CUDA_ERROR_NOT_PERMITTED;
+    EXPECT_EQ(host().try_allocate(kMiB, 0), nullptr);
+    EXPECT_EQ(host().try_free(live), CUDA_ERROR_NOT_PERMITTED);
+    EXPECT_EQ(host().try_free(idle), CUDA_ERROR_NOT_PERMITTED) << "before all else";
+    pinned.current = CUDA_SUCCESS;
+  });
+  EXPECT_EQ(host().try_free(live), CUDA_SUCCESS);
+  EXPECT_EQ(host().try_free(live), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(HostRefusalTest, FreedMemoryIsNotTheDriversToFreeAgain) {  // contract 3
+  void* const address = allocate_host(kMiB);
+  EXPECT_EQ(host().try_free(address), CUDA_SUCCESS);
+  int asked = 0;
+  const auto real = [&] {
+    ++asked;
+    return CUDA_SUCCESS;
+  };
+  EXPECT_EQ(host().free_by_driver(address, real), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(asked, 0) << "the driver would take it out of the cache";
+}
+
+TEST_F(HostRefusalTest, MemoryKnownOutsideGoesBackToTheDriver) {  // contract 8
+  void* const address = allocate_host(kMiB);
+  host().blocks().mark_shared_outside(reinterpret_cast<CUdeviceptr>(address) + 5);
+  host().blocks().mark_shared_outside(0x5000);  // not cupool's
+  EXPECT_EQ(host().try_free(address), std::nullopt);
+  EXPECT_EQ(host().free_by_driver(address, [] { return CUDA_SUCCESS; }), CUDA_SUCCESS);
+  EXPECT_EQ(known(), 0u);
+}
+
+TEST_F(HostRefusalTest, WhatTheDriverDoesNotFreeStaysKnown) {
+  void* const address = allocate_host(kMiB);
+  EXPECT_EQ(host().free_by_driver(address, [] { return CUDA_ERROR_UNKNOWN; }), CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(known(), kMiB);
+  EXPECT_EQ(host().try_free(address), CUDA_SUCCESS);
+}
+
+// The program has freed it by a route that cupool does not see, and the driver hands it out again.
+TEST_F(HostRefusalTest, MemoryThatCameBackUnseenIsTheNewOwners) {  // I1
+  void* const live = allocate_host(kMiB);
+  allocate_at(live, 2 * kMiB);
+  EXPECT_EQ(known(), 2 * kMiB);
+  EXPECT_EQ(host().try_free(live), CUDA_SUCCESS);
+  // Now it is cached, and comes back once more.
+  allocate_at(live, 3 * kMiB);
+  EXPECT_EQ(known(), 3 * kMiB);
+  EXPECT_NE(allocate_host(2 * kMiB), live) << "it is not idle any more";
+  EXPECT_EQ(host().try_free(live), CUDA_SUCCESS);
+}
+
+TEST_F(HostRefusalTest, AContextThatEndsDuringTheDriversCallsTakesItsMemoryAlong) {  // contract 10
+  void* const freed = allocate_host(kMiB);
+  void* address = nullptr;
+  const auto ends = [&](std::size_t bytes) {
+    context_->set_gone();
+    address = fresh(bytes);
+    return CUDA_SUCCESS;
+  };
+  EXPECT_EQ(host().allocate(&address, 2 * kMiB, 0, ends), CUDA_SUCCESS);
+  EXPECT_EQ(known(), kMiB) << "the new memory is not taken for living";
+  // The same in a free that the driver refuses.
+  start({{"CUPOOL_HOST_MAX_CACHED", "4M"}});
+  void* const second = allocate_host(kMiB);
+  EXPECT_EQ(host().free_by_driver(second,
+                                  [&] {
+                                    context_->set_gone();
+                                    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+                                  }),
+            CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  EXPECT_EQ(known(), 0u);
+  EXPECT_NE(second, freed);
+}
+
+TEST_F(HostRefusalTest, NothingGoesBackInAContextThatHasFailed) {  // I7
+  EXPECT_EQ(host().try_free(allocate_host(kMiB)), CUDA_SUCCESS);
+  context_->set_poisoned();
+  Patience patience(0);
+  EXPECT_FALSE(host().give_back(patience));
+  EXPECT_FALSE(host().give_back_unneeded());
+  EXPECT_TRUE(pinned.freed.empty());
+}
+
+TEST_F(HostRefusalTest, NothingGoesBackDuringACaptureByDecay) {  // contract 9
+  EXPECT_EQ(host().try_free(allocate_host(kMiB)), CUDA_SUCCESS);
+  Serving::capture_begins();
+  EXPECT_FALSE(host().give_back_unneeded());
+  Serving::captures_end(1);
+  EXPECT_TRUE(pinned.freed.empty());
+}
+
+TEST_F(HostRefusalTest, ACallThatRanOutOfMemoryIsMadeAgainOnceSomeWentBack) {  // contract 4
+  EXPECT_EQ(host().try_free(allocate_host(kMiB)), CUDA_SUCCESS);
+  int calls = 0;
+  void* address = nullptr;
+  const auto real = [&](std::size_t bytes) {
+    if (++calls == 1) return CUDA_ERROR_OUT_OF_MEMORY;
+    address = fresh(bytes);
+    return CUDA_SUCCESS;
+  };
+  EXPECT_EQ(host().allocate(&address, 2 * kMiB, 0, real), CUDA_SUCCESS);
+  EXPECT_EQ(pinned.freed.size(), 1u);
+  // Now there is none, but another thread gives some back meanwhile.
+  std::atomic<bool> giving{false};
+  std::thread other;
+  calls = 0;
+  const auto refused_beside_another = [&](std::size_t bytes) {
+    if (++calls != 1) {
+      address = fresh(bytes);
+      return CUDA_SUCCESS;
+    }
+    other = std::thread([&] {
+      GivingBack part(allocator_->idle().give_backs());
+      part.gave_back = true;
+      giving = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    });
+    while (!giving) std::this_thread::yield();
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  };
+  EXPECT_EQ(host().allocate(&address, 2 * kMiB, 0, refused_beside_another), CUDA_SUCCESS);
+  other.join();
+  EXPECT_EQ(calls, 2);
+  // And nobody does.
+  calls = 0;
+  const auto refused = [&](std::size_t) {
+    ++calls;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  };
+  EXPECT_EQ(host().allocate(&address, 2 * kMiB, 0, refused), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(calls, 1);
+}
+
+TEST_F(HostRefusalTest, AFullCacheGivesOlderBlocksBack) {
+  std::vector<void*> all;
+  for (int i = 0; i < 8; ++i) all.push_back(allocate_host(kMiB));
+  for (void* address : all) EXPECT_EQ(host().try_free(address), CUDA_SUCCESS);
+  EXPECT_EQ(pinned.freed.size(), 4u);
+  EXPECT_EQ(known(), 4 * kMiB);
+  // One that is larger than the cache is the driver's.
+  void* const large = allocate_host(5 * kMiB);
+  EXPECT_EQ(host().try_free(large), std::nullopt);
+  EXPECT_EQ(host().free_by_driver(large, [] { return CUDA_SUCCESS; }), CUDA_SUCCESS);
+}
+
+TEST_F(HostRefusalTest, AFullCacheKeepsItsBlocksIfTheGpuHasFailed) {  // I7
+  std::vector<void*> all;
+  for (int i = 0; i < 5; ++i) all.push_back(allocate_host(kMiB));
+  for (int i = 0; i < 4; ++i)
+    EXPECT_EQ(host().try_free(all[static_cast<std::size_t>(i)]), CUDA_SUCCESS);
+  gpu.work.store(Work::held);
+  PendingWork::submitted();
+  pinned.wait = CUDA_ERROR_LAUNCH_FAILED;
+  EXPECT_EQ(host().try_free(all[4]), std::nullopt) << "the driver answers";
+  EXPECT_FALSE(context_->usable());
+  EXPECT_TRUE(pinned.freed.empty());
+}
+
+TEST_F(HostRefusalTest, AFreeThatCannotWaitLeavesItsBlockToTheDriver) {  // I7
+  start({{"CUPOOL_FREE_MODE", "sync"}});
+  void* const address = allocate_host(kMiB);
+  gpu.work.store(Work::held);
+  PendingWork::submitted();
+  pinned.wait = CUDA_ERROR_LAUNCH_FAILED;
+  EXPECT_EQ(host().try_free(address), std::nullopt);
+  EXPECT_FALSE(context_->usable());
+  EXPECT_EQ(host().free_by_driver(address, [] { return CUDA_ERROR_LAUNCH_FAILED; }),
+            CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_EQ(known(), kMiB) << "it was not freed";
+}
+
+// The GPU is busy again and again though no work was seen: something submits it unseen.
+TEST_F(HostRefusalTest, UnseenWorkEndsTheTrustThatNothingIsPending) {
+  start({{"CUPOOL_FREE_MODE", "ordered"}});
+  void* address = allocate_host(kMiB);
+  const auto free_again = [&] {
+    EXPECT_EQ(host().try_free(address), CUDA_SUCCESS);
+    gpu.finish();
+    address = allocate_host(kMiB);
+  };
+  PendingWork::Claim().settle();
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_TRUE(PendingWork::is_trusted()) << round;
+    gpu.work.store(Work::held);
+    for (int i = 0; i < 300 && PendingWork::none(); ++i) free_again();
+    gpu.work.store(Work::none);
+    if (PendingWork::is_trusted()) PendingWork::Claim().settle();
+  }
+  EXPECT_FALSE(PendingWork::is_trusted());
+}
+
+TEST_F(HostRefusalTest, RetiredMemoryIsBounded) {
+  start({{"CUPOOL_HOST_MAX_CACHED", "1G"}, {"CUPOOL_FREE_MODE", "ordered"}});
+  std::vector<void*> all;
+  for (int i = 0; i < 10; ++i) all.push_back(allocate_host(16 * kMiB));
+  gpu.work.store(Work::held);
+  PendingWork::submitted();
+  for (int i = 0; i < 4; ++i)
+    EXPECT_EQ(host().try_free(all[static_cast<std::size_t>(i)]), CUDA_SUCCESS);
+  EXPECT_EQ(count(Counter::host_free_waits_total), 0u);
+  EXPECT_EQ(host().try_free(all[4]), CUDA_SUCCESS);
+  EXPECT_EQ(count(Counter::host_free_waits_total), 1u) << "beyond 64 MiB";
+  // Unless the GPU is seen to be done by then.
+  for (int i = 5; i < 9; ++i)
+    EXPECT_EQ(host().try_free(all[static_cast<std::size_t>(i)]), CUDA_SUCCESS);
+  gpu.work.store(Work::none);
+  EXPECT_EQ(host().try_free(all[9]), CUDA_SUCCESS);
+  EXPECT_EQ(count(Counter::host_free_waits_total), 1u);
+}
+
+}  // namespace
+}  // namespace cupool::engine
