@@ -98,11 +98,18 @@ bool HostFrees::make_room(Context& context, std::uint64_t bytes) {
   }
   const ContextVisit visit(context);
   if (!visit || !context.usable()) return false;
+  const std::uint64_t after = cache_.bytes() + bytes;
+  if (after <= cache_.limit()) return true;  // others have taken some
+  const std::uint64_t missing = after - cache_.limit();
   const auto is_quiet = [&] { return PendingWork::none() || settle(context); };
-  std::uint64_t released = release(context, HostCache::Which::unneeded, bytes, is_quiet);
-  if (released < bytes && (released == 0 || is_quiet())) {
-    released += release(context, HostCache::Which::idle, bytes - released, is_quiet);
+  using Which = HostCache::Which;
+  std::uint64_t released = 0;
+  for (const Which which : {Which::unneeded, Which::older, Which::idle}) {
+    if (released < missing && (released == 0 || is_quiet())) {
+      released += release(context, which, missing - released, is_quiet);
+    }
   }
+  cache_.end_turn();
   return released != 0;
 }
 
@@ -220,7 +227,9 @@ bool HostFrees::verify_nothing(Context& context) {
   const std::uint64_t start_ns = util::now_ns();
   do {
     if (settle(context)) {
-      suspicions_.store(0, std::memory_order_relaxed);
+      if (suspicions_.load(std::memory_order_relaxed) != 0) {  // a line that all frees read
+        suspicions_.store(0, std::memory_order_relaxed);
+      }
       return true;
     }
   } while (PendingWork::none() && util::now_ns() - start_ns < stats::kShortestStallNs);
