@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/host/host_limit.h"
+#include "engine/host/host_look.h"
 #include "engine/reclaim/pending_work.h"
 #include "temporary_folder.h"
 
@@ -192,7 +193,7 @@ TEST_F(HostCacheTest, AMissKnowsWhatLiesIdle) {
 TEST_F(HostCacheTest, OneThreadLooksAtTheGpuForAll) {
   const auto looks_in = [](int frees) {
     int looks = 0;
-    for (int i = 0; i < frees; ++i) looks += HostCache::look_is_due() ? 1 : 0;
+    for (int i = 0; i < frees; ++i) looks += look_is_due() ? 1 : 0;
     return looks;
   };
   InTurn first;

@@ -217,21 +217,6 @@ bool HostCache::take(const Block& block) {
   return taken;
 }
 
-// A thread's first free only notes what the others have done: of a look before it, it knows
-// nothing.
-bool HostCache::look_is_due() {
-  static std::atomic<std::uint32_t> looks{0};
-  thread_local std::uint32_t frees_to_look = 1;
-  thread_local std::uint32_t looks_seen = ~std::uint32_t{0};
-  if (--frees_to_look != 0) return false;
-  frees_to_look = kLookEvery;
-  const std::uint32_t before = looks_seen;
-  looks_seen = looks.load(std::memory_order_relaxed);
-  if (looks_seen != before) return false;
-  looks_seen = looks.fetch_add(1, std::memory_order_relaxed) + 1;
-  return true;
-}
-
 std::uint64_t HostCache::bytes() const {
   std::uint64_t sum = 0;
   for (const auto& of_node : shards_) {

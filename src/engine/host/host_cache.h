@@ -66,10 +66,6 @@ class HostCache {
     return take_in(block, is_alive, [&](Shard& shard) { put_retired(shard, block); });
   }
 
-  /// Whether kLookEvery frees of this thread have gone by without a look of any: then what is
-  /// believed of the GPU is looked at. Each call is one free, and a look if the result is true.
-  static bool look_is_due();
-
   /// Bytes up to which blocks are taken in.
   void set_limit(std::uint64_t bytes) { limit_.store(bytes, std::memory_order_relaxed); }
   std::uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
@@ -97,7 +93,6 @@ class HostCache {
   Counts take_counts();
 
  private:
-  static constexpr std::uint32_t kLookEvery = 256;
   static constexpr unsigned kLongestSearch = 8;  ///< blocks of a class that do not fit
 
   struct List {

@@ -9,6 +9,7 @@
 #include "cuda/errors.h"
 #include "cuda/scopes.h"
 #include "engine/context/thread_order.h"
+#include "engine/host/host_look.h"
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/pending_work.h"
 #include "engine/serve/failure.h"
@@ -54,7 +55,7 @@ std::optional<CUresult> HostFrees::free(Block& block, std::uint64_t word) {
   // Read after the life: a context that ends is marked first.
   if (!context.usable()) return std::nullopt;
   if (PendingWork::none() && runs_no_host_functions() &&
-      !policy_.host_reachable().any(HostReachable::Kind::zero_copy) && !HostCache::look_is_due()) {
+      !policy_.host_reachable().any(HostReachable::Kind::zero_copy) && !look_is_due()) {
     if (!block.state.claim(word)) return CUDA_ERROR_INVALID_VALUE;
     const auto is_alive = [&] { return context.incarnation() == life; };
     return put(block, [&] { return cache_.cache(block, is_alive); });
