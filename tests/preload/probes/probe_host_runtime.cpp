@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Page-locked memory by the runtime interface, where cupool has short cuts. case=errors: codes and
 // the last error; case=flags: what the program sees of memory of each kind, allocated by one call
-// site again and again; case=pairs: rounds=N pairs by threads=N threads; case=busy: a copy that is
+// site again and again; case=pairs: rounds=N pairs by each of
+// threads=N threads; case=busy: a copy that is
 // not complete when its target is freed and allocated again.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -93,26 +95,30 @@ int flags() {
   return 0;
 }
 
-int pairs(long rounds, long threads) {
+// All threads begin at once.
+void pairs(long rounds, long threads) {
+  constexpr size_t kBytes = 8192;
   void* device = nullptr;
   MUST(cudaMalloc(&device, 4096));
   MUST(cudaFree(device));
+  std::atomic<long> ready{0};
   std::vector<std::thread> all;
   for (long i = 0; i < threads; ++i) {
-    all.emplace_back([=] {
+    all.emplace_back([=, &ready] {
       MUST(cudaSetDevice(0));
+      ready.fetch_add(1);
+      while (ready.load() != threads) std::this_thread::yield();
       for (long round = 0; round < rounds; ++round) {
         void* memory = nullptr;
-        MUST(cudaMallocHost(&memory, 8192));
-        std::memset(memory, static_cast<int>(i), 8192);
-        CHECK(probe::count_other_bytes(static_cast<unsigned char*>(memory), 8192,
+        MUST(cudaMallocHost(&memory, kBytes));
+        std::memset(memory, static_cast<int>(i), kBytes);
+        CHECK(probe::count_other_bytes(static_cast<unsigned char*>(memory), kBytes,
                                        static_cast<int>(i)) == 0);
         MUST(cudaFreeHost(memory));
       }
     });
   }
   for (std::thread& thread : all) thread.join();
-  return 0;
 }
 
 int busy(long rounds) {
@@ -147,5 +153,7 @@ int main(int argc, char** argv) {
   if (what == "errors") return errors();
   if (what == "flags") return flags();
   if (what == "busy") return busy(rounds);
-  return pairs(rounds, probe::number(argc, argv, "threads", 1));
+  const long threads = probe::number(argc, argv, "threads", 1);
+  pairs(rounds, threads);
+  return 0;
 }
