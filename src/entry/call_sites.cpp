@@ -34,8 +34,8 @@ CallSiteFacts find(const char* symbol, const void* caller) {
     if (!site.is_free()) continue;
     const CallSiteFacts facts = look_up(symbol, caller);
     // Where another thread takes the place, the next call finds its own.
-    if (symbol == nullptr || facts.real.function != nullptr) site.take(caller, facts);
-    return facts;
+    const bool found = symbol == nullptr || facts.real.function != nullptr;
+    return found && site.take(caller, facts) ? site.facts : facts;
   }
   return look_up(symbol, caller);
 }
@@ -48,6 +48,8 @@ bool CallSite::take(const void* caller, const CallSiteFacts& what) {
     return false;
   }
   facts = what;
+  facts.host_kinds = &host_kinds;
+  host_kinds.forget();
   object_ = object_id(caller);
   caller_.store(caller, std::memory_order_release);
   if (!any_call_site()) any_known.store(true, std::memory_order_release);

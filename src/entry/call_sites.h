@@ -7,10 +7,39 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "engine/host/host_class.h"
 #include "entry/bypass.h"
 #include "entry/real_runtime.h"
 
 namespace cupool::entry {
+
+/// By the flags of a call for page-locked memory: the kind of memory (engine::host_kind()) that its
+/// runtime has asked the driver for then. Thread-safe.
+class HostKinds {
+ public:
+  /// kNoHostKind: not known.
+  [[gnu::always_inline]] unsigned of(unsigned flags) const {
+    return flags < kFlags ? in(word_.load(std::memory_order_relaxed), flags) : engine::kNoHostKind;
+  }
+  void learn(unsigned flags, unsigned kind) {
+    if (flags >= kFlags) return;
+    std::uint32_t word = word_.load(std::memory_order_relaxed);
+    while (in(word, flags) == engine::kNoHostKind &&
+           !word_.compare_exchange_weak(word, word | (engine::kNoHostKind - kind) << kBits * flags,
+                                        std::memory_order_relaxed)) {
+    }
+  }
+  void forget() { word_.store(0, std::memory_order_relaxed); }
+
+ private:
+  static constexpr unsigned kFlags = engine::kWriteCombined;
+  static constexpr unsigned kBits = 4;
+  static unsigned in(std::uint32_t word, unsigned flags) {
+    return engine::kNoHostKind - (word >> kBits * flags & ((1u << kBits) - 1));
+  }
+
+  std::atomic<std::uint32_t> word_{0};
+};
 
 struct CallSiteFacts {
   /// A literal, compared by address: one call may reach several functions. Null: a function of the
@@ -27,6 +56,7 @@ struct CallSiteFacts {
   static constexpr int kEagerSetDevice = 12000;
   /// The same, and it is not bypassed.
   bool has_short_cut = false;
+  HostKinds* host_kinds = nullptr;  ///< of this call site; null: it is not in the table
 };
 
 namespace detail {
@@ -43,6 +73,7 @@ class alignas(64) CallSite {
   void review();
 
   CallSiteFacts facts;
+  HostKinds host_kinds;
 
  private:
   std::atomic<const void*> caller_{nullptr};

@@ -2,7 +2,8 @@
 // Pairs of cudaMalloc and cudaFree by a program with the shared runtime, to be run under the
 // preload: what instructions.py counts and any clock may time. Arguments: pairs, bytes (0: mixed,
 // from 256 B to 64 KiB, sixteen blocks live), and what else: lane (the process is in one lane),
-// launch (launches in a lane instead of pairs).
+// launch (launches in a lane instead of pairs), host (pairs of cudaMallocHost and cudaFreeHost),
+// host_by_driver (of cuMemHostAlloc and cuMemFreeHost, which programs with a static runtime call).
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -29,7 +30,7 @@ std::array<std::size_t, kSizes> mixed_sizes() {
   return sizes;
 }
 
-bool run_mixed(long pairs) {
+bool run_mixed(long pairs, std::size_t) {
   const std::array<std::size_t, kSizes> sizes = mixed_sizes();
   std::array<void*, 16> live{};
   for (long i = 0; i < pairs; ++i) {
@@ -48,6 +49,24 @@ bool run_fixed(long pairs, std::size_t bytes) {
   for (long i = 0; i < pairs; ++i) {
     void* block = nullptr;
     if (cudaMalloc(&block, bytes) != cudaSuccess || cudaFree(block) != cudaSuccess) return false;
+  }
+  return true;
+}
+
+bool run_host(long pairs, std::size_t bytes) {
+  for (long i = 0; i < pairs; ++i) {
+    void* block = nullptr;
+    if (cudaMallocHost(&block, bytes) != cudaSuccess || cudaFreeHost(block) != cudaSuccess)
+      return false;
+  }
+  return true;
+}
+
+bool run_host_by_driver(long pairs, std::size_t bytes) {
+  for (long i = 0; i < pairs; ++i) {
+    void* block = nullptr;
+    if (cuMemHostAlloc(&block, bytes, 0) != CUDA_SUCCESS || cuMemFreeHost(block) != CUDA_SUCCESS)
+      return false;
   }
   return true;
 }
@@ -77,8 +96,12 @@ int main(int argc, char** argv) {
   const char* const what = argc > 3 ? argv[3] : "";
   if (std::strcmp(what, "lane") == 0 && !(run_fixed(16, bytes) && launch(16))) return 1;
   if (std::strcmp(what, "launch") == 0) return run_fixed(16, bytes) && launch(pairs) ? 0 : 1;
+  auto* run = bytes == 0 ? run_mixed : run_fixed;
+  if (std::strcmp(what, "host") == 0) run = run_host;
+  if (std::strcmp(what, "host_by_driver") == 0) run = run_host_by_driver;
+  if (!run_fixed(1, 65536) || (run != run_mixed && !run(16, bytes))) return 1;
   const auto start = std::chrono::steady_clock::now();
-  if (!(bytes == 0 ? run_mixed(pairs) : run_fixed(pairs, bytes))) return 1;
+  if (!run(pairs, bytes)) return 1;
   const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - start;
   std::printf("ns_per_pair=%.1f\n", took.count() / static_cast<double>(pairs));
   return 0;

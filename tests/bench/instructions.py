@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions of libcupool in one pair of cudaMalloc and cudaFree, or in one launch, counted by callgrind.
+"""Instructions of libcupool in one pair of cudaMalloc and cudaFree, or of page-locked memory, or in one launch,
+counted by callgrind.
 
 Two runs of different length, so that start and end of the process do not count; only the library's
 own instructions, so that the simulated driver does not. The figure does not depend on the machine's
@@ -66,7 +67,8 @@ def main():
     parser.add_argument("--program", required=True, help="hot_pair")
     parser.add_argument("--driver", required=True, help="folder of the simulated driver")
     parser.add_argument("--bytes", type=int, default=65536, help="of a block (default 65536); 0: mixed sizes")
-    parser.add_argument("--what", default="", help="lane: pairs in one lane; launch: launches in one")
+    parser.add_argument("--what", default="", help="lane: pairs in one lane; launch: launches in one; host, host_by_driver: pairs "
+                             "of page-locked memory")
     parser.add_argument("--sites", default="0", help="CUPOOL_SITES; 1T: on, and practically no sample")
     parser.add_argument("--at-most", type=int, default=0, help="instructions; 0: only print")
     options = parser.parse_args()

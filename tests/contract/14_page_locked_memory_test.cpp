@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contract 14: page-locked host memory, served again once nothing uses it, is as without cupool.
+#include <map>
+#include <sstream>
+
 #include "harness.h"
 
 namespace preload {
@@ -42,6 +45,60 @@ TEST(PageLockedMemory, IsHandedOutOnceNoKernelUsesIt) {
                   {{"CUPOOL_FREE_MODE", mode}, {"CUPOOL_SIM_JUDGE", "1"}});
     }
   }
+}
+
+// Contracts 3 and 14, by both ways into the library: with the shared runtime cupool answers by
+// itself what it can.
+TEST(PageLockedMemory, OfTheRuntimeIsSeenAsWithoutUs) {
+  for (const char* runtime : {"shared", "static"}) {
+    for (const char* what : {"errors", "flags"}) {
+      for (const Environment& environment : {Environment{}, kEarly}) {
+        SCOPED_TRACE(std::string(runtime) + " " + what);
+        expect_same(std::string("probe_host_runtime_") + runtime + " case=" + what, 0, 1,
+                    environment);
+      }
+    }
+  }
+}
+
+TEST(PageLockedMemory, OfTheRuntimeIsHandedOutOnceNoCopyUsesIt) {
+  for (const char* mode : kModes) {
+    SCOPED_TRACE(mode);
+    expect_same("probe_host_runtime_shared case=busy rounds=50", 0, 1,
+                {{"CUPOOL_FREE_MODE", mode}, {"CUPOOL_SIM_JUDGE", "1"}});
+  }
+}
+
+// A run with many pairs, and the driver's calls in it.
+std::map<std::string, std::uint64_t> calls_of_pairs(const std::string& arguments,
+                                                    std::uint64_t pairs) {
+  const ScratchFolder folder;
+  const std::string file = folder.path() + "/calls";
+  const PreloadedRun run = run_preloaded("probe_host_runtime_shared case=pairs " + arguments,
+                                         with(kEarly, {{"CUPOOL_SIM_CALLS", file}}));
+  EXPECT_EQ(run.process.exit_code, 0) << run.describe();
+  EXPECT_EQ(run.counter("host_malloc_calls_total"), pairs);
+  EXPECT_EQ(run.counter("host_free_calls_total"), pairs);
+  std::map<std::string, std::uint64_t> calls;
+  std::istringstream lines(read_file(file));
+  std::string symbol;
+  for (std::uint64_t count = 0; lines >> symbol >> count;) calls[symbol] = count;
+  return calls;
+}
+
+// The simulated runtime asks the driver for the current context in each of its calls. Each thread
+// makes a few of them, until cupool knows its context.
+TEST(PageLockedMemory, OfASharedRuntimeIsServedWithoutIt) {
+  EXPECT_LT(calls_of_pairs("rounds=1000", 1000)["cuCtxGetCurrent"], 100u);
+  EXPECT_LT(calls_of_pairs("rounds=1000 threads=8", 8000)["cuCtxGetCurrent"], 800u);
+}
+
+// Contract 8.
+TEST(PageLockedMemory, OfASharedRuntimeIsTheDriversForListedLibraries) {
+  const PreloadedRun run =
+      expect_same("probe_host_runtime_shared case=pairs rounds=20", 0, 1,
+                  with(kEarly, {{"CUPOOL_BYPASS_LIBS", "probe_host_runtime_shared"}}));
+  EXPECT_EQ(run.counter("host_served_total"), 0u);
 }
 
 // Contract 10.

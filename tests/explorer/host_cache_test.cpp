@@ -11,7 +11,10 @@
   std::size_t {     \
     1               \
   }
-#include "engine/host/host_cache.cpp"  // NOLINT(bugprone-suspicious-include)
+// NOLINTBEGIN(bugprone-suspicious-include)
+#include "engine/host/host_cache.cpp"
+#include "engine/host/host_shards.cpp"
+// NOLINTEND(bugprone-suspicious-include)
 #undef kHostNodes
 #undef kHostShards
 

@@ -35,6 +35,7 @@ void write(Level, const char*, ...) noexcept {}
     2               \
   }
 #include "engine/host/host_cache.cpp"
+#include "engine/host/host_shards.cpp"
 #undef kHostNodes
 #undef kHostShards
 #include "engine/reclaim/barriers.cpp"

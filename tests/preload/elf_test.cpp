@@ -82,9 +82,10 @@ TEST(Elf, ExportsExactlyTheHookTable) {
 
 TEST(Elf, TheTableHoldsTheFourRoutes) {
   const std::set<std::string> table = hook_table();
-  for (const char* name : {"dlsym", "cuGetProcAddress", "cuGetProcAddress_v2", "cuMemAlloc_v2",
-                           "cuMemFree_v2", "cuMemAllocPitch_v2", "cudaMalloc", "cudaFree",
-                           "cudaMallocPitch", "cudaMalloc3D", "cudaDeviceSynchronize"}) {
+  for (const char* name :
+       {"dlsym", "cuGetProcAddress", "cuGetProcAddress_v2", "cuMemAlloc_v2", "cuMemFree_v2",
+        "cuMemAllocPitch_v2", "cudaMalloc", "cudaFree", "cudaMallocPitch", "cudaMalloc3D",
+        "cudaDeviceSynchronize", "cudaMallocHost", "cudaHostAlloc", "cudaFreeHost"}) {
     EXPECT_EQ(table.count(name), 1u) << name;
   }
 }

@@ -5,13 +5,17 @@
 
 #include <gtest/gtest.h>
 
+#include <condition_variable>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "engine/host/host_limit.h"
+#include "engine/host/host_look.h"
 #include "engine/reclaim/pending_work.h"
 #include "temporary_folder.h"
 
@@ -19,6 +23,46 @@ namespace cupool::engine {
 namespace {
 
 constexpr std::uint64_t kMib = 1 << 20;
+
+// A thread that runs until it is told to end, and takes its turn when it is asked.
+class InTurn {
+ public:
+  InTurn() : thread_([this] { work(); }) {}
+  ~InTurn() { end(); }
+  void run(std::function<void()> what) {
+    std::unique_lock lock(mutex_);
+    what_ = std::move(what);
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return !what_; });
+  }
+  void end() {
+    if (!thread_.joinable()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  void work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return what_ || over_; });
+      if (!what_) return;
+      what_();
+      what_ = nullptr;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::function<void()> what_;
+  bool over_ = false;
+  std::thread thread_;
+};
 
 class HostCacheTest : public testing::Test {
  protected:
@@ -42,6 +86,11 @@ class HostCacheTest : public testing::Test {
   Block* pop(std::uint64_t bytes, unsigned kind = 0, unsigned node = 0,
              std::uint64_t complete = 0) {
     return at(cache_.pop(host_capacity_for(bytes), bytes, kind, node, EpochNumber{complete}));
+  }
+
+  Block* pop_others(std::uint64_t bytes) {
+    std::uint64_t idle = 0;
+    return at(cache_.pop_others(host_capacity_for(bytes), bytes, 0, 0, EpochNumber{0}, &idle));
   }
 
   // The block at this address.
@@ -95,10 +144,88 @@ TEST_F(HostCacheTest, RetiredBlocksAreServedOnceTheirEpochIsComplete) {
 }
 
 TEST_F(HostCacheTest, OtherThreadsFindWhatOneHasFreed) {
+  pop(kMib);  // this thread has a shard
   Block& one = block(kMib);
   std::thread([&] { EXPECT_EQ(cache(one), HostCache::Taken::yes); }).join();
   EXPECT_EQ(pop(kMib), nullptr);
-  EXPECT_EQ(at(cache_.pop_others(kMib, kMib, 0, 0, EpochNumber{0})), &one);
+  EXPECT_EQ(pop_others(kMib), &one);
+}
+
+// Threads that use the same few blocks again and again keep them, if there are others.
+TEST_F(HostCacheTest, WhatEndedThreadsLeftIsFoundBeforeARunningThreadsOwn) {
+  pop(kMib);  // this thread has a shard
+  InTurn owner;
+  InTurn ended;
+  Block& left = block(kMib);
+  Block& owned = block(kMib);
+  owner.run([&] { cache(owned); });
+  ended.run([&] { cache(left); });
+  ended.end();
+  EXPECT_EQ(pop(kMib), nullptr);
+  EXPECT_EQ(pop_others(kMib), &left);
+  EXPECT_EQ(pop_others(kMib), &owned);
+}
+
+TEST_F(HostCacheTest, AThreadGetsWhatTheLastOneLeft) {
+  pop(kMib);  // this thread has a shard
+  Block& one = block(kMib);
+  std::thread([&] { cache(one); }).join();
+  std::thread([&] { EXPECT_EQ(pop(kMib), &one); }).join();
+}
+
+TEST_F(HostCacheTest, MoreThreadsThanShardsShareThem) {
+  std::vector<std::unique_ptr<InTurn>> all;
+  for (std::size_t i = 0; i < kHostShards + 3; ++i) {
+    all.push_back(std::make_unique<InTurn>());
+    Block& one = block(4096);
+    all.back()->run([&] { EXPECT_EQ(cache(one), HostCache::Taken::yes); });
+    all.back()->run([&] { EXPECT_NE(pop(4096), nullptr); });
+  }
+}
+
+TEST_F(HostCacheTest, AMissKnowsWhatLiesIdle) {
+  cache(block(kMib));
+  std::thread([&] { cache(block(8192, 0, 1)); }).join();
+  std::uint64_t idle = 0;
+  EXPECT_EQ(cache_.pop_others(2 * kMib, 2 * kMib, 0, 0, EpochNumber{0}, &idle), nullptr);
+  EXPECT_EQ(idle, kMib + 8192);
+}
+
+// What several threads believe of the GPU is one thing, so one look is enough for all.
+TEST_F(HostCacheTest, OneThreadLooksAtTheGpuForAll) {
+  const auto looks_in = [](int frees) {
+    int looks = 0;
+    for (int i = 0; i < frees; ++i) looks += look_is_due() ? 1 : 0;
+    return looks;
+  };
+  InTurn first;
+  InTurn second;
+  first.run([&] { EXPECT_EQ(looks_in(1 + 256), 1); });
+  second.run([&] { EXPECT_EQ(looks_in(1), 0); });
+  for (int i = 0; i < 3; ++i) {
+    first.run([&] { EXPECT_EQ(looks_in(256), 1); });
+    second.run([&] { EXPECT_EQ(looks_in(256), 0) << "the other one has"; });
+  }
+  first.end();
+  second.run([&] { EXPECT_EQ(looks_in(256 * 4), 4) << "nobody else does"; });
+  InTurn third;
+  third.run([&] { EXPECT_EQ(looks_in(1 + 256), 1) << "looks before its time do not count"; });
+}
+
+TEST_F(HostCacheTest, GivesOlderBlocksFirst) {
+  Block& early = block(kMib);
+  Block& used = block(4096);
+  cache(early);
+  cache(used);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(cache_.take(HostCache::Which::older).empty());
+    cache_.end_turn();
+    EXPECT_EQ(pop(4096), &used);
+    cache(used);
+  }
+  BlockList taken = cache_.take(HostCache::Which::older);
+  EXPECT_EQ(taken.pop(), &early);
+  EXPECT_TRUE(taken.empty());
 }
 
 TEST_F(HostCacheTest, KeepsItsLimitWhateverThreadsHaveUsedOfIt) {

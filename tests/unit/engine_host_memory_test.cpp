@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <vector>
 
 #include "engine/reclaim/pending_work.h"
@@ -14,6 +15,7 @@ namespace cupool::engine {
 namespace {
 
 constexpr std::uint64_t kBytes = 8192;
+constexpr std::uint64_t kFourMib = 4 << 20;  // a few of them are more than stays whatever is used
 
 struct HostCalls {
   int frees = 0;
@@ -46,6 +48,18 @@ class HostMemoryTest : public FastPathTest {
     return driver;
   }
   HostMemory& host() { return allocator_->host(); }
+  // The `number`th block, of `bytes`, from the driver. `meanwhile`: in its call.
+  void* make(
+      unsigned number, std::size_t bytes, const std::function<void()>& meanwhile = [] {}) {
+    void* address = nullptr;
+    const CUresult result = host().allocate(&address, bytes, 0, [&](std::size_t) {
+      meanwhile();
+      address = reinterpret_cast<void*>(0x7000000000 + 8 * kFourMib * (number + 1));
+      return CUDA_SUCCESS;
+    });
+    EXPECT_EQ(result, CUDA_SUCCESS);
+    return address;
+  }
   // Several blocks, freed, and idle for long.
   void leave_idle(int count, std::uint32_t steps = HostCache::kDecaySteps + 1) {
     std::vector<void*> all;
@@ -107,6 +121,32 @@ TEST_F(HostMemoryTest, StaysOnceTheGpuGetsWorkMeanwhile) {
     EXPECT_EQ(host().blocks().bytes(), 2 * kBytes);
     gpu.work.store(Work::none);
   }
+}
+
+// Takes its time, in which other threads free theirs.
+TEST_F(HostMemoryTest, ThePeakIsThatOfTheMiss) {
+  constexpr unsigned kBlocks = 12;
+  std::vector<void*> all;
+  for (unsigned i = 0; i < kBlocks; ++i) all.push_back(make(i, kFourMib));
+  void* const last = make(kBlocks, kFourMib, [&] {
+    for (void* address : all) ASSERT_EQ(host().try_free(address), CUDA_SUCCESS);
+  });
+  EXPECT_EQ(host().try_free(last), CUDA_SUCCESS);
+  EXPECT_EQ(host_calls.frees, 0) << "the program had all of them";
+  EXPECT_EQ(host().blocks().bytes(), (kBlocks + 1) * kFourMib);
+}
+
+TEST_F(HostMemoryTest, AFreeBeyondTheLimitGivesBackWhatIsMissing) {
+  constexpr unsigned kBlocks = 12;
+  std::vector<void*> all;
+  for (unsigned i = 0; i < kBlocks; ++i) all.push_back(make(i, kFourMib));
+  for (void* address : all) ASSERT_EQ(host().try_free(address), CUDA_SUCCESS);
+  std::vector<void*> again;
+  for (int i = 0; i < 4; ++i) again.push_back(host().try_allocate(kFourMib, 0));
+  void* const larger = make(kBlocks, 4 * kFourMib + 4096);
+  EXPECT_EQ(host().try_free(larger), CUDA_SUCCESS);
+  EXPECT_EQ(host_calls.frees, 1);
+  for (void* address : again) ASSERT_NE(address, nullptr);
 }
 
 // What the driver told the program of, no later call may hide.

@@ -120,6 +120,7 @@ struct alignas(128) Block {
   // Valid for idle page-locked memory (engine/host/host_cache).
   Block* newer = nullptr;
   std::uint32_t idle_since = 0;  ///< step of decay
+  std::uint32_t idle_turn = 0;
 };
 
 Block* new_block();

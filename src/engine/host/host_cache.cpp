@@ -8,12 +8,6 @@
 
 namespace cupool::engine {
 
-std::size_t HostCache::own_index() {
-  static std::atomic<unsigned> threads{0};
-  thread_local const unsigned own = threads.fetch_add(1, std::memory_order_relaxed);
-  return own % kHostShards;
-}
-
 template <typename Visit>
 void HostCache::each_shard(const Visit& visit) {
   for (auto& of_node : shards_) {
@@ -35,11 +29,27 @@ void* HostCache::pop(std::uint64_t wanted, std::uint64_t requested, unsigned kin
   return pop_in(own_shard(node), wanted, requested, kind, complete);
 }
 
+// What a running thread has in its shard it is about to pop: a thread that loses it comes here in
+// turn. So that not all begin with the same shard, each begins behind its own.
 void* HostCache::pop_others(std::uint64_t wanted, std::uint64_t requested, unsigned kind,
-                            unsigned node, EpochNumber complete) {
-  for (Shard& shard : shards_[node % kHostNodes]) {
-    if (shard.bytes.load(std::memory_order_relaxed) < wanted) continue;
-    if (void* const memory = pop_in(shard, wanted, requested, kind, complete)) return memory;
+                            unsigned node, EpochNumber complete, std::uint64_t* idle) {
+  auto& of_node = shards_[node % kHostNodes];
+  const std::size_t own = HostShards::own();
+  for (const bool of_running : {false, true}) {
+    *idle = 0;
+    for (std::size_t i = 1; i <= kHostShards; ++i) {
+      const std::size_t index = (own + i) % kHostShards;
+      Shard& shard = of_node[index];
+      if (!of_running && HostShards::has_owner(index)) continue;
+      if (shard.bytes.load(std::memory_order_relaxed) >= wanted) {
+        if (void* const memory = pop_in(shard, wanted, requested, kind, complete)) return memory;
+      }
+      *idle += shard.bytes.load(std::memory_order_relaxed);
+    }
+  }
+  for (const auto& each : shards_) {
+    if (&each == &of_node) continue;
+    for (const Shard& shard : each) *idle += shard.bytes.load(std::memory_order_relaxed);
   }
   return nullptr;
 }
@@ -107,6 +117,7 @@ void HostCache::give_up_unused_allotments() {
 void HostCache::put_idle(Shard& shard, Block& block) {
   List& list = shard.idle[host_kind_of(block.kind)]->of_class[host_class(block.capacity)];
   block.idle_since = step_.load(std::memory_order_relaxed);
+  block.idle_turn = turn_.load(std::memory_order_relaxed);
   block.newer = nullptr;
   block.next = list.newest;
   (list.newest == nullptr ? list.oldest : list.newest->newer) = &block;
@@ -136,9 +147,20 @@ void HostCache::reclaim(EpochNumber complete) {
   });
 }
 
+bool HostCache::is_due(Which which, const Block& idle) const {
+  constexpr std::uint32_t kTurns = 2;
+  switch (which) {
+    case Which::older:
+      return turn_.load(std::memory_order_relaxed) - idle.idle_turn >= kTurns;
+    case Which::unneeded:
+      return step_.load(std::memory_order_relaxed) - idle.idle_since >= kDecaySteps;
+    default:
+      return true;
+  }
+}
+
 BlockList HostCache::take(Which which, std::uint64_t most_bytes) {
   BlockList taken;
-  const std::uint32_t now = step_.load(std::memory_order_relaxed);
   each_shard([&](Shard& shard) {
     if (taken.bytes >= most_bytes) return;
     // For all, a thread that is just caching a block has to come first, or find its context gone.
@@ -149,7 +171,7 @@ BlockList HostCache::take(Which which, std::uint64_t most_bytes) {
       for (List& list : lists->of_class) {
         while (list.oldest != nullptr && taken.bytes < most_bytes) {
           Block& block = *list.oldest;
-          if (which == Which::unneeded && now - block.idle_since < kDecaySteps) break;
+          if (!is_due(which, block)) break;
           unlink(list, block);
           shrink(shard, block.capacity);
           taken.push(&block);
@@ -193,13 +215,6 @@ bool HostCache::take(const Block& block) {
     if (taken) shrink(shard, block.capacity);
   });
   return taken;
-}
-
-bool HostCache::look_is_due() {
-  thread_local std::uint32_t frees_to_look = kLookEvery;
-  if (--frees_to_look != 0) return false;
-  frees_to_look = kLookEvery;
-  return true;
 }
 
 std::uint64_t HostCache::bytes() const {

@@ -16,6 +16,7 @@
 #include "engine/block/block.h"
 #include "engine/block/shared_mutex.h"
 #include "engine/host/host_class.h"
+#include "engine/host/host_shards.h"
 #include "engine/reclaim/epoch_number.h"
 #include "util/lock_order.h"
 
@@ -41,9 +42,10 @@ class HostCache {
   /// another block's as soon as its context ends.
   void* pop(std::uint64_t wanted, std::uint64_t requested, unsigned kind, unsigned node,
             EpochNumber complete);
-  /// As pop(), from the shards of other threads.
+  /// As pop(), from the shards of other threads, first of those that have ended. Null: `idle` is
+  /// the bytes that the shards had when they were looked into.
   void* pop_others(std::uint64_t wanted, std::uint64_t requested, unsigned kind, unsigned node,
-                   EpochNumber complete);
+                   EpochNumber complete, std::uint64_t* idle);
 
   /// Result of a cache() or retire().
   enum class Taken {
@@ -64,10 +66,6 @@ class HostCache {
     return take_in(block, is_alive, [&](Shard& shard) { put_retired(shard, block); });
   }
 
-  /// Whether one in kLookEvery frees of this thread is due: then what is believed of the GPU is
-  /// looked at.
-  static bool look_is_due();
-
   /// Bytes up to which blocks are taken in.
   void set_limit(std::uint64_t bytes) { limit_.store(bytes, std::memory_order_relaxed); }
   std::uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
@@ -79,21 +77,22 @@ class HostCache {
   /// Retired blocks of epochs up to `complete` become idle, in all shards.
   void reclaim(EpochNumber complete);
 
-  enum class Which { all, idle, unneeded };
+  enum class Which { all, idle, older, unneeded };
   /// Takes blocks out, up to the one that reaches `most_bytes`: all, those that the GPU does not
-  /// use, or of these the ones idle for kDecaySteps steps.
+  /// use, or of these the ones idle since before the last two turns, or for kDecaySteps steps.
   BlockList take(Which which, std::uint64_t most_bytes = ~std::uint64_t{0});
   /// Takes one block out, whatever it waits for. False: it is not in the cache.
   bool take(const Block& block);
   /// A step of decay ends.
   void end_decay_step() { step_.fetch_add(1, std::memory_order_relaxed); }
   static constexpr std::uint32_t kDecaySteps = 4;
+  /// A turn ends: blocks that threads use again and again are newer than it from now on.
+  void end_turn() { turn_.fetch_add(1, std::memory_order_relaxed); }
 
   /// Adds up and clears what the shards have counted.
   Counts take_counts();
 
  private:
-  static constexpr std::uint32_t kLookEvery = 256;
   static constexpr unsigned kLongestSearch = 8;  ///< blocks of a class that do not fit
 
   struct List {
@@ -112,8 +111,7 @@ class HostCache {
     std::array<Lists*, kHostKinds> idle{};  ///< made once needed; destroyed with the cache
   };
 
-  Shard& own_shard(unsigned node) { return shards_[node % kHostNodes][own_index()]; }
-  static std::size_t own_index();
+  Shard& own_shard(unsigned node) { return shards_[node % kHostNodes][HostShards::own()]; }
   template <typename Visit>
   void each_shard(const Visit& visit);
   void* pop_in(Shard& shard, std::uint64_t wanted, std::uint64_t requested, unsigned kind,
@@ -125,6 +123,7 @@ class HostCache {
   void give_up_unused_allotments();
   static Lists* lists_of(Shard& shard, unsigned kind);
   void put_idle(Shard& shard, Block& block);
+  bool is_due(Which which, const Block& idle) const;
   void put_retired(Shard& shard, Block& block) {
     retired_bytes_.fetch_add(block.capacity, std::memory_order_relaxed);
     shard.retired.push(&block);
@@ -139,6 +138,7 @@ class HostCache {
   std::array<std::array<Shard, kHostShards>, kHostNodes> shards_;
   alignas(128) std::atomic<std::uint64_t> limit_{0};
   std::atomic<std::uint32_t> step_{0};
+  std::atomic<std::uint32_t> turn_{0};
   alignas(128) std::atomic<std::uint64_t> reserved_{0};  ///< the sum of all allotments
   std::atomic<std::uint64_t> retired_bytes_{0};
 };

@@ -9,6 +9,7 @@
 #include "cuda/errors.h"
 #include "cuda/scopes.h"
 #include "engine/context/thread_order.h"
+#include "engine/host/host_look.h"
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/pending_work.h"
 #include "engine/serve/failure.h"
@@ -54,7 +55,7 @@ std::optional<CUresult> HostFrees::free(Block& block, std::uint64_t word) {
   // Read after the life: a context that ends is marked first.
   if (!context.usable()) return std::nullopt;
   if (PendingWork::none() && runs_no_host_functions() &&
-      !policy_.host_reachable().any(HostReachable::Kind::zero_copy) && !HostCache::look_is_due()) {
+      !policy_.host_reachable().any(HostReachable::Kind::zero_copy) && !look_is_due()) {
     if (!block.state.claim(word)) return CUDA_ERROR_INVALID_VALUE;
     const auto is_alive = [&] { return context.incarnation() == life; };
     return put(block, [&] { return cache_.cache(block, is_alive); });
@@ -98,11 +99,18 @@ bool HostFrees::make_room(Context& context, std::uint64_t bytes) {
   }
   const ContextVisit visit(context);
   if (!visit || !context.usable()) return false;
+  const std::uint64_t after = cache_.bytes() + bytes;
+  if (after <= cache_.limit()) return true;  // others have taken some
+  const std::uint64_t missing = after - cache_.limit();
   const auto is_quiet = [&] { return PendingWork::none() || settle(context); };
-  std::uint64_t released = release(context, HostCache::Which::unneeded, bytes, is_quiet);
-  if (released < bytes && (released == 0 || is_quiet())) {
-    released += release(context, HostCache::Which::idle, bytes - released, is_quiet);
+  using Which = HostCache::Which;
+  std::uint64_t released = 0;
+  for (const Which which : {Which::unneeded, Which::older, Which::idle}) {
+    if (released < missing && (released == 0 || is_quiet())) {
+      released += release(context, which, missing - released, is_quiet);
+    }
   }
+  cache_.end_turn();
   return released != 0;
 }
 
@@ -219,7 +227,9 @@ bool HostFrees::verify_nothing(Context& context) {
   const std::uint64_t start_ns = util::now_ns();
   do {
     if (settle(context)) {
-      suspicions_.store(0, std::memory_order_relaxed);
+      if (suspicions_.load(std::memory_order_relaxed) != 0) {  // a line that all frees read
+        suspicions_.store(0, std::memory_order_relaxed);
+      }
       return true;
     }
   } while (PendingWork::none() && util::now_ns() - start_ns < stats::kShortestStallNs);

@@ -74,10 +74,27 @@ void* HostMemory::reclaim_and_pop(Context& context, std::size_t bytes, unsigned 
   const unsigned node = current_host_node();
   const auto complete = [&] { return context.ordering().epochs().complete_up_to(); };
   if (void* const memory = cache_.pop(wanted, bytes, kind, node, complete())) return memory;
-  if (!cache_.any()) return nullptr;
-  if (cache_.retired_bytes() != 0) frees_.settle(context);
-  if (void* const memory = cache_.pop(wanted, bytes, kind, node, complete())) return memory;
-  return cache_.pop_others(wanted, bytes, kind, node, complete());
+  std::uint64_t idle = 0;
+  void* memory = nullptr;
+  if (cache_.any()) {
+    if (cache_.retired_bytes() != 0) frees_.settle(context);
+    memory = cache_.pop(wanted, bytes, kind, node, complete());
+    if (memory != nullptr) return memory;
+    memory = cache_.pop_others(wanted, bytes, kind, node, complete(), &idle);
+  }
+  if (memory == nullptr) note_peak(idle, asked_.load(std::memory_order_relaxed));
+  return memory;
+}
+
+// Of the cache `idle` bytes lie idle, so the program has the rest, and wants what it asks for. A
+// miss knows best: threads that free and allocate in turn have half of their memory at any later
+// time.
+void HostMemory::note_peak(std::uint64_t idle, std::uint64_t asked) {
+  const std::uint64_t held = blocks_.bytes() + asked;
+  const std::uint64_t had = held > idle ? held - idle : 0;
+  std::uint64_t peak = peak_.load(std::memory_order_relaxed);
+  while (peak < had && !peak_.compare_exchange_weak(peak, had, std::memory_order_relaxed)) {
+  }
 }
 
 // The driver's call took longer than the look for libraries. What lies idle never exceeds what the
@@ -93,13 +110,10 @@ void HostMemory::adopt(Context& context, std::uint64_t life, void* address, std:
     if (block->state.claim(word) && blocks_.forget(*block)) delete_block(block);
     return;
   }
-  const std::uint64_t held = blocks_.bytes();
-  const std::uint64_t idle = cache_.bytes();
-  const std::uint64_t had = held > idle ? held - idle : 0;
-  std::uint64_t peak = peak_.load(std::memory_order_relaxed);
-  while (peak < had && !peak_.compare_exchange_weak(peak, had, std::memory_order_relaxed)) {
-  }
-  cache_.set_limit(std::min(most_cached_, std::max({peak, had, kLeastCached})));
+  note_peak(cache_.bytes(), 0);
+  cache_.end_turn();
+  cache_.set_limit(
+      std::min(most_cached_, std::max(peak_.load(std::memory_order_relaxed), kLeastCached)));
 }
 
 // The driver hands out an address only after it was freed, by a route that cupool does not see. A
@@ -111,6 +125,13 @@ void HostMemory::forget_stale(const void* address) {
   const bool ours = BlockStateCell::state_of(word) == BlockState::live ? stale->state.claim(word)
                                                                        : cache_.take(*stale);
   if (blocks_.forget(*stale) && ours) delete_block(stale);
+}
+
+unsigned HostMemory::kind_of(const void* host, std::size_t bytes) const {
+  const Block* const block = blocks_.find(host);
+  const bool as_asked = block != nullptr && HostBlocks::address_of(*block) == host &&
+                        block->state.load() == BlockState::live && block->requested == bytes;
+  return as_asked ? host_kind_of(block->kind) : kNoHostKind;
 }
 
 std::optional<CUresult> HostMemory::try_free(void* host) {
