@@ -13,7 +13,7 @@ setup_packages
 setup_cli11
 setup_toolkit
 
-step "building the release preset: a minute or two"
+step "building the release preset: about five minutes of processor time, shared by $job_count jobs"
 if nvidia-smi -L >/dev/null 2>&1; then
   program=build/release/tests/demo/inference_loop
   build_preset release cupool inference_loop
@@ -22,7 +22,7 @@ if nvidia-smi -L >/dev/null 2>&1; then
   arguments=(threads=4 requests=500)
 else
   program=build/release/tests/demo/inference_loop_sim
-  build_preset release cupool inference_loop_sim sim_cuda
+  build_preset release cupool inference_loop_sim sim_cuda sim_cudart
   where="on the SIMULATED device: these times are simulated and do not apply to a real GPU"
   device=(LD_LIBRARY_PATH="$root/build/release/tests/sim/lib" CUPOOL_SIM_MODE=timed)
   arguments=(threads=4 requests=100)
@@ -64,3 +64,10 @@ if [ "$(value without checksum)" != "$(value with checksum)" ]; then
 fi
 awk -v a="$(value without median_us)" -v b="$(value with median_us)" \
   'BEGIN { printf "\nsame results; a request takes %.1f us instead of %.1f us (median), %s\n", b, a, (a < b ? sprintf("%.2f times slower", b / a) : sprintf("%.2f times as fast", a / b)) }'
+
+step "your own program"
+echo "  export PATH=$root/build/release:\$PATH"
+if [ ${#device[@]} -gt 0 ]; then
+  echo "  export ${device[*]}    # the simulated device: README.md says what it can run"
+fi
+echo "  cupool doctor ./program     # then cupool observe, compare and run"

@@ -12,6 +12,7 @@
 #include "cli/shell/options_text.h"
 #include "cli/shell/program_word.h"
 #include "cli/shell/settings_arguments.h"
+#include "cli/shell/shell_words.h"
 #include "cli/shell/suggestion.h"
 #include "cli/version.h"
 #include "util/text.h"
@@ -100,6 +101,10 @@ std::string unknown_argument(const CLI::App& app, const std::vector<std::string>
     }
     const std::string decided = decided_setting(*command, word);
     if (!decided.empty()) return decided;
+    if (!is_option(word) && word.find('/') != std::string::npos) {
+      return "cupool has no command " + word + ". To start a program: cupool run " +
+             shell_words({word});
+    }
     return "cupool has no " + std::string(is_option(word) ? "option " : "command ") + word +
            did_you_mean(word, names);
   }

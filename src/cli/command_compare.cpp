@@ -105,8 +105,8 @@ void print_table(const std::vector<ComparedPart>& parts,
         printable_text(shell_words(program)).c_str());
   } else {
     std::puts(
-        "GPU memory without cupool is the program's own peak, as counted with cupool; the\n"
-        "driver's overhead is not included.");
+        "GPU memory without cupool is the program's own peak, as counted with cupool, to\n"
+        "within 8 MiB a thread; the driver's overhead is not included.");
     print_processes(trials[1]);
   }
 }
@@ -294,6 +294,12 @@ int conclude(const Found& found) {
   if (found.any(Likeness::unsteady)) return conclude_unsteady(found);
   if (found.any(Likeness::unjudged)) return conclude_unjudged(found);
   if (found.trials[0].front().end.shell_code() != 0) return conclude_failed(found);
+  if (highest_held(found.trials[1]) == 0) {
+    std::printf(
+        "\nSame results, but cupool served no allocation: the times tell nothing of it (%s).\n",
+        found.runs().c_str());
+    return exit_ok;
+  }
   std::printf("\nSame results, and %s (%s).\n", found.speed().c_str(), found.runs().c_str());
   return exit_ok;
 }

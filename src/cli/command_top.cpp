@@ -76,6 +76,7 @@ class Top {
     }
     return pids_.empty() ? live_table(reading_, columns) : live_details(reading_);
   }
+  bool found_none() const { return pids_.empty() && reading_.now.empty(); }
   std::string summary() const { return live_summary(reading_); }
   // All that were asked for have ended.
   bool is_over() const {
@@ -116,6 +117,9 @@ int act(const TopArguments& arguments) {
   const int readings = std::max(arguments.readings, 1);
   for (int i = 1;; ++i) {
     top.read();
+    if (i == 1 && top.found_none() && !arguments.json) {
+      std::fputs("cupool: none of your processes here runs under cupool\n", stderr);
+    }
     std::fputs(top.text(0).c_str(), stdout);
     // A reader that is gone ends it.
     if (std::fflush(stdout) != 0 || i == readings || top.is_over()) return exit_ok;

@@ -44,6 +44,16 @@ TEST(Compare, SaysThatAProgramIsTheSame) {
   EXPECT_EQ(result.err, "") << "progress is for terminals";
 }
 
+// Times without work for cupool are noise, which must not read as its gain.
+TEST(Compare, GivesNoVerdictOnTheTimesOfAProgramWithoutCuda) {
+  const ProcessResult result = cupool({"compare", "--", "true"});
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  EXPECT_TRUE(contains(result.out,
+                       "\nSame results, but cupool served no allocation: the times tell nothing of "
+                       "it (3 runs each).\n"))
+      << result.out;
+}
+
 // Who fails at once does the same with cupool as without.
 TEST(Compare, SaysThatAProgramFailedBothTimes) {
   if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;

@@ -279,6 +279,12 @@ TEST(Help, ExplainsAWordAsItsOwnHelpDoes) {
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_EQ(unknown.err,
             "cupool: cupool has no command rnu. Did you mean run?\nSee: cupool --help\n");
+  // A program where a command should be: the missing word is known.
+  const ProcessResult program = cupool({"./my program", "--steps", "3"});
+  EXPECT_EQ(program.exit_code, 2);
+  EXPECT_EQ(program.err,
+            "cupool: cupool has no command ./my program. To start a program: cupool run './my "
+            "program'\nSee: cupool --help\n");
 }
 
 }  // namespace

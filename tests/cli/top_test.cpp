@@ -231,6 +231,21 @@ TEST(Top, PrintsPlainLinesForEachReading) {
   EXPECT_EQ(rows, 3) << result.out;
 }
 
+// Processes outside a network namespace are not seen from within.
+TEST(Top, SaysThatThereIsNoProcess) {
+  const LiveProgram program("probe_live", under_cupool());
+  look_until(program.pid(), has_told);
+  preload::Command command;
+  command.argv = {
+      "/bin/sh", "-c",
+      "unshare -rn true 2>/dev/null || exit 77\nunshare -rn '" + tested_command() + "' top"};
+  command.environment = environment();
+  const ProcessResult result = preload::run(command);
+  if (result.exit_code == 77) GTEST_SKIP() << "no namespaces of users here";
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  EXPECT_EQ(result.err, "cupool: none of your processes here runs under cupool\n");
+}
+
 TEST(Top, IsNotHeldUpByAProcessThatIsStopped) {
   const LiveProgram program("probe_live", under_cupool());
   look_until(program.pid(), has_told);
