@@ -95,5 +95,74 @@ TEST_F(ZeroCopyTest, MemoryOfCupoolsOwnIsNotTheProgramsToFree) {
   EXPECT_EQ(calls, 1u);
 }
 
+// Memory of the driver's own, at addresses that the test chooses.
+class PassedMemoryTest : public FastPathTest {
+ protected:
+  static constexpr CUdeviceptr kAddress = 0x9000;
+  static constexpr std::uint64_t kBytes = 4096;
+
+  PassThrough& pass_through() { return allocator_->pass_through(); }
+  CUresult allocate_at(CUdeviceptr address, std::uint64_t bytes) {
+    Patience patience;
+    return pass_through().allocate(
+        bytes, [&] { return bytes; }, &address, patience, [] { return CUDA_SUCCESS; });
+  }
+  CUresult free_as(CUdeviceptr address, CUresult answer) {
+    asked_ = 0;
+    return pass_through().free(address, [&] {
+      ++asked_;
+      return answer;
+    });
+  }
+  std::int64_t passed() { return now(Gauge::passthrough_bytes); }
+  int asked_ = 0;
+};
+
+TEST_F(PassedMemoryTest, AnAddressThatComesAgainIsTheNewOwners) {
+  EXPECT_EQ(allocate_at(kAddress, kBytes), CUDA_SUCCESS);
+  EXPECT_EQ(allocate_at(kAddress, 2 * kBytes), CUDA_SUCCESS) << "it was freed unseen";
+  EXPECT_EQ(passed(), static_cast<std::int64_t>(2 * kBytes));
+  EXPECT_EQ(free_as(kAddress, CUDA_SUCCESS), CUDA_SUCCESS);
+  EXPECT_EQ(passed(), 0);
+}
+
+TEST_F(PassedMemoryTest, WhatTheDriverDoesNotFreeStaysCounted) {
+  EXPECT_EQ(allocate_at(kAddress, kBytes), CUDA_SUCCESS);
+  EXPECT_EQ(free_as(kAddress, CUDA_ERROR_UNKNOWN), CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(passed(), static_cast<std::int64_t>(kBytes));
+  EXPECT_EQ(count(Counter::free_rejected_total), 1u);
+  // Meanwhile another thread may have got the address.
+  EXPECT_EQ(pass_through().free(kAddress,
+                                [&] {
+                                  allocate_at(kAddress, 3 * kBytes);
+                                  return CUDA_ERROR_UNKNOWN;
+                                }),
+            CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(free_as(kAddress, CUDA_SUCCESS), CUDA_SUCCESS);
+  EXPECT_EQ(allocator_->blocks().find(kAddress), nullptr);
+}
+
+TEST_F(PassedMemoryTest, OnlyItsOwnMemoryIsTaken) {
+  const CUdeviceptr block = allocate(kBytes);
+  EXPECT_EQ(free_as(block, CUDA_ERROR_INVALID_VALUE), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(asked_, 1);
+  EXPECT_NE(allocator_->blocks().find(block), nullptr) << "a block of cupool's stays one";
+  // Memory that cupool has for itself the driver would free.
+  const CUdeviceptr internal = gpu.next_address;
+  context_->small_chunk().open();
+  EXPECT_EQ(free_as(internal, CUDA_SUCCESS), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(asked_, 0);
+}
+
+TEST_F(PassedMemoryTest, ManagedMemoryEndsWithItsFree) {
+  start({{"CUPOOL_FREE_MODE", "auto"}});
+  pass_through().managed_allocated(kAddress, kBytes);
+  EXPECT_EQ(allocator_->policy().wait_of(*context_).what, FreePolicy::Wait::For::context);
+  EXPECT_EQ(free_as(kAddress, CUDA_ERROR_UNKNOWN), CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(allocator_->policy().wait_of(*context_).what, FreePolicy::Wait::For::context);
+  EXPECT_EQ(free_as(kAddress, CUDA_SUCCESS), CUDA_SUCCESS);
+  EXPECT_EQ(allocator_->policy().wait_of(*context_).what, FreePolicy::Wait::For::nothing);
+}
+
 }  // namespace
 }  // namespace cupool::engine

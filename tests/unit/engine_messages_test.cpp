@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls of MPI wait for the work before frees that did not (contract 8): whose, for how long, and
+// what happens where the driver does not let them.
+#include "engine/serve/messages.h"
+
+#include <gtest/gtest.h>
+
+#include "engine_fast_path_fixture.h"
+
+namespace cupool::engine {
+namespace {
+
+class MessagesTest : public FastPathTest {
+ protected:
+  static constexpr std::uint64_t kBlock = 64 << 10;
+  static inline CUresult asked = CUDA_SUCCESS;  // of a fence, by query or wait
+
+  void SetUp() override {
+    asked = CUDA_SUCCESS;
+    MessageCalls::reset();
+    FastPathTest::SetUp();
+    start({{"CUPOOL_FREE_MODE", "auto"}});
+    allocator_->policy().let_see(FreePolicy::Others::by_messages);
+  }
+  void TearDown() override {
+    asked = CUDA_SUCCESS;
+    gpu.work.store(Work::none);
+    FastPathTest::TearDown();
+    MessageCalls::reset();
+  }
+  cuda::Driver make_driver() override {
+    cuda::Driver driver = test::fake_driver();
+    driver.cuEventQuery = [](CUevent event) {
+      return asked == CUDA_SUCCESS ? test::fake::query(event) : asked;
+    };
+    return driver;
+  }
+  Messages& messages() { return allocator_->synchronization().messages(); }
+  // A free behind work that is still pending.
+  void free_behind_work() {
+    const CUdeviceptr address = allocate(kBlock);
+    gpu.work.store(Work::held);
+    free(address);
+    EXPECT_EQ(count(Counter::free_waits_total), 0u);
+  }
+  std::uint64_t waits() { return count(Counter::message_waits_total); }
+  EpochNumber complete() { return context_->ordering().epochs().complete_up_to(); }
+};
+
+TEST_F(MessagesTest, ACallWaitsOnceForTheFreesBeforeIt) {
+  messages().before_call();
+  EXPECT_EQ(waits(), 0u) << "nothing was freed";
+  free_behind_work();
+  const EpochNumber left = context_->ordering().epochs().unwaited();
+  EXPECT_NE(left, kNoEpoch);
+  messages().before_call();
+  EXPECT_GE(complete(), left);
+  EXPECT_EQ(waits(), 1u);
+  messages().before_call();
+  messages().before_completion();
+  EXPECT_EQ(waits(), 1u);
+}
+
+TEST_F(MessagesTest, ACompletionWaitsForTheFreesOfItsThreadAlone) {
+  in_thread([&] { free_behind_work(); });
+  messages().before_completion();
+  EXPECT_EQ(waits(), 0u);
+  gpu.work.store(Work::none);
+  messages().before_call();
+  EXPECT_GE(complete(), context_->ordering().epochs().unwaited());
+  free_behind_work();
+  messages().before_completion();
+  EXPECT_EQ(waits(), 1u);
+  EXPECT_FALSE(MessageCalls::own().any);
+}
+
+TEST_F(MessagesTest, AThreadWithFreesInTooManyContextsWaitsForAllFrees) {
+  in_thread([&] { free_behind_work(); });
+  MessageCalls::own().any = MessageCalls::own().more = true;
+  messages().before_completion();
+  EXPECT_GE(complete(), context_->ordering().epochs().unwaited());
+}
+
+TEST_F(MessagesTest, AFailedContextHoldsNoMessageUp) {  // I7
+  free_behind_work();
+  context_->set_poisoned();
+  messages().before_call();
+  EXPECT_EQ(waits(), 0u);
+  EXPECT_FALSE(MessageCalls::own().any);
+}
+
+// Nor is anything taken for complete: the next call tries again.
+TEST_F(MessagesTest, WhereTheDriverRefusesEveryWaitTheNextCallTriesAgain) {
+  free_behind_work();
+  asked = CUDA_ERROR_UNKNOWN;
+  gpu.capacity.store(0);  // nor is there memory for a barrier
+  messages().before_call();
+  EXPECT_TRUE(MessageCalls::own().any);
+  EXPECT_FALSE(MessageCalls::are_settled(MessageCalls::frees()));
+  EXPECT_TRUE(allocator_->policy().knows_of_others());
+  EXPECT_EQ(allocator_->policy().mode(), config::FreeMode::automatic) << "no time has passed";
+  asked = CUDA_SUCCESS;
+  messages().before_call();
+  EXPECT_FALSE(MessageCalls::own().any);
+}
+
+TEST_F(MessagesTest, AWaitForAllIsBounded) {
+  free_behind_work();
+  EXPECT_FALSE(Messages::wait(allocator_->registry(), 3'000'000));
+  EXPECT_FALSE(MessageCalls::are_settled(MessageCalls::frees()));
+  gpu.finish();
+  EXPECT_TRUE(Messages::wait(allocator_->registry(), 3'000'000));
+  EXPECT_TRUE(MessageCalls::are_settled(MessageCalls::frees()));
+}
+
+TEST_F(MessagesTest, WhatIsCoveredIsWaitedForByTheNextCall) {
+  context_->ordering().epochs().join(0, 1);
+  gpu.takes_ns.store(2'000'000);
+  gpu.work.store(Work::timed);
+  Messages::cover(allocator_->registry());
+  const EpochNumber covered = context_->ordering().epochs().unwaited();
+  messages().before_call();
+  EXPECT_GE(complete(), covered);
+}
+
+}  // namespace
+}  // namespace cupool::engine

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a thread does next comes behind its work before a free (contract 2): by points on its
+// streams, by one of the whole context where the streams are not known, or by a wait where the
+// driver refuses both.
+#include "engine/context/thread_order.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "engine/reclaim/lane.h"
+#include "engine/reclaim/serving.h"
+#include "engine_fast_path_fixture.h"
+
+namespace cupool::engine {
+namespace {
+
+struct OrderCalls {
+  std::atomic<int> waits{0};         // of streams, on the device
+  std::atomic<int> synchronised{0};  // of the host, for an event
+  int records = 0;
+  int of_context = 0;
+  CUstream waiting = nullptr;
+  CUresult wait = CUDA_SUCCESS;
+  CUresult record = CUDA_SUCCESS;
+  CUresult record_context = CUDA_SUCCESS;
+  CUresult create = CUDA_SUCCESS;
+  CUresult current = CUDA_SUCCESS;
+  CUresult stream_context = CUDA_SUCCESS;
+};
+OrderCalls order;
+
+class ThreadOrderTest : public FastPathTest {
+ protected:
+  void SetUp() override {
+    order.waits = order.synchronised = order.records = order.of_context = 0;
+    order.waiting = nullptr;
+    order.wait = order.record = order.record_context = order.create = CUDA_SUCCESS;
+    order.current = order.stream_context = CUDA_SUCCESS;
+    ThreadOrder::reset();
+    Lane::reset();
+    FastPathTest::SetUp();
+  }
+  void TearDown() override {
+    order.current = CUDA_SUCCESS;
+    gpu.work.store(Work::none);
+    ThreadOrder::reset();
+    Lane::reset();
+    FastPathTest::TearDown();
+  }
+  cuda::Driver make_driver() override {
+    cuda::Driver driver = test::fake_driver();
+    driver.cuCtxGetCurrent = [](CUcontext* context) {
+      *context = test::fake::context();
+      return order.current;
+    };
+    driver.cuStreamGetCtx = [](CUstream, CUcontext* context) {
+      *context = test::fake::context();
+      return order.stream_context;
+    };
+    driver.cuEventCreate = [](CUevent* event, unsigned flags) {
+      return order.create == CUDA_SUCCESS ? test::fake::create_event(event, flags) : order.create;
+    };
+    driver.cuEventDestroy_v2 = [](CUevent) { return CUDA_SUCCESS; };
+    driver.cuEventRecord = [](CUevent event, CUstream) {
+      if (order.record != CUDA_SUCCESS) return order.record;
+      ++order.records;
+      return test::fake::record(nullptr, event);
+    };
+    driver.cuCtxRecordEvent = [](CUcontext context, CUevent event) {
+      if (order.record_context != CUDA_SUCCESS) return order.record_context;
+      ++order.of_context;
+      return test::fake::record(context, event);
+    };
+    driver.cuStreamWaitEvent = [](CUstream stream, CUevent, unsigned) {
+      if (order.wait != CUDA_SUCCESS) return order.wait;
+      ++order.waits;
+      order.waiting = stream;
+      return CUDA_SUCCESS;
+    };
+    driver.cuEventSynchronize = [](CUevent event) {
+      ++order.synchronised;
+      return test::fake::wait(event);
+    };
+    return driver;
+  }
+  static CUstream stream(std::uintptr_t number) {
+    return reinterpret_cast<CUstream>(0x50000 + 0x100 * number);
+  }
+  void submit(std::uintptr_t number) { ThreadOrder::submits(*driver_, stream(number)); }
+  bool frees() { return ThreadOrder::frees(*driver_, *context_); }
+};
+
+TEST_F(ThreadOrderTest, AnotherStreamWaitsForThePointOfAFreeOnce) {
+  EXPECT_FALSE(ThreadOrder::has_work());
+  submit(1);
+  EXPECT_TRUE(ThreadOrder::has_work());
+  EXPECT_TRUE(frees());
+  EXPECT_EQ(order.records, 1);
+  EXPECT_FALSE(ThreadOrder::has_work());
+  submit(1);
+  EXPECT_EQ(order.waits, 0) << "it comes behind its own work";
+  submit(2);
+  submit(2);
+  EXPECT_EQ(order.waits, 1);
+  EXPECT_EQ(order.waiting, stream(2));
+}
+
+TEST_F(ThreadOrderTest, WhatAStreamCannotWaitForTheHostDoes) {
+  submit(1);
+  ASSERT_TRUE(frees());
+  order.wait = CUDA_ERROR_UNKNOWN;
+  gpu.takes_ns.store(2'000'000);
+  gpu.work.store(Work::timed);
+  EXPECT_FALSE(ThreadOrder::is_complete(*driver_, ThreadOrder::Of::own));
+  submit(2);
+  EXPECT_TRUE(ThreadOrder::is_complete(*driver_, ThreadOrder::Of::own));
+}
+
+TEST_F(ThreadOrderTest, AFreeWaitsWhereItsPointIsRefused) {
+  submit(1);
+  for (CUresult* const refused : {&order.create, &order.record, &order.current}) {
+    *refused = CUDA_ERROR_UNKNOWN;
+    EXPECT_FALSE(frees());
+    EXPECT_TRUE(ThreadOrder::has_work()) << "the next free looks again";
+    *refused = CUDA_SUCCESS;
+  }
+  Serving::capture_begins();
+  EXPECT_FALSE(frees()) << "an event may be captured";
+  Serving::captures_end(1);
+  EXPECT_TRUE(frees());
+  EXPECT_EQ(order.records, 1);
+}
+
+TEST_F(ThreadOrderTest, TooManyStreamsAreMarkedByTheirContext) {
+  for (std::uintptr_t i = 1; i <= 17; ++i) submit(i);
+  EXPECT_TRUE(frees());
+  EXPECT_GT(order.of_context, 0);
+  submit(18);
+  order.record_context = CUDA_ERROR_UNKNOWN;
+  EXPECT_FALSE(frees());
+  order.record_context = CUDA_SUCCESS;
+  EXPECT_TRUE(frees());
+  driver_->cuCtxRecordEvent = nullptr;
+  submit(19);
+  EXPECT_FALSE(frees()) << "an old driver";
+}
+
+TEST_F(ThreadOrderTest, UnknownWorkIsMarkedByTheContext) {
+  submit(1);
+  ASSERT_TRUE(frees());
+  ThreadOrder::submits_unknown(*driver_);
+  EXPECT_TRUE(ThreadOrder::has_work());
+  EXPECT_TRUE(frees());
+  EXPECT_EQ(order.of_context, 1);
+  EXPECT_TRUE(frees());
+  EXPECT_EQ(order.of_context, 1) << "once";
+  submit(2);
+  EXPECT_EQ(order.waits, 1);
+}
+
+TEST_F(ThreadOrderTest, SoIsThatOfADestroyedStream) {
+  submit(1);
+  ThreadOrder::destroys_stream();
+  EXPECT_TRUE(frees());
+  EXPECT_EQ(order.records, 0) << "its handle may name another";
+  EXPECT_EQ(order.of_context, 1);
+}
+
+TEST_F(ThreadOrderTest, SoIsThatOfAStreamWhoseContextIsNotTold) {
+  order.stream_context = CUDA_ERROR_UNKNOWN;
+  submit(1);
+  EXPECT_TRUE(frees());
+  EXPECT_EQ(order.of_context, 0);
+  EXPECT_TRUE(ThreadOrder::has_work()) << "it may be of another context";
+  ThreadOrder::destroys_stream();
+  EXPECT_TRUE(frees());
+  EXPECT_EQ(order.of_context, 1);
+}
+
+TEST_F(ThreadOrderTest, WhatWasWaitedForNeedsNoPoint) {
+  submit(1);
+  ThreadOrder::has_waited_for(stream(2));
+  ThreadOrder::has_waited_for(stream(1));
+  EXPECT_TRUE(frees());
+  EXPECT_EQ(order.records, 0);
+  submit(1);
+  ThreadOrder::has_waited_for_context(nullptr);
+  ThreadOrder::has_waited_for_context(context_->handle());
+  EXPECT_TRUE(frees());
+  EXPECT_EQ(order.records, 0);
+}
+
+TEST_F(ThreadOrderTest, AThreadThatEndsLeavesItsWorkToTheNextFree) {
+  in_thread([&] {
+    submit(1);
+    ThreadOrder::thread_ends(*driver_);
+    ThreadOrder::thread_ends(*driver_);
+  });
+  EXPECT_TRUE(ThreadOrder::has_work());
+  EXPECT_TRUE(frees());
+  EXPECT_EQ(order.of_context, 1);
+  EXPECT_FALSE(ThreadOrder::has_work());
+  in_thread([&] {
+    submit(1);
+    EXPECT_TRUE(frees());
+    ThreadOrder::thread_ends(*driver_);
+  });
+  EXPECT_FALSE(ThreadOrder::has_work()) << "that one has freed";
+}
+
+TEST_F(ThreadOrderTest, ManyThreadsThatGoFromStreamToStreamWaitOnTheHost) {
+  std::atomic<int> gone{0};
+  std::atomic<bool> end{false};
+  std::vector<std::thread> threads;
+  for (std::uintptr_t i = 0; i < 5; ++i) {
+    threads.emplace_back([&, i] {
+      submit(2 * i);
+      EXPECT_TRUE(frees());
+      submit(2 * i + 1);
+      ++gone;
+      while (!end) std::this_thread::yield();
+      ThreadOrder::thread_ends(*driver_);
+    });
+    while (gone <= static_cast<int>(i)) std::this_thread::yield();
+    EXPECT_EQ(order.synchronised, i < 4 ? 0 : 1) << i;
+  }
+  end = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(order.waits, 4);
+}
+
+TEST_F(ThreadOrderTest, NobodyWaitsForAPointOfAContextThatHasEnded) {  // contract 10
+  submit(1);
+  ASSERT_TRUE(frees());
+  gpu.work.store(Work::held);
+  context_->set_gone_untouched();
+  submit(2);
+  EXPECT_EQ(order.waits, 0);
+  EXPECT_TRUE(ThreadOrder::is_complete(*driver_, ThreadOrder::Of::own));
+}
+
+TEST_F(ThreadOrderTest, WhereFreesWaitThereIsNoOrder) {
+  submit(1);
+  ThreadOrder::stop();
+  EXPECT_TRUE(frees());
+  EXPECT_FALSE(ThreadOrder::has_work());
+  submit(2);
+  ThreadOrder::submits_unknown(*driver_);
+  ThreadOrder::destroys_stream();
+  EXPECT_FALSE(ThreadOrder::is_on());
+  EXPECT_FALSE(ThreadOrder::has_work());
+  EXPECT_EQ(order.records + order.of_context, 0);
+}
+
+TEST_F(ThreadOrderTest, AStreamThatCapturesIsLeftAlone) {  // I3
+  submit(1);
+  ASSERT_TRUE(frees());
+  driver_->cuStreamIsCapturing = [](CUstream, CUstreamCaptureStatus* status) {
+    *status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    return CUDA_SUCCESS;
+  };
+  Serving::capture_begins();
+  submit(2);
+  EXPECT_EQ(order.waits, 0);
+  Serving::captures_end(1);
+  EXPECT_FALSE(ThreadOrder::has_work()) << "it is not submitted";
+  submit(2);
+  EXPECT_EQ(order.waits, 1);
+}
+
+}  // namespace
+}  // namespace cupool::engine
