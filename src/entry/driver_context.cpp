@@ -136,6 +136,7 @@ CUresult destroy_stream(CUstream stream, const Call& call) {
     Observer* observer = cupool::process::observer();
     return observer == nullptr ? call() : observer->destroy_stream(stream, call);
   }
+  allocator->async().stream_ends(stream);
   return allocator->streams().destroy(stream, call);
 }
 

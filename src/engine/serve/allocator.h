@@ -10,6 +10,7 @@
 #include "engine/ipc/exports.h"
 #include "engine/ipc/imports.h"
 #include "engine/serve/allocations.h"
+#include "engine/serve/async_memory.h"
 #include "engine/serve/context_ending.h"
 #include "engine/serve/default_pools.h"
 #include "engine/serve/figures.h"
@@ -42,6 +43,8 @@ class Allocator {
   PassThrough& pass_through() { return pass_through_; }
   /// Page-locked memory.
   HostMemory& host() { return host_; }
+  /// Stream-ordered memory.
+  AsyncMemory& async() { return async_; }
   /// Second attempts of calls that ran out of device memory.
   OutOfMemory& out_of_memory() { return out_of_memory_; }
   /// Synchronisation by the program.
@@ -81,6 +84,7 @@ class Allocator {
   FreePolicy policy_;
   IdleMemory idle_;
   HostMemory host_;
+  AsyncMemory async_;
   OutOfMemory out_of_memory_;
   PoolPreparation preparation_;
   DefaultPools default_pools_;
