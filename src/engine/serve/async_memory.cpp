@@ -363,8 +363,9 @@ void AsyncMemory::give_back_of(CUmemoryPool pool) {
   for (Context* const context : registry_.contexts_of(device)) give_back(*context);
 }
 
-void AsyncMemory::join_epoch(Context& context) {
-  if (has_any() && caches_.bytes(&context) != 0) context.ordering().epochs().join(0, 1);
+EpochNumber AsyncMemory::covering_epoch(Context& context) {
+  const bool any = has_any() && caches_.bytes(&context) != 0;
+  return any ? context.ordering().epochs().join(0, 1) : kNoEpoch;
 }
 
 bool AsyncMemory::give_back_unneeded() {

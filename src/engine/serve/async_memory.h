@@ -116,8 +116,8 @@ class AsyncMemory {
   std::uint64_t give_back(Context& context);
   /// The same for all contexts of the device whose default pool this is.
   void give_back_of(CUmemoryPool pool);
-  /// Before a wait for the newest epoch of the context: has it cover what is idle.
-  void join_epoch(Context& context);
+  /// The epoch whose completion covers all idle memory of the context; kNoEpoch: there is none.
+  EpochNumber covering_epoch(Context& context);
   /// For decay, on a background thread: gives back some of what was idle for a whole span. True:
   /// there may be more. The caller holds off the end of contexts.
   bool give_back_unneeded();

@@ -92,8 +92,7 @@ bool OutOfMemory::reclaim_all_of(Context& context, Patience& patience, const Giv
     if (!drained) {
       context.threads().drain(Drain::all);
       idle_.retire_cached(context);
-      async_.join_epoch(context);
-      newest = ordering.newest();
+      newest = std::max(ordering.newest(), async_.covering_epoch(context));
     }
     const auto wait = [&] { return ordering.wait(newest, std::min(left_ns, kOneVisitNs)); };
     WaitResult result = wait();
