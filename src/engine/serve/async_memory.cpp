@@ -337,7 +337,7 @@ void AsyncMemory::stop() {
   }
 }
 
-std::uint64_t AsyncMemory::give_back(Context& context) {
+std::uint64_t AsyncMemory::give_back(Context& context, To to) {
   if (!has_any() || Serving::any_capture() || caches_.bytes(&context) == 0) return 0;
   const util::Uncancelled throughout;
   const ContextVisit visit(context);
@@ -347,6 +347,11 @@ std::uint64_t AsyncMemory::give_back(Context& context) {
                                 StreamCaches::Which::complete, ~std::uint64_t{0});
   const std::uint64_t bytes = release(context, idle);
   part.gave_back = bytes != 0;
+  Device& device = context.device();
+  if (bytes != 0 && to == To::device && !device.default_pool().is_kept()) {
+    const cuda::RelaxedCaptureScope relaxed(driver_);
+    driver_.cuMemPoolTrimTo(pools_[static_cast<std::size_t>(device.ordinal())].load(), 0);
+  }
   return bytes;
 }
 
@@ -360,7 +365,7 @@ int AsyncMemory::device_of(CUmemoryPool pool) const {
 void AsyncMemory::give_back_of(CUmemoryPool pool) {
   const int device = device_of(pool);
   if (device < 0) return;
-  for (Context* const context : registry_.contexts_of(device)) give_back(*context);
+  for (Context* const context : registry_.contexts_of(device)) give_back(*context, To::pool);
 }
 
 EpochNumber AsyncMemory::covering_epoch(Context& context) {

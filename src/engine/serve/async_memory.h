@@ -113,7 +113,9 @@ class AsyncMemory {
 
   /// Gives idle memory of the context that the GPU does not use back to the driver. Returns its
   /// bytes. Records a fence, and asks for it for a moment. The caller need not be in a visit.
-  std::uint64_t give_back(Context& context);
+  /// To::device: then the pool gives back what is idle, although the program may have set it.
+  enum class To { pool, device };
+  std::uint64_t give_back(Context& context, To to);
   /// The same for all contexts of the device whose default pool this is.
   void give_back_of(CUmemoryPool pool);
   /// The epoch whose completion covers all idle memory of the context; kNoEpoch: there is none.

@@ -17,6 +17,8 @@
 
 #include "probe.h"
 
+extern "C" CUresult CUDAAPI cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device);
+
 namespace {
 
 constexpr size_t kMiB = 1 << 20;
@@ -233,7 +235,7 @@ void contexts() {
   CUcontext other = nullptr;
   const CUstream stream = make_stream();
   const CUdeviceptr before = allocate(kMiB, stream);
-  MUST(cuCtxCreate(&other, 0, 0));
+  MUST(cuCtxCreate_v2(&other, 0, 0));
   leave_idle(3 * kMiB);
   MUST(cuCtxDestroy(other));
   MUST(cuCtxSetCurrent(context));
@@ -277,7 +279,7 @@ void frees() {
   CUcontext other = nullptr;
   const CUdeviceptr block = allocate(kMiB, stream);
   MUST(cuStreamSynchronize(stream));
-  MUST(cuCtxCreate(&other, 0, 0));
+  MUST(cuCtxCreate_v2(&other, 0, 0));
   cupoolSimOwner(pointer(block), kMiB, 0);
   MUST(cuMemFreeAsync(block, CU_STREAM_LEGACY));
   MUST(cuCtxSynchronize());
