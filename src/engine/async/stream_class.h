@@ -12,11 +12,11 @@
 namespace cupool::engine {
 
 /// Larger requests are the driver's.
-inline constexpr std::uint64_t kLargestBlock = 1ull << 40;
+inline constexpr std::uint64_t kLargestStreamBlock = 1ull << 40;
 inline constexpr std::size_t kStreamClasses = 248;
 
-/// Bytes of the block for a request of `bytes`, which is not 0 and at most kLargestBlock: eight
-/// sizes for each doubling, and multiples of 2 MiB above 16 MiB.
+/// Bytes of the block for a request of `bytes`, which is not 0 and at most kLargestStreamBlock:
+/// eight sizes for each doubling, and multiples of 2 MiB above 16 MiB.
 inline std::uint64_t stream_capacity_for(std::uint64_t bytes) {
   std::uint64_t step = kAlignment;
   if (bytes > kLinearLimit) {
@@ -32,7 +32,7 @@ inline std::size_t stream_class(std::uint64_t capacity) {
   const unsigned power = floor_log2(units);
   return (std::size_t{power} - 3) * 8 + (units >> (power - 3));
 }
-static_assert(kLargestBlock / kAlignment == 1ull << 31,
+static_assert(kLargestStreamBlock / kAlignment == 1ull << 31,
               "8 * (31 - 3) + 8, and the class above it, are below the classes");
 
 /// Whether a block may serve a request whose capacity is `wanted`.

@@ -10,7 +10,6 @@
 #include "engine/serve/failure.h"
 #include "engine/serve/giving_back.h"
 #include "engine/serve/retire.h"
-#include "stats/stall.h"
 #include "util/clock.h"
 #include "util/uncancelled.h"
 
@@ -20,6 +19,9 @@ namespace {
 
 // May be idle whatever the program had at its peak.
 constexpr std::uint64_t kLeastIdle = 64ull << 20;
+// How long a fence is asked for, of a GPU that may have nothing to do: it needs a moment to pass
+// it.
+constexpr std::uint64_t kMomentNs = 100'000;
 // Given back at once by decay.
 constexpr std::uint64_t kAsyncSlice = 64ull << 20;
 
@@ -39,7 +41,7 @@ std::uint64_t own_thread() {
   return own;
 }
 
-bool is_default(CUstream stream) {
+bool is_default_stream(CUstream stream) {
   return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
 }
 
@@ -62,7 +64,7 @@ const AsyncMemory::Known* AsyncMemory::find_place(Context& context, CUstream str
     return nullptr;
   }
   CUcontext owner = nullptr;
-  if (!is_default(stream) &&
+  if (!is_default_stream(stream) &&
       (driver_.cuStreamGetCtx(stream, &owner) != CUDA_SUCCESS || owner != context.handle())) {
     return nullptr;
   }
@@ -76,14 +78,15 @@ const AsyncMemory::Known* AsyncMemory::find_place(Context& context, CUstream str
   const StreamCaches::Place place = caches_.find_or_add(name, context.stats());
   if (place.cache == nullptr) return nullptr;
   pools_[static_cast<std::size_t>(device.ordinal())].store(pool);
-  Known& known = known_of(stream);
-  known = Known{number_, stream, &context, pool, place};
-  return &known;
+  Known* const pair = pair_of(stream);
+  if (pair[0].stream != stream) pair[1] = pair[0];
+  pair[0] = Known{number_, stream, &context, pool, place};
+  return &pair[0];
 }
 
 bool AsyncMemory::may_allocate(Request* request, std::size_t bytes, CUmemoryPool pool,
                                CUstream stream) {
-  if (!is_on() || bytes == 0 || bytes > kLargestBlock ||
+  if (!is_on() || bytes == 0 || bytes > kLargestStreamBlock ||
       refusal_in_host_function(driver_) != CUDA_SUCCESS) {
     return false;
   }
@@ -126,9 +129,8 @@ EpochNumber AsyncMemory::settle(Context& context, Look look) {
     if (result != CUDA_SUCCESS) note_failure(context, result);
     if (!reclaimed.empty()) idle_.cache_or_release(context, reclaimed);
     const EpochNumber complete = ordering.epochs().complete_up_to();
-    // An idle GPU needs a moment to pass an event.
     if (complete >= wanted || result != CUDA_SUCCESS || look == Look::once ||
-        util::now_ns() - start_ns > stats::kShortestStallNs) {
+        util::now_ns() - start_ns > kMomentNs) {
       return complete;
     }
   }

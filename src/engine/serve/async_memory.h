@@ -33,7 +33,8 @@ struct KnownStream {
   CUmemoryPool pool;  ///< the default one of the stream's device
   StreamCaches::Place place;
 };
-inline thread_local KnownStream known_streams[8]{};
+/// In pairs, the latest of which comes first.
+inline thread_local KnownStream known_streams[64]{};
 }  // namespace detail
 
 /// One per process. Thread-safe. Streams are explicit handles (entry/default_stream).
@@ -53,7 +54,7 @@ class AsyncMemory {
     const Known& known = known_of(stream);
     Context* const context = registry_.known_current();
     if (!is_known(known, stream, context) || (pool != nullptr && pool != known.pool) ||
-        bytes - 1 >= kLargestBlock || !serves(*context)) {
+        bytes - 1 >= kLargestStreamBlock || !serves(*context)) {
       return 0;
     }
     return known.place.cache->pop(known.place.use, stream_capacity_for(bytes), bytes);
@@ -101,7 +102,7 @@ class AsyncMemory {
 
   /// The stream is about to be destroyed.
   void stream_ends(CUstream stream) {
-    if (has_any()) caches_.stream_ends(stream);
+    if (has_any() && stream != nullptr) caches_.stream_ends(stream);
   }
   /// The program is about to set the current pool of a device, perhaps before the engine's start.
   static void distrust_current_pools() {
@@ -151,9 +152,13 @@ class AsyncMemory {
     StreamCaches::Place place;
   };
 
-  static Known& known_of(CUstream stream) {
+  static Known* pair_of(CUstream stream) {
     const auto mixed = reinterpret_cast<std::uintptr_t>(stream) * std::uint64_t{0x9e3779b97f4a7c15};
-    return detail::known_streams[mixed >> 61];
+    return &detail::known_streams[mixed >> 59 << 1];
+  }
+  static const Known& known_of(CUstream stream) {
+    const Known* const pair = pair_of(stream);
+    return pair[0].stream == stream ? pair[0] : pair[1];
   }
   bool is_known(const Known& known, CUstream stream, const Context* context) const {
     return known.stream == stream && known.context == context && known.owner == number_ &&

@@ -245,6 +245,7 @@ void contexts() {
   leave_idle(3 * kMiB);
   MUST(cuCtxSynchronize());
   MUST(cuDevicePrimaryCtxReset(0));
+  MUST(cuDevicePrimaryCtxRetain(&context, 0));
   MUST(cuCtxSetCurrent(context));
   MUST(cuDeviceGetDefaultMemPool(&pool, 0));
   probe::say("after a reset", static_cast<long>(used()));
@@ -262,6 +263,7 @@ void oom() {
   leave_idle(kMuch / 2);
   MUST(cuCtxSynchronize());
   probe::say("other stream", cuMemAllocAsync(&most, 2 * kMuch, make_stream()));
+  MUST(cuCtxSynchronize());
   MUST(cuMemFree(most));
   leave_idle(kMuch / 2);
   MUST(cuCtxSynchronize());
