@@ -108,7 +108,7 @@ CUresult make_context(CUdevice device, const CUcontext* context, const Call& rea
 // The program's wait for a context, which covers what it has freed in stream order, too.
 template <typename Call>
 CUresult synchronize(Allocator& allocator, Context* context, const Call& call) {
-  if (context != nullptr) allocator.async().covering_epoch(*context);
+  if (context != nullptr) allocator.default_pools().async().idle().covering_epoch(*context);
   return allocator.synchronization().of_context(context, Synchronization::Failure::counted, call);
 }
 
@@ -143,7 +143,7 @@ CUresult destroy_stream(CUstream stream, const Call& call) {
     Observer* observer = cupool::process::observer();
     return observer == nullptr ? call() : observer->destroy_stream(stream, call);
   }
-  allocator->async().stream_ends(stream);
+  allocator->default_pools().async().stream_ends(stream);
   return allocator->streams().destroy(stream, call);
 }
 

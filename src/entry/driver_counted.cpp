@@ -19,6 +19,7 @@
 #include "process/lifecycle.h"
 
 using cupool::engine::Allocator;
+using cupool::engine::AsyncBlocks;
 using cupool::engine::AsyncMemory;
 using cupool::engine::DefaultPool;
 using cupool::engine::HostTargets;
@@ -95,7 +96,7 @@ CUresult allocate_own(Counter counter, std::size_t bytes, const Call& call) {
   if (!AsyncMemory::is_on() || address == nullptr) return false;
   Allocator* const allocator = engine();
   if (allocator == nullptr || cupool::entry::is_bypassed(caller)) return false;
-  const CUdeviceptr memory = allocator->async().try_allocate(bytes, pool, stream);
+  const CUdeviceptr memory = allocator->default_pools().async().try_allocate(bytes, pool, stream);
   if (memory != 0) *address = memory;
   return memory != 0;
 }
@@ -109,7 +110,7 @@ CUresult allocate_in_stream(CUdeviceptr* address, CUmemoryPool pool, std::size_t
   Served served = Served::no;
   if (AsyncMemory::is_on() && address != nullptr && !cupool::entry::is_bypassed(caller)) {
     if (Allocator* const serving = engine()) {
-      served = serving->async().allocate(address, bytes, pool, stream, real);
+      served = serving->default_pools().async().allocate(address, bytes, pool, stream, real);
     }
   }
   if (served == Served::from_cache) return CUDA_SUCCESS;
@@ -122,6 +123,9 @@ CUresult allocate_in_stream(CUdeviceptr* address, CUmemoryPool pool, std::size_t
   }
   if (result != CUDA_SUCCESS || bytes == 0) return result;
   Allocator* const allocator = engine();
+  if (served == Served::no && AsyncBlocks::any() && allocator != nullptr) {
+    allocator->default_pools().async().forget_stale(*address);
+  }
   if (allocator != nullptr && allocator->default_pools().are_concerned(pool) &&
       !cupool::entry::is_bypassed(caller)) {
     allocator->default_pools().allocated(pool);
@@ -149,7 +153,7 @@ CUresult used_bytes(const cupool::cuda::Driver& real, CUmemoryPool pool, void* v
   Allocator* const allocator = result == CUDA_SUCCESS ? caller_engine() : nullptr;
   if (allocator == nullptr || value == nullptr) return result;
   auto* const used = static_cast<cuuint64_t*>(value);
-  *used -= std::min<cuuint64_t>(*used, allocator->async().unused_bytes(pool));
+  *used -= std::min<cuuint64_t>(*used, allocator->default_pools().async().unused_bytes(pool));
   return result;
 }
 
@@ -163,15 +167,16 @@ void claim(CUmemoryPool pool) {
 // Whether cuMemAllocAsync means another pool is not known any more.
 void current_pool_changes() {
   AsyncMemory::distrust_current_pools();
-  if (Allocator* const allocator = engine()) allocator->async().stop();
+  if (Allocator* const allocator = engine()) allocator->default_pools().async().stop();
 }
 
 // A free of stream-ordered memory that needs no driver call. `std::nullopt`: no side effect.
 [[gnu::always_inline]] inline std::optional<CUresult> push_in_stream(CUdeviceptr address,
                                                                      CUstream stream) {
-  if (!AsyncMemory::has_any()) return std::nullopt;
+  if (!AsyncBlocks::any()) return std::nullopt;
   Allocator* const allocator = engine();
-  return allocator == nullptr ? std::nullopt : allocator->async().try_free(address, stream);
+  return allocator == nullptr ? std::nullopt
+                              : allocator->default_pools().async().try_free(address, stream);
 }
 
 // Memory of cudaMalloc may be freed in stream order as well. A call of `free` shows whether a
@@ -185,7 +190,9 @@ CUresult free_in_stream(CUresult (*free)(CUdeviceptr, CUstream), CUdeviceptr add
   if (observer != nullptr && observer->holds(address)) return observer->free(address, call);
   if (allocator == nullptr || !allocator->queries().knows(address)) {
     const CUresult result =
-        allocator == nullptr ? call() : allocator->async().free_by_driver(address, call);
+        allocator == nullptr
+            ? call()
+            : allocator->default_pools().async().blocks().free_by_driver(address, call);
     count(Counter::own_async_free_calls_total, result);
     return result;
   }
@@ -285,7 +292,7 @@ CUresult cupool_hook_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribut
 CUresult cupool_hook_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
                                            void* value) {
   CUPOOL_REAL_OR_RETURN(cuMemPoolGetAttribute);
-  if (attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT && AsyncMemory::has_any()) {
+  if (attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT && AsyncBlocks::any()) {
     return used_bytes(real, pool, value);
   }
   DefaultPool* const known = default_pool(pool, attribute);
@@ -296,8 +303,9 @@ CUresult cupool_hook_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribut
 CUresult cupool_hook_cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes) {
   CUPOOL_REAL_OR_RETURN(cuMemPoolTrimTo);
   claim(pool);
-  if (AsyncMemory::has_any()) {
-    if (Allocator* const allocator = caller_engine()) allocator->async().give_back_of(pool);
+  if (AsyncBlocks::any()) {
+    if (Allocator* const allocator = caller_engine())
+      allocator->default_pools().async().give_back_of(pool);
   }
   return real.cuMemPoolTrimTo(pool, keep_bytes);
 }

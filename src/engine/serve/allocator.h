@@ -43,8 +43,6 @@ class Allocator {
   PassThrough& pass_through() { return pass_through_; }
   /// Page-locked memory.
   HostMemory& host() { return host_; }
-  /// Stream-ordered memory.
-  AsyncMemory& async() { return async_; }
   /// Second attempts of calls that ran out of device memory.
   OutOfMemory& out_of_memory() { return out_of_memory_; }
   /// Synchronisation by the program.

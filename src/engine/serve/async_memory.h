@@ -14,10 +14,10 @@
 
 #include "config/settings.h"
 #include "engine/async/stream_caches.h"
-#include "engine/block/pointer_map.h"
 #include "engine/context/context_registry.h"
 #include "engine/reclaim/serving.h"
-#include "engine/serve/found_memory.h"
+#include "engine/serve/async_blocks.h"
+#include "engine/serve/async_idle.h"
 #include "engine/serve/free_policy.h"
 #include "engine/serve/host_function.h"
 #include "engine/serve/idle_memory.h"
@@ -45,8 +45,6 @@ class AsyncMemory {
 
   /// Whether allocations may be served. One load.
   static bool is_on() { return on_.load(std::memory_order_relaxed); }
-  /// Whether there may be blocks. One load.
-  static bool has_any() { return any_.load(std::memory_order_relaxed); }
 
   /// Memory that was freed in `stream`, or 0: allocate() decides. No driver call. `pool`: null for
   /// the device's current one.
@@ -81,28 +79,18 @@ class AsyncMemory {
   /// by free_by_driver(). No driver call in the common case.
   std::optional<CUresult> try_free(CUdeviceptr address, CUstream stream);
 
-  /// Makes the driver's free of `address`, which may be a block.
-  template <typename Real>
-  CUresult free_by_driver(CUdeviceptr address, const Real& real) {
-    Block* block = nullptr;
-    if (!give_up(address, &block)) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result = real();
-    if (block != nullptr) given_up(*block, result == CUDA_SUCCESS);
-    return result;
-  }
-
   /// The driver has handed `address` out: a record of it is of memory that was freed by a route
   /// that cupool does not see.
   void forget_stale(CUdeviceptr address);
 
-  /// The memory that begins at `base` as the program sees it at `address`. Also for memory that is
-  /// known outside CUDA's ordering: the driver frees it.
-  FoundMemory find(CUdeviceptr base, CUdeviceptr address) const;
-  void mark_shared_outside(CUdeviceptr base);
+  /// The records of all blocks.
+  AsyncBlocks& blocks() { return blocks_; }
+  /// Idle blocks.
+  AsyncIdle& idle() { return idle_; }
 
   /// The stream is about to be destroyed.
   void stream_ends(CUstream stream) {
-    if (has_any() && stream != nullptr) caches_.stream_ends(stream);
+    if (AsyncBlocks::any() && stream != nullptr) caches_.stream_ends(stream);
   }
   /// The program is about to set the current pool of a device, perhaps before the engine's start.
   static void distrust_current_pools() {
@@ -112,35 +100,11 @@ class AsyncMemory {
   /// Nothing is served any more. What is idle goes back to the driver.
   void stop();
 
-  /// Gives idle memory of the context that the GPU does not use back to the driver. Returns its
-  /// bytes. Records a fence, and asks for it for a moment. The caller need not be in a visit.
-  /// To::device: then the pool gives back what is idle, although the program may have set it.
-  enum class To { pool, device };
-  std::uint64_t give_back(Context& context, To to);
-  /// The same for all contexts of the device whose default pool this is.
+  /// The program is about to trim this pool: idle blocks of it go back.
   void give_back_of(CUmemoryPool pool);
-  /// The epoch whose completion covers all idle memory of the context; kNoEpoch: there is none.
-  EpochNumber covering_epoch(Context& context);
-  /// For decay, on a background thread: gives back some of what was idle for a whole span. True:
-  /// there may be more. The caller holds off the end of contexts.
-  bool give_back_unneeded();
-  void end_decay_step() {
-    if (has_any()) caches_.end_decay_step();
-  }
-
-  /// The driver is about to end `context`, with its streams: idle memory goes back.
-  void context_ends(Context& context);
-  /// The driver has ended it. `alone`: see ContextEnd.
-  void context_gone(Context& context, bool alone);
-
-  /// Idle bytes of the device.
-  std::uint64_t idle_bytes(Device& device);
   /// Bytes by which the driver's figure of the pool's use exceeds what the program uses, if this is
   /// a default pool with blocks.
-  std::uint64_t unused_bytes(CUmemoryPool pool);
-
-  /// Adds what the caches have counted to the statistics.
-  void fold();
+  std::uint64_t unused_bytes(CUmemoryPool pool) const;
 
  private:
   using Known = detail::KnownStream;
@@ -173,31 +137,20 @@ class AsyncMemory {
   CUdeviceptr pop(const Request& request);
   void adopt(const Request& request, CUdeviceptr address);
   std::optional<CUresult> free_slowly(Block& block, std::uint64_t word, CUstream stream);
-  bool give_up(CUdeviceptr address, Block** block);
-  void given_up(Block& block, bool freed);
-  void remember(Block& block);
-  bool forget(const Block& block);
-  enum class Look { once, for_a_moment };
-  EpochNumber settle(Context& context, Look look);
-  std::uint64_t release(Context& context, BlockList& idle);
-  void release_in_order(Context& context, BlockList& idle);
-  std::uint64_t free_in(BlockList& idle, CUstream stream);
-  void keep(Context& context, BlockList& idle);
   int device_of(CUmemoryPool pool) const;
 
   static inline std::atomic<bool> on_{false};
   static inline std::atomic<bool> distrusted_{false};
-  static inline std::atomic<bool> any_{false};
 
   const cuda::Driver& driver_;
   ContextRegistry& registry_;
   FreePolicy& policy_;
-  IdleMemory& idle_;
   const std::uint64_t number_;
-  PointerMap map_;
+  AsyncBlocks blocks_;
   StreamCaches caches_;
-  std::atomic<std::uint64_t> held_{0};  ///< bytes of all blocks
-  std::atomic<std::uint64_t> peak_{0};  ///< of those that the program had
+  AsyncIdle idle_;
+  std::atomic<std::uint64_t> peak_{0};  ///< bytes of blocks that the program had
+  /// The default pools of devices, as far as their streams have caches.
   std::array<std::atomic<CUmemoryPool>, stats::kMaxDevices> pools_{};
 };
 

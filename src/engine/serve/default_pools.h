@@ -38,6 +38,9 @@ class DefaultPools {
   void leave(CUmemoryPool pool);
   void leave_all();
 
+  /// Stream-ordered memory that is served.
+  AsyncMemory& async() { return async_; }
+
  private:
   ContextRegistry& registry_;
   FreePolicy& policy_;

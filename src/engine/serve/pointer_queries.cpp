@@ -66,7 +66,7 @@ const Block* PointerQueries::live_block(CUdeviceptr base) const {
 FoundMemory PointerQueries::find(CUdeviceptr base, CUdeviceptr address) {
   FoundMemory found = host_.find(base, address);
   if (found.served() || found.nobodys) return found;
-  found = async_.find(base, address);
+  found = async_.blocks().find(base, address);
   if (found.served() || found.nobodys) return found;
   const Block* const live = live_block(base);
   if (live == nullptr) {
@@ -106,7 +106,7 @@ bool PointerQueries::is_freed_block(CUdeviceptr base) const {
 void PointerQueries::mark_shared_outside(CUdeviceptr address, KnownBy by, KnownUntil until) {
   host_.mark_shared_outside(address);
   const CUdeviceptr base = base_of(address);
-  async_.mark_shared_outside(base);
+  async_.blocks().mark_shared_outside(base);
   Block* block = blocks_.find(base);
   if (block == nullptr) return;
   if (until == KnownUntil::driver_frees && block->source == BlockSource::malloc) return;
