@@ -87,16 +87,27 @@ void StreamCaches::each(const Visit& visit) {
   }
 }
 
+StreamCache* StreamCaches::find_locked(const StreamName& name) {
+  StreamCache* found = nullptr;
+  each([&](StreamCache& cache) {
+    if (cache.use_ != 0 && cache.name_ == name) found = &cache;
+  });
+  return found;
+}
+
+StreamCaches::Place StreamCaches::find(const StreamName& name) {
+  const std::lock_guard lock(mutex_);
+  StreamCache* const found = find_locked(name);
+  return {found, found == nullptr ? 0 : found->use_};
+}
+
 StreamCaches::Place StreamCaches::find_or_add(const StreamName& name, stats::DeviceStats& stats) {
   const std::lock_guard lock(mutex_);
   return add_locked(name, stats);
 }
 
 StreamCaches::Place StreamCaches::add_locked(const StreamName& name, stats::DeviceStats& stats) {
-  StreamCache* found = nullptr;
-  each([&](StreamCache& cache) {
-    if (cache.use_ != 0 && cache.name_ == name) found = &cache;
-  });
+  StreamCache* const found = find_locked(name);
   if (found != nullptr) return {found, found->use_};
   StreamCache* const cache = unused_locked();
   if (cache == nullptr) return {};
@@ -192,10 +203,7 @@ void StreamCaches::stream_ends(CUstream stream) {
     if (cache.use_ == 0 || cache.name_.stream != stream) return;
     StreamName gone = cache.name_;
     gone.stream = nullptr;
-    StreamCache* others = nullptr;
-    each([&](StreamCache& other) {
-      if (other.use_ != 0 && other.name_ == gone) others = &other;
-    });
+    StreamCache* const others = find_locked(gone);
     BlockList moved;
     std::uint64_t allotted = 0;
     {

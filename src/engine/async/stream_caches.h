@@ -117,6 +117,8 @@ class StreamCaches {
     StreamCache* cache = nullptr;
     StreamUseNumber use = 0;
   };
+  /// The cache that a stream has, if any.
+  Place find(const StreamName& name);
   /// The cache of a stream, made once it is needed. No cache: too many streams, or no host memory.
   Place find_or_add(const StreamName& name, stats::DeviceStats& stats);
   /// Allots a cache room for `bytes` more. False: the limit is reached.
@@ -155,6 +157,7 @@ class StreamCaches {
  private:
   template <typename Visit>
   void each(const Visit& visit);
+  StreamCache* find_locked(const StreamName& name);
   StreamCache* unused_locked();
   Place add_locked(const StreamName& name, stats::DeviceStats& stats);
   static void count_locked(StreamCache& cache);

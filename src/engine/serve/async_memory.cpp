@@ -24,13 +24,9 @@ bool can_serve(const cuda::Driver& driver) {
          driver.cuDeviceGetDefaultMemPool != nullptr;
 }
 
-// Numbers of objects, and of threads.
-std::uint64_t next_number() {
-  static std::atomic<std::uint64_t> last{0};
-  return last.fetch_add(1, std::memory_order_relaxed) + 1;
-}
 std::uint64_t own_thread() {
-  thread_local const std::uint64_t own = next_number();
+  static std::atomic<std::uint64_t> last{0};
+  thread_local const std::uint64_t own = last.fetch_add(1, std::memory_order_relaxed) + 1;
   return own;
 }
 
@@ -45,40 +41,44 @@ AsyncMemory::AsyncMemory(const cuda::Driver& driver, const config::Settings& set
     : driver_(driver),
       registry_(registry),
       policy_(policy),
-      number_(next_number()),
       idle_(driver, registry, idle, caches_, blocks_) {
   on_.store(settings.async == config::Async::serve && can_serve(driver));
   if (distrusted_.load()) on_.store(false);
 }
 
-// Whatever is not known to be served is the driver's. Kept for the thread if all is well.
+// Whatever is not known to be served is the driver's. What is known of a stream that has a cache
+// stays so until it ends.
 const AsyncMemory::Known* AsyncMemory::find_place(Context& context, CUstream stream) {
-  Device& device = context.device();
   const StreamName name{&context, context.incarnation(), stream,
                         stream == CU_STREAM_PER_THREAD ? own_thread() : 0};
-  if (context.ends() || device.limits().use_default_pool || noted_rdma_library() != nullptr ||
-      policy_.host_reachable().any(HostReachable::Kind::managed)) {
-    return nullptr;
+  StreamCaches::Place place = caches_.find(name);
+  if (place.cache == nullptr && may_have_cache(context, stream)) {
+    place = caches_.find_or_add(name, context.stats());
   }
+  if (place.cache == nullptr) return nullptr;
+  Known* const pair = pair_of(stream);
+  if (pair[0].stream != stream) pair[1] = pair[0];
+  pair[0] = Known{stream, &context, place};
+  return &pair[0];
+}
+
+bool AsyncMemory::may_have_cache(Context& context, CUstream stream) {
+  Device& device = context.device();
   CUcontext owner = nullptr;
-  if (!is_default_stream(stream) &&
-      (driver_.cuStreamGetCtx(stream, &owner) != CUDA_SUCCESS || owner != context.handle())) {
-    return nullptr;
+  if (context.ends() || device.limits().use_default_pool ||
+      (!is_default_stream(stream) &&
+       (driver_.cuStreamGetCtx(stream, &owner) != CUDA_SUCCESS || owner != context.handle()))) {
+    return false;
   }
   CUmemoryPool current = nullptr;
   CUmemoryPool pool = nullptr;
   if (driver_.cuDeviceGetMemPool(&current, device.ordinal()) != CUDA_SUCCESS ||
       driver_.cuDeviceGetDefaultMemPool(&pool, device.ordinal()) != CUDA_SUCCESS ||
       current != pool) {
-    return nullptr;
+    return false;
   }
-  const StreamCaches::Place place = caches_.find_or_add(name, context.stats());
-  if (place.cache == nullptr) return nullptr;
   pools_[static_cast<std::size_t>(device.ordinal())].store(pool);
-  Known* const pair = pair_of(stream);
-  if (pair[0].stream != stream) pair[1] = pair[0];
-  pair[0] = Known{number_, stream, &context, pool, place};
-  return &pair[0];
+  return true;
 }
 
 bool AsyncMemory::may_allocate(Request* request, std::size_t bytes, CUmemoryPool pool,
@@ -88,10 +88,14 @@ bool AsyncMemory::may_allocate(Request* request, std::size_t bytes, CUmemoryPool
     return false;
   }
   Context* const context = registry_.current_for_certain();
-  if (context == nullptr || Serving::any_capture() || !serves(*context)) return false;
+  if (context == nullptr || Serving::any_capture() || !serves(*context) ||
+      noted_rdma_library() != nullptr ||
+      policy_.host_reachable().any(HostReachable::Kind::managed)) {
+    return false;
+  }
   request->life = context->incarnation();
   const Known* const known = find_place(*context, stream);
-  if (known == nullptr || (pool != nullptr && pool != known->pool)) return false;
+  if (known == nullptr || !is_default_pool(pool, *context)) return false;
   request->context = context;
   request->bytes = bytes;
   request->capacity = stream_capacity_for(bytes);

@@ -27,14 +27,13 @@ namespace cupool::engine {
 namespace detail {
 /// What a thread knows of a stream.
 struct KnownStream {
-  std::uint64_t owner;  ///< number of the AsyncMemory; 0: unused
   CUstream stream;
-  const Context* context;
-  CUmemoryPool pool;  ///< the default one of the stream's device
+  const Context* context;  ///< null: unused
   StreamCaches::Place place;
 };
-/// In pairs, the latest of which comes first.
-inline thread_local KnownStream known_streams[64]{};
+/// In pairs, the latest of which comes first. Few: a program may open the library itself, and then
+/// there is little room for such data.
+inline thread_local KnownStream known_streams[8]{};
 }  // namespace detail
 
 /// One per process. Thread-safe. Streams are explicit handles (entry/default_stream).
@@ -51,7 +50,7 @@ class AsyncMemory {
   CUdeviceptr try_allocate(std::size_t bytes, CUmemoryPool pool, CUstream stream) {
     const Known& known = known_of(stream);
     Context* const context = registry_.known_current();
-    if (!is_known(known, stream, context) || (pool != nullptr && pool != known.pool) ||
+    if (!is_known(known, stream, context) || !is_default_pool(pool, *context) ||
         bytes - 1 >= kLargestStreamBlock || !serves(*context)) {
       return 0;
     }
@@ -118,15 +117,18 @@ class AsyncMemory {
 
   static Known* pair_of(CUstream stream) {
     const auto mixed = reinterpret_cast<std::uintptr_t>(stream) * std::uint64_t{0x9e3779b97f4a7c15};
-    return &detail::known_streams[mixed >> 59 << 1];
+    return &detail::known_streams[mixed >> 62 << 1];
   }
   static const Known& known_of(CUstream stream) {
     const Known* const pair = pair_of(stream);
     return pair[0].stream == stream ? pair[0] : pair[1];
   }
-  bool is_known(const Known& known, CUstream stream, const Context* context) const {
-    return known.stream == stream && known.context == context && known.owner == number_ &&
-           context != nullptr;
+  static bool is_known(const Known& known, CUstream stream, const Context* context) {
+    return known.stream == stream && known.context == context && context != nullptr;
+  }
+  bool is_default_pool(CUmemoryPool pool, Context& context) const {
+    const auto device = static_cast<std::size_t>(context.device().ordinal());
+    return pool == nullptr || pool == pools_[device].load(std::memory_order_relaxed);
   }
   // What may change between two calls; find_place() has the rest.
   bool serves(const Context& context) const {
@@ -134,6 +136,7 @@ class AsyncMemory {
   }
   bool may_allocate(Request* request, std::size_t bytes, CUmemoryPool pool, CUstream stream);
   const Known* find_place(Context& context, CUstream stream);
+  bool may_have_cache(Context& context, CUstream stream);
   CUdeviceptr pop(const Request& request);
   void adopt(const Request& request, CUdeviceptr address);
   std::optional<CUresult> free_slowly(Block& block, std::uint64_t word, CUstream stream);
@@ -145,7 +148,6 @@ class AsyncMemory {
   const cuda::Driver& driver_;
   ContextRegistry& registry_;
   FreePolicy& policy_;
-  const std::uint64_t number_;
   AsyncBlocks blocks_;
   StreamCaches caches_;
   AsyncIdle idle_;
