@@ -87,6 +87,13 @@ TEST(StreamOrderedMemory, IsThereForEveryAllocator) {
   }
 }
 
+TEST(StreamOrderedMemory, GoesBackAfterAWhile) {
+  for (const char* mode : {"late", "early"}) {
+    expect_same_serving("decay", {{"CUPOOL_DECAY_MS", "80"}, {"CUPOOL_SIM_MODE", mode}});
+    expect_same_serving("pairs n=16", {{"CUPOOL_DECAY_MS", "4"}, {"CUPOOL_SIM_MODE", mode}});
+  }
+}
+
 TEST(StreamOrderedMemory, IsFreedByTheDriverWhereTheStreamIsNotKnown) {
   expect_same_serving("free");
 }

@@ -6,9 +6,10 @@
 // others (freed in one stream, wanted in another), again (a stream's handle comes again), errors,
 // reads (bytes in use, and trims), queries, capture, pool (another current pool), context (its end
 // and a reset), oom (every allocator gets what is idle), free (by cuMemFree, and in other streams),
-// managed (there is managed memory), sizes.
+// managed (there is managed memory), decay, sizes.
 #include <cuda.h>
 #include <cupool_sim.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <string>
@@ -297,6 +298,13 @@ void managed() {
   probe::say("used", static_cast<long>(used()));
 }
 
+void decay() {
+  leave_idle(20 * kMiB);
+  MUST(cuCtxSynchronize());
+  for (int i = 0; i < 500 && reserved() != 0; ++i) usleep(10'000);
+  probe::say("gone", reserved() == 0);
+}
+
 void sizes() {
   const CUstream stream = make_stream();
   std::vector<std::pair<CUdeviceptr, size_t>> live;
@@ -357,6 +365,8 @@ int main(int argc, char** argv) {
     frees();
   } else if (mode == "managed") {
     managed();
+  } else if (mode == "decay") {
+    decay();
   } else if (mode == "sizes") {
     sizes();
   }
