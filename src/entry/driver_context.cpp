@@ -105,6 +105,13 @@ CUresult make_context(CUdevice device, const CUcontext* context, const Call& rea
   return result;
 }
 
+// The program's wait for a context, which covers what it has freed in stream order, too.
+template <typename Call>
+CUresult synchronize(Allocator& allocator, Context* context, const Call& call) {
+  if (context != nullptr) allocator.default_pools().async().idle().covering_epoch(*context);
+  return allocator.synchronization().of_context(context, Synchronization::Failure::counted, call);
+}
+
 // I3: no fence is recorded from the begin of a capture to its end.
 template <typename Call>
 CUresult begin_capture(CUstream stream, const Call& call) {
@@ -136,6 +143,7 @@ CUresult destroy_stream(CUstream stream, const Call& call) {
     Observer* observer = cupool::process::observer();
     return observer == nullptr ? call() : observer->destroy_stream(stream, call);
   }
+  allocator->default_pools().async().stream_ends(stream);
   return allocator->streams().destroy(stream, call);
 }
 
@@ -147,9 +155,8 @@ CUresult cupool_hook_cuCtxSynchronize() {
   CUPOOL_REAL_OR_RETURN(cuCtxSynchronize);
   Allocator* allocator = engine();
   if (allocator == nullptr) return real.cuCtxSynchronize();
-  return allocator->synchronization().of_context(allocator->registry().current_for_certain(),
-                                                 Synchronization::Failure::counted,
-                                                 [&] { return real.cuCtxSynchronize(); });
+  return synchronize(*allocator, allocator->registry().current_for_certain(),
+                     [&] { return real.cuCtxSynchronize(); });
 }
 
 CUresult cupool_hook_cuCtxSynchronize_v2(CUcontext handle) {
@@ -159,8 +166,7 @@ CUresult cupool_hook_cuCtxSynchronize_v2(CUcontext handle) {
   // A null context means the current one.
   Context* context = handle == nullptr ? allocator->registry().current_for_certain()
                                        : allocator->registry().find(handle);
-  return allocator->synchronization().of_context(context, Synchronization::Failure::counted,
-                                                 [&] { return real.cuCtxSynchronize_v2(handle); });
+  return synchronize(*allocator, context, [&] { return real.cuCtxSynchronize_v2(handle); });
 }
 
 CUresult cupool_hook_cuCtxDestroy(CUcontext handle) {

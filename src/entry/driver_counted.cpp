@@ -2,6 +2,9 @@
 // Driver hooks of the program's own stream-ordered, managed and host memory: the driver's, and
 // counted (contract 12). A device's default pool may be kept. A stream-ordered free may also
 // receive a block of cupool's.
+#include <algorithm>
+#include <optional>
+
 #include "cuda/scopes.h"
 #include "engine/context/submission.h"
 #include "engine/host/host_class.h"
@@ -16,6 +19,8 @@
 #include "process/lifecycle.h"
 
 using cupool::engine::Allocator;
+using cupool::engine::AsyncBlocks;
+using cupool::engine::AsyncMemory;
 using cupool::engine::DefaultPool;
 using cupool::engine::HostTargets;
 using cupool::engine::Patience;
@@ -84,13 +89,43 @@ CUresult allocate_own(Counter counter, std::size_t bytes, const Call& call) {
   return result;
 }
 
-// An allocation in stream order, from `pool` or (null) the current one of the device.
-template <typename Call>
-CUresult allocate_in_stream(CUmemoryPool pool, std::size_t bytes, const void* caller,
-                            const Call& call) {
-  const CUresult result = allocate_own(Counter::own_async_malloc_calls_total, bytes, call);
+// Memory that was freed in the same stream, without a driver call. False: no side effect.
+[[gnu::always_inline]] inline bool pop_in_stream(CUdeviceptr* address, CUmemoryPool pool,
+                                                 std::size_t bytes, const void* caller,
+                                                 CUstream stream) {
+  if (!AsyncMemory::is_on() || address == nullptr) return false;
+  Allocator* const allocator = engine();
+  if (allocator == nullptr || cupool::entry::is_bypassed(caller)) return false;
+  const CUdeviceptr memory = allocator->default_pools().async().try_allocate(bytes, pool, stream);
+  if (memory != 0) *address = memory;
+  return memory != 0;
+}
+
+// An allocation in the order of `stream`, an explicit handle, from `pool` or (null) the current one
+// of the device.
+template <typename Real>
+CUresult allocate_in_stream(CUdeviceptr* address, CUmemoryPool pool, std::size_t bytes,
+                            const void* caller, CUstream stream, const Real& real) {
+  using Served = AsyncMemory::Served;
+  Served served = Served::no;
+  if (AsyncMemory::is_on() && address != nullptr && !cupool::entry::is_bypassed(caller)) {
+    if (Allocator* const serving = engine()) {
+      served = serving->default_pools().async().allocate(address, bytes, pool, stream, real);
+    }
+  }
+  if (served == Served::from_cache) return CUDA_SUCCESS;
+  CUresult result = CUDA_SUCCESS;
+  if (served == Served::by_driver) {
+    count(Counter::own_async_malloc_calls_total, CUDA_SUCCESS);
+  } else {
+    result =
+        allocate_own(Counter::own_async_malloc_calls_total, bytes, [&] { return real(bytes); });
+  }
   if (result != CUDA_SUCCESS || bytes == 0) return result;
   Allocator* const allocator = engine();
+  if (served == Served::no && AsyncBlocks::any() && allocator != nullptr) {
+    allocator->default_pools().async().forget_stale(*address);
+  }
   if (allocator != nullptr && allocator->default_pools().are_concerned(pool) &&
       !cupool::entry::is_bypassed(caller)) {
     allocator->default_pools().allocated(pool);
@@ -112,11 +147,36 @@ DefaultPool* default_pool(CUmemoryPool pool, CUmemPool_attribute attribute) {
   return allocator == nullptr ? nullptr : allocator->default_pools().find(pool);
 }
 
+// What the program uses of a pool with blocks of cupool's.
+CUresult used_bytes(const cupool::cuda::Driver& real, CUmemoryPool pool, void* value) {
+  const CUresult result = real.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, value);
+  Allocator* const allocator = result == CUDA_SUCCESS ? caller_engine() : nullptr;
+  if (allocator == nullptr || value == nullptr) return result;
+  auto* const used = static_cast<cuuint64_t*>(value);
+  *used -= std::min<cuuint64_t>(*used, allocator->default_pools().async().unused_bytes(pool));
+  return result;
+}
+
 // The pool is the program's own from now on, if it is a default one. Before the engine's start the
 // claim is all there is to know.
 void claim(CUmemoryPool pool) {
   DefaultPool::claim(pool);
   if (Allocator* const allocator = caller_engine()) allocator->default_pools().leave(pool);
+}
+
+// Whether cuMemAllocAsync means another pool is not known any more.
+void current_pool_changes() {
+  AsyncMemory::distrust_current_pools();
+  if (Allocator* const allocator = engine()) allocator->default_pools().async().stop();
+}
+
+// A free of stream-ordered memory that needs no driver call. `std::nullopt`: no side effect.
+[[gnu::always_inline]] inline std::optional<CUresult> push_in_stream(CUdeviceptr address,
+                                                                     CUstream stream) {
+  if (!AsyncBlocks::any()) return std::nullopt;
+  Allocator* const allocator = engine();
+  return allocator == nullptr ? std::nullopt
+                              : allocator->default_pools().async().try_free(address, stream);
 }
 
 // Memory of cudaMalloc may be freed in stream order as well. A call of `free` shows whether a
@@ -129,7 +189,10 @@ CUresult free_in_stream(CUresult (*free)(CUdeviceptr, CUstream), CUdeviceptr add
       allocator == nullptr ? cupool::process::observer() : nullptr;
   if (observer != nullptr && observer->holds(address)) return observer->free(address, call);
   if (allocator == nullptr || !allocator->queries().knows(address)) {
-    const CUresult result = call();
+    const CUresult result =
+        allocator == nullptr
+            ? call()
+            : allocator->default_pools().async().blocks().free_by_driver(address, call);
     count(Counter::own_async_free_calls_total, result);
     return result;
   }
@@ -146,47 +209,75 @@ CUresult free_in_stream(CUresult (*free)(CUdeviceptr, CUstream), CUdeviceptr add
 extern "C" {
 
 CUresult cupool_hook_cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
+  const void* const caller = __builtin_return_address(0);
+  if (pop_in_stream(address, nullptr, bytes, caller, legacy(stream))) return CUDA_SUCCESS;
   CUPOOL_REAL_OR_RETURN(cuMemAllocAsync);
-  return allocate_in_stream(nullptr, bytes, __builtin_return_address(0),
-                            [&] { return real.cuMemAllocAsync(address, bytes, stream); });
+  return allocate_in_stream(address, nullptr, bytes, caller, legacy(stream), [&](size_t wanted) {
+    return real.cuMemAllocAsync(address, wanted, stream);
+  });
 }
 
 CUresult cupool_hook_cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes, CUstream stream) {
+  const void* const caller = __builtin_return_address(0);
+  if (pop_in_stream(address, nullptr, bytes, caller, per_thread(stream))) return CUDA_SUCCESS;
   CUPOOL_REAL_OR_RETURN(cuMemAllocAsync_ptsz);
-  return allocate_in_stream(nullptr, bytes, __builtin_return_address(0),
-                            [&] { return real.cuMemAllocAsync_ptsz(address, bytes, stream); });
+  return allocate_in_stream(
+      address, nullptr, bytes, caller, per_thread(stream),
+      [&](size_t wanted) { return real.cuMemAllocAsync_ptsz(address, wanted, stream); });
 }
 
 CUresult cupool_hook_cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
                                              CUstream stream) {
+  const void* const caller = __builtin_return_address(0);
+  const bool named = pool != nullptr;
+  if (named && pop_in_stream(address, pool, bytes, caller, legacy(stream))) return CUDA_SUCCESS;
   CUPOOL_REAL_OR_RETURN(cuMemAllocFromPoolAsync);
-  const CUresult result = allocate_in_stream(pool, bytes, __builtin_return_address(0), [&] {
-    return real.cuMemAllocFromPoolAsync(address, bytes, pool, stream);
-  });
+  const CUresult result = allocate_in_stream(
+      address, pool, bytes, caller, legacy(stream),
+      [&](size_t wanted) { return real.cuMemAllocFromPoolAsync(address, wanted, pool, stream); });
   if (result == CUDA_SUCCESS) HostTargets::note_pool_block(real, pool, *address);
   return result;
 }
 
 CUresult cupool_hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t bytes,
                                                   CUmemoryPool pool, CUstream stream) {
+  const void* const caller = __builtin_return_address(0);
+  const bool named = pool != nullptr;
+  if (named && pop_in_stream(address, pool, bytes, caller, per_thread(stream))) return CUDA_SUCCESS;
   CUPOOL_REAL_OR_RETURN(cuMemAllocFromPoolAsync_ptsz);
-  const CUresult result = allocate_in_stream(pool, bytes, __builtin_return_address(0), [&] {
-    return real.cuMemAllocFromPoolAsync_ptsz(address, bytes, pool, stream);
-  });
+  const CUresult result =
+      allocate_in_stream(address, pool, bytes, caller, per_thread(stream), [&](size_t wanted) {
+        return real.cuMemAllocFromPoolAsync_ptsz(address, wanted, pool, stream);
+      });
   if (result == CUDA_SUCCESS) HostTargets::note_pool_block(real, pool, *address);
   return result;
 }
 
 CUresult cupool_hook_cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
+  if (const auto freed = push_in_stream(address, legacy(stream))) return *freed;
   CUPOOL_REAL_OR_RETURN(cuMemFreeAsync);
   const Submission submission(real, legacy(stream), "cuMemFreeAsync");
   return free_in_stream(real.cuMemFreeAsync, address, stream, stream);
 }
 
 CUresult cupool_hook_cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
+  if (const auto freed = push_in_stream(address, per_thread(stream))) return *freed;
   CUPOOL_REAL_OR_RETURN(cuMemFreeAsync_ptsz);
   const Submission submission(real, per_thread(stream), "cuMemFreeAsync_ptsz");
   return free_in_stream(real.cuMemFreeAsync_ptsz, address, stream, per_thread(stream));
+}
+
+CUresult cupool_hook_cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
+  CUPOOL_REAL_OR_RETURN(cuDeviceSetMemPool);
+  current_pool_changes();
+  return real.cuDeviceSetMemPool(device, pool);
+}
+
+CUresult cupool_hook_cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type,
+                                     CUmemoryPool pool) {
+  CUPOOL_REAL_OR_RETURN(cuMemSetMemPool);
+  current_pool_changes();
+  return real.cuMemSetMemPool(location, type, pool);
 }
 
 CUresult cupool_hook_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
@@ -201,6 +292,9 @@ CUresult cupool_hook_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribut
 CUresult cupool_hook_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
                                            void* value) {
   CUPOOL_REAL_OR_RETURN(cuMemPoolGetAttribute);
+  if (attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT && AsyncBlocks::any()) {
+    return used_bytes(real, pool, value);
+  }
   DefaultPool* const known = default_pool(pool, attribute);
   return known != nullptr ? known->get_attribute(attribute, value)
                           : real.cuMemPoolGetAttribute(pool, attribute, value);
@@ -209,6 +303,10 @@ CUresult cupool_hook_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribut
 CUresult cupool_hook_cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes) {
   CUPOOL_REAL_OR_RETURN(cuMemPoolTrimTo);
   claim(pool);
+  if (AsyncBlocks::any()) {
+    if (Allocator* const allocator = caller_engine())
+      allocator->default_pools().async().give_back_of(pool);
+  }
   return real.cuMemPoolTrimTo(pool, keep_bytes);
 }
 

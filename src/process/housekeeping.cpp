@@ -73,6 +73,8 @@ class Steps {
       work([this] { return decay_.go_on(); });
       work([] { return served->host().give_back_unneeded(); });
       served->host().end_decay_step();
+      work([] { return served->default_pools().async().idle().give_back_unneeded(); });
+      served->default_pools().async().idle().end_decay_step();
       next_step_ = Clock::now() + decay_step;
     }
     next_look_ = std::min(next_step_, Clock::now() + (urgent ? kScarceStep : kScarceSpan));

@@ -206,6 +206,7 @@ void add_events(Page& page, const DeviceSnapshot& device, bool at_exit) {
   event(Counter::ipc_exports_total);
   event(Counter::ipc_imports_total);
   event(Counter::own_async_malloc_calls_total);
+  event(Counter::own_async_served_total);
   event(Counter::own_async_free_calls_total);
   if (device[Gauge::default_pool_idle_bytes].peak > 0) {
     page.row(row_label("    ", label_of(Gauge::default_pool_idle_bytes)) + ": at most",
@@ -216,6 +217,10 @@ void add_events(Page& page, const DeviceSnapshot& device, bool at_exit) {
   event(Counter::host_served_total);
   event(Counter::host_free_waits_total,
         format_duration_ns(device[Counter::host_free_wait_ns_total]));
+  if (device[Gauge::own_async_cached_bytes].current > 0) {
+    page.row(row_label("  ", label_of(Gauge::own_async_cached_bytes)),
+             {"", "", signed_text(device[Gauge::own_async_cached_bytes].current, format_bytes)});
+  }
   if (device[Gauge::host_cached_bytes].peak > 0) {
     page.row(row_label("  ", label_of(Gauge::host_cached_bytes)) + ": at most",
              {"", "", signed_text(device[Gauge::host_cached_bytes].peak, format_bytes)});

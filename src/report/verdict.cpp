@@ -87,6 +87,12 @@ std::string cure_of_none(const RunFigures& run) {
 
 // What the program's own stream-ordered allocations have of cupool, which no figure tells.
 std::string own_async_in_words(const RunFigures& run) {
+  if (const std::uint64_t served = run[Counter::own_async_served_total]) {
+    return format_count(served) + " of " +
+           format_count(run[Counter::own_async_malloc_calls_total]) +
+           " cudaMallocAsync from the caches of streams (CUPOOL_ASYNC=serve); what that saves is "
+           "not counted";
+  }
   const std::string calls =
       format_count(run[Counter::own_async_malloc_calls_total]) + " cudaMallocAsync by the driver";
   if (!run.keeps_default_pool) return calls + ", as without cupool (CUPOOL_ASYNC=off)";

@@ -29,12 +29,14 @@ namespace cupool::util {
   X(devices, "which ordinal is which device")                                                      \
   X(lane, "whether the process is in one lane")                                                    \
   X(other_streams, "work on streams other than that of the lane")                                  \
+  X(stream_caches, "which stream has which cache of stream-ordered memory")                        \
   X(leaves, "nothing: the leaves begin here")                                                      \
   X(thread_cache, "one thread's cache")                                                            \
   X(open_epoch, "blocks of the open epoch")                                                        \
   X(block_cache, "idle blocks of a context")                                                       \
   X(pointer_map, "which address is which block")                                                   \
   X(spare_blocks, "unused records of blocks")                                                      \
+  X(stream_cache, "freed stream-ordered memory of one stream")                                     \
   X(host_cache, "freed page-locked memory of one shard")                                           \
   X(host_work, "events behind work that touches host memory")                                      \
   X(pinned_memory, "which host memory is page-locked")                                             \

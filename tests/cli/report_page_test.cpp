@@ -86,10 +86,10 @@ TEST(Page, ListsEveryEventThatWasCounted) {
         Counter::oom_rescues_total, Counter::neighbours_asked_total,
         Counter::given_to_neighbours_bytes_total, Counter::fences_total,
         Counter::context_lost_bytes_total, Counter::ipc_exports_total, Counter::ipc_imports_total,
-        Counter::own_async_malloc_calls_total, Counter::own_async_free_calls_total,
-        Counter::managed_malloc_calls_total, Counter::host_malloc_calls_total,
-        Counter::host_served_total, Counter::host_free_waits_total,
-        Counter::synchronize_calls_total}) {
+        Counter::own_async_malloc_calls_total, Counter::own_async_served_total,
+        Counter::own_async_free_calls_total, Counter::managed_malloc_calls_total,
+        Counter::host_malloc_calls_total, Counter::host_served_total,
+        Counter::host_free_waits_total, Counter::synchronize_calls_total}) {
     const std::string row =
         "<th scope=\"row\">" +
         cupool::cli::escape_html(std::string(cupool::stats::label_of(counter))) + "</th>";

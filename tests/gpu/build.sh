@@ -39,7 +39,7 @@ build semantics "$nvcc" "${flags[@]}" -cudart static \
 build thrust_loop "$nvcc" "${flags[@]}" -cudart static \
   -Xlinker --wrap=cudaMalloc -Xlinker --wrap=cudaFree \
   "$here/programs/thrust_loop.cu" -o "$out/thrust_loop"
-for program in ordered_stress lane_stress kernel_then_free host_reliance host_memory overlap neighbours; do
+for program in ordered_stress lane_stress kernel_then_free host_reliance host_memory async_serve overlap neighbours; do
   build "$program" "$nvcc" "${flags[@]}" -cudart static "$here/proofs/$program.cu" -o "$out/$program"
 done
 build host_memory_shared "$nvcc" "${flags[@]}" -cudart shared -Xlinker -rpath -Xlinker "\$ORIGIN" \

@@ -40,7 +40,7 @@ int usage() {
   std::fprintf(
       stderr,
       "property_programs [--library FILE] [--sanitizer-runtime FILE] [--first SEED|random]\n"
-      "  [--count N] [--jobs N] [--free-mode auto|ordered|sync] [--mutation NAME]\n"
+      "  [--count N] [--jobs N] [--free-mode auto|ordered|sync] [--async MODE] [--mutation NAME]\n"
       "  [--forgets non_blocking|per_thread|destroyed] [--expect-fault WORDS]\n"
       "  [--pass-over WORDS]... [--no-shrink] [--lane] [--host] [--wide] [--theme NAME]\n");
   return 2;
@@ -104,6 +104,8 @@ int run(int argc, char** argv) {
       options.count = number(value);
     else if (name == "--jobs")
       options.jobs = static_cast<unsigned>(number(value));
+    else if (name == "--async")
+      options.async = value;
     else if (name == "--free-mode")
       options.free_mode = value;
     else if (name == "--mutation")

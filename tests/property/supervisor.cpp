@@ -245,6 +245,7 @@ Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
   };
   const std::string mode = pick({"auto", "auto", "ordered", "sync"});
   set("CUPOOL_FREE_MODE", options.free_mode.empty() ? mode : options.free_mode);
+  set("CUPOOL_ASYNC", options.async);
   set("CUPOOL_SIM_MEMORY", pick({"64M", "128M", "256M"}));
   set("CUPOOL_MAX_PENDING", pick({"", "64K", "2M", "16M", "100%"}));
   set("CUPOOL_BACKEND", pick({"", "", "", "", "malloc"}));

@@ -17,6 +17,7 @@ struct Options {
   std::string mutation;           ///< fault in the engine (CUPOOL_TEST_MUTATION)
   std::string forgets;            ///< fault in the simulated driver (context_event_forgets)
   std::string free_mode;          ///< "": chosen by the seed
+  std::string async;              ///< CUPOOL_ASYNC; "": its default
   std::uint64_t first = 1;
   std::uint64_t count = 1000;
   unsigned jobs = 2;

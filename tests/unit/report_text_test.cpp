@@ -299,6 +299,7 @@ TEST_F(TextReport, RareLinesAppearWhenThereIsSomethingToSay) {
       {Counter::given_to_neighbours_bytes_total, "given back for neighbours"},
       {Counter::context_lost_bytes_total, "lost with a context"},
       {Counter::own_async_malloc_calls_total, "own cudaMallocAsync"},
+      {Counter::own_async_served_total, "from the caches of streams"},
       {Counter::own_async_free_calls_total, "own cudaFreeAsync"},
       {Counter::managed_malloc_calls_total, "managed allocations"},
       {Counter::host_malloc_calls_total, "host allocations"},

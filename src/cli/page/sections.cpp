@@ -322,6 +322,7 @@ constexpr Event kEvents[] = {
     counted(Counter::ipc_exports_total),
     counted(Counter::ipc_imports_total),
     counted(Counter::own_async_malloc_calls_total),
+    counted(Counter::own_async_served_total),
     counted(Counter::own_async_free_calls_total),
     counted(Counter::managed_malloc_calls_total),
     counted(Counter::host_malloc_calls_total),

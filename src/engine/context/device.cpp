@@ -73,7 +73,7 @@ bool wants_pools(const cuda::Driver& driver, int ordinal, config::Backend wanted
 // The backend does not matter. With CUPOOL_POOL=default the pool is configured as a whole.
 bool may_keep_default_pool(const cuda::Driver& driver, int ordinal,
                            const config::Settings& settings, const DeviceLimits& limits) {
-  return settings.async == config::Async::threshold && !limits.use_default_pool &&
+  return settings.async != config::Async::off && !limits.use_default_pool &&
          limits.release_threshold != 0 && driver.cuDeviceGetDefaultMemPool != nullptr &&
          driver.cuDeviceGetMemPool != nullptr && PoolBackend::supported(driver, ordinal);
 }

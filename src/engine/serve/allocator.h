@@ -10,6 +10,7 @@
 #include "engine/ipc/exports.h"
 #include "engine/ipc/imports.h"
 #include "engine/serve/allocations.h"
+#include "engine/serve/async_memory.h"
 #include "engine/serve/context_ending.h"
 #include "engine/serve/default_pools.h"
 #include "engine/serve/figures.h"
@@ -81,6 +82,7 @@ class Allocator {
   FreePolicy policy_;
   IdleMemory idle_;
   HostMemory host_;
+  AsyncMemory async_;
   OutOfMemory out_of_memory_;
   PoolPreparation preparation_;
   DefaultPools default_pools_;

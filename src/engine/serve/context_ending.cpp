@@ -65,6 +65,7 @@ void ContextEnding::context_gone(Context& context, bool alone) {
   context.device().orphans().add(orphans);
   imports_.context_gone(context);
   host_.context_gone(context, alone);
+  async_.idle().context_gone(context, alone);
   leave_device(context.device());
   // Managed and mapped memory is gone with its context. For mapped memory, the driver knows the
   // context.
@@ -90,6 +91,7 @@ void ContextEnding::leave_context(Context& context) {
   blocks_.extract([&](const Block& candidate) { return candidate.context == &context; });
   imports_.context_gone(context);
   host_.context_gone(context, false);
+  async_.idle().context_gone(context, false);
   leave_device(context.device());
 }
 

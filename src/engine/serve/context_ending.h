@@ -10,6 +10,7 @@
 #include "engine/ipc/exports.h"
 #include "engine/ipc/imports.h"
 #include "engine/reclaim/lane.h"
+#include "engine/serve/async_memory.h"
 #include "engine/serve/free_policy.h"
 #include "engine/serve/host_memory.h"
 #include "util/lock_order.h"
@@ -21,7 +22,7 @@ class ContextEnding {
  public:
   ContextEnding(const cuda::Driver& driver, ContextRegistry& registry, PointerMap& blocks,
                 IpcExports& exports, IpcImports& imports, FreePolicy& policy, HostMemory& host,
-                PrimaryContexts& primaries)
+                AsyncMemory& async, PrimaryContexts& primaries)
       : driver_(driver),
         registry_(registry),
         blocks_(blocks),
@@ -29,15 +30,17 @@ class ContextEnding {
         imports_(imports),
         policy_(policy),
         host_(host),
+        async_(async),
         primaries_(primaries) {}
 
   /// Makes a call that may end `context` (null: a context cupool does not serve). If
   /// `has_ended(result)`, drops everything that belonged to it. No thread visits the context
-  /// meanwhile.
+  /// meanwhile. `alive`: the driver has not ended it yet.
   template <typename Call, typename HasEnded>
-  CUresult end(Context* context, const Call& real, const HasEnded& has_ended) {
+  CUresult end(Context* context, const Call& real, const HasEnded& has_ended, bool alive = true) {
     if (context == nullptr) return real();
     const ContextEnd end(*context);
+    if (alive) async_.idle().context_ends(*context);
     // The driver may reuse the handle as soon as the context has ended.
     registry_.forget_found();
     const CUresult result = real();
@@ -64,7 +67,8 @@ class ContextEnding {
       const CUcontext primary = primaries_.known(device);
       if (primary != nullptr) Lane::context_ends(nullptr, primary);
       end(
-          registry_.find(primary), [] { return CUDA_SUCCESS; }, [](CUresult) { return true; });
+          registry_.find(primary), [] { return CUDA_SUCCESS; }, [](CUresult) { return true; },
+          false);
     }
     return result;
   }
@@ -101,6 +105,7 @@ class ContextEnding {
   IpcImports& imports_;
   FreePolicy& policy_;
   HostMemory& host_;
+  AsyncMemory& async_;
   PrimaryContexts& primaries_;
   util::Ranked<util::LockRank::context_end>
       ending_mutex_;  ///< serialises the clean-up after a context's end

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "engine/context/context_registry.h"
+#include "engine/serve/async_memory.h"
 #include "engine/serve/free_policy.h"
 #include "engine/serve/giving_back.h"
 #include "engine/serve/pool_preparation.h"
@@ -14,8 +15,12 @@ namespace cupool::engine {
 class DefaultPools {
  public:
   DefaultPools(ContextRegistry& registry, FreePolicy& policy, PoolPreparation& preparation,
-               GiveBacks& give_backs)
-      : registry_(registry), policy_(policy), preparation_(preparation), give_backs_(give_backs) {}
+               GiveBacks& give_backs, AsyncMemory& async)
+      : registry_(registry),
+        policy_(policy),
+        preparation_(preparation),
+        give_backs_(give_backs),
+        async_(async) {}
 
   /// Whether allocated() may have an effect: on the current device, after an allocation from `pool`
   /// (null: the device's current pool).
@@ -33,11 +38,15 @@ class DefaultPools {
   void leave(CUmemoryPool pool);
   void leave_all();
 
+  /// Stream-ordered memory that is served.
+  AsyncMemory& async() { return async_; }
+
  private:
   ContextRegistry& registry_;
   FreePolicy& policy_;
   PoolPreparation& preparation_;
   GiveBacks& give_backs_;
+  AsyncMemory& async_;
 };
 
 }  // namespace cupool::engine

@@ -54,6 +54,7 @@ void Figures::fold() {
     for (Context* context : registry_.contexts_of(device->ordinal())) context->threads().fold();
   }
   host_.fold();
+  async_.idle().fold();
 }
 
 void Figures::refresh() {

@@ -7,6 +7,7 @@
 #include "engine/block/pointer_map.h"
 #include "engine/context/context_registry.h"
 #include "engine/ipc/exports.h"
+#include "engine/serve/async_memory.h"
 #include "engine/serve/host_memory.h"
 #include "stats/device_stats.h"
 
@@ -15,8 +16,9 @@ namespace cupool::engine {
 /// Thread-safe.
 class Figures {
  public:
-  Figures(ContextRegistry& registry, PointerMap& blocks, IpcExports& exports, HostMemory& host)
-      : registry_(registry), blocks_(blocks), exports_(exports), host_(host) {}
+  Figures(ContextRegistry& registry, PointerMap& blocks, IpcExports& exports, HostMemory& host,
+          AsyncMemory& async)
+      : registry_(registry), blocks_(blocks), exports_(exports), host_(host), async_(async) {}
 
   /// Folds the threads' tallies into the statistics.
   void fold();
@@ -35,6 +37,7 @@ class Figures {
   PointerMap& blocks_;
   IpcExports& exports_;
   HostMemory& host_;
+  AsyncMemory& async_;
 };
 
 }  // namespace cupool::engine

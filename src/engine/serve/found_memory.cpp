@@ -7,17 +7,18 @@
 namespace cupool::engine {
 
 CUcontext FoundMemory::context() const {
-  if (host != nullptr) return host->context->handle();
+  if (as_the_drivers != nullptr) return as_the_drivers->context->handle();
   return live != nullptr ? live->context->handle() : imported->context;
 }
 
 std::uint64_t FoundMemory::requested() const {
-  if (host != nullptr) return host->requested;
+  if (as_the_drivers != nullptr) return as_the_drivers->requested;
   return live != nullptr ? static_cast<std::uint64_t>(live->requested) : imported->requested;
 }
 
 void FoundMemory::answer_as_legacy(CUpointer_attribute attribute, void* value) const {
-  if (!served() || (host != nullptr && attribute != CU_POINTER_ATTRIBUTE_RANGE_SIZE)) return;
+  if (!served() || (as_the_drivers != nullptr && attribute != CU_POINTER_ATTRIBUTE_RANGE_SIZE))
+    return;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       *static_cast<CUcontext*>(value) = context();

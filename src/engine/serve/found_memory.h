@@ -15,13 +15,14 @@ namespace cupool::engine {
 /// here, nobody's memory, or none of these, which is the driver's to answer.
 struct FoundMemory {
   const Block* live = nullptr;
-  const Block* host = nullptr;  ///< a live block of page-locked memory
+  /// A live block of page-locked or stream-ordered memory: only its size differs.
+  const Block* as_the_drivers = nullptr;
   std::optional<IpcImports::Seen> imported;
   /// A freed block, or bytes of a block beyond the request.
   bool nobodys = false;
 
   /// Whether cupool serves the memory. Only then are context() and requested() defined.
-  bool served() const { return live != nullptr || host != nullptr || imported; }
+  bool served() const { return live != nullptr || as_the_drivers != nullptr || imported; }
   CUcontext context() const;
   std::uint64_t requested() const;
 

@@ -82,7 +82,7 @@ FoundMemory HostBlocks::find(CUdeviceptr base, CUdeviceptr address) const {
   const Block* const block = any() ? map_.find(base) : nullptr;
   if (block == nullptr) return found;
   found.nobodys = block->state.load() != BlockState::live || address - base >= block->requested;
-  if (!found.nobodys) found.host = block;
+  if (!found.nobodys) found.as_the_drivers = block;
   return found;
 }
 

@@ -68,7 +68,10 @@ std::uint64_t OutOfMemory::trim_default_pool(Device& device) {
 
 void OutOfMemory::trim_if_unclear() {
   Context* const context = registry_.current();
-  if (context == nullptr || !context->device().default_pool().fill().is_unclear()) return;
+  if (context == nullptr) return;
+  if (async_.idle().bytes(context->device()) >= stats::kPoolGrowthStep)
+    async_.idle().give_back(*context, AsyncIdle::To::pool);
+  if (!context->device().default_pool().fill().is_unclear()) return;
   if (CUPOOL_MUTATED("counts-fragments") || CUPOOL_MUTATED("counts-no-default-pool")) return;
   trim_default_pool(context->device());
 }
@@ -90,7 +93,7 @@ bool OutOfMemory::reclaim_all_of(Context& context, Patience& patience, const Giv
     if (!drained) {
       context.threads().drain(Drain::all);
       idle_.retire_cached(context);
-      newest = ordering.newest();
+      newest = std::max(ordering.newest(), async_.idle().covering_epoch(context));
     }
     const auto wait = [&] { return ordering.wait(newest, std::min(left_ns, kOneVisitNs)); };
     WaitResult result = wait();
@@ -133,7 +136,8 @@ bool OutOfMemory::give_back_cached(Context& context) {
   BlockList idle = context.cache().evict_to(0);
   idle_.release(context, idle);
   device.orphans().release(context, device.pools());
-  const bool trimmed = trim_default_pool(device) != 0;
+  const bool gave = async_.idle().give_back(context, AsyncIdle::To::device) != 0;
+  const bool trimmed = trim_default_pool(device) != 0 || gave;
   const stats::PoolFigures before = device.pool_figures();
   // A pool keeps a growth step or more only if that memory could go back to the device.
   const bool slack = before.reserved_current >= before.used_current + stats::kPoolGrowthStep;
@@ -175,6 +179,7 @@ std::optional<std::uint64_t> OutOfMemory::give_to_neighbour(const channel::Devic
     const auto trim = [&](Context& context) {
       const ContextVisit visit(context, kPatienceForNeighboursNs);
       if (!visit || !context.usable() || Serving::any_capture()) return false;
+      async_.idle().give_back(context, AsyncIdle::To::device);
       given += trim_default_pool(*each);
       if (is_enough() || pools == nullptr) return is_enough();
       const std::uint64_t before = each->pool_figures().reserved_current;
@@ -226,10 +231,11 @@ bool OutOfMemory::neighbours_gave(Context& context, Patience& patience, std::uin
 bool OutOfMemory::more_given_back(Context& context, std::uint64_t* tried_ns, Patience& patience) {
   const util::Uncancelled throughout;
   const auto look = [&] {
+    const bool gave = async_.idle().give_back(context, AsyncIdle::To::device) != 0;
     const std::uint64_t trimmed = trim_default_pool(context.device());
     const std::uint64_t wanted = patience.wanted_bytes();
     if (wanted != 0 && trimmed >= wanted) return true;  // without a wait
-    const bool any = give_back_idle(context, patience) || trimmed != 0;
+    const bool any = give_back_idle(context, patience) || trimmed != 0 || gave;
     const std::uint64_t longest = std::min(patience.left_ns(), kLongestWaitForOthersNs);
     const std::uint64_t start = util::now_ns();
     while (idle_.give_backs().any_under_way() && util::now_ns() - start < longest) {

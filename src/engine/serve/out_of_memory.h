@@ -8,6 +8,7 @@
 #include "engine/context/context_registry.h"
 #include "engine/ipc/neighbours.h"
 #include "engine/reclaim/patience.h"
+#include "engine/serve/async_memory.h"
 #include "engine/serve/idle_memory.h"
 #include "stats/timeline.h"
 #include "util/clock.h"
@@ -17,8 +18,9 @@ namespace cupool::engine {
 /// Thread-safe.
 class OutOfMemory {
  public:
-  OutOfMemory(const cuda::Driver& driver, ContextRegistry& registry, IdleMemory& idle)
-      : driver_(driver), registry_(registry), idle_(idle) {}
+  OutOfMemory(const cuda::Driver& driver, ContextRegistry& registry, IdleMemory& idle,
+              AsyncMemory& async)
+      : driver_(driver), registry_(registry), idle_(idle), async_(async) {}
 
   /// Maximum attempts of one call. Other threads may take the memory that was given back.
   static constexpr int kRetries = 64;
@@ -156,6 +158,7 @@ class OutOfMemory {
   const cuda::Driver& driver_;
   ContextRegistry& registry_;
   IdleMemory& idle_;
+  AsyncMemory& async_;
   ipc::Neighbours neighbours_;
 };
 

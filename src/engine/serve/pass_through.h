@@ -8,6 +8,7 @@
 #include "engine/block/pointer_map.h"
 #include "engine/context/context_registry.h"
 #include "engine/ipc/imports.h"
+#include "engine/serve/async_memory.h"
 #include "engine/serve/default_pools.h"
 #include "engine/serve/free_policy.h"
 #include "engine/serve/out_of_memory.h"
@@ -20,7 +21,7 @@ class PassThrough {
  public:
   PassThrough(const cuda::Driver& driver, ContextRegistry& registry, PointerMap& blocks,
               IpcImports& imports, FreePolicy& policy, IdleMemory& idle, OutOfMemory& out_of_memory,
-              DefaultPools& default_pools)
+              DefaultPools& default_pools, AsyncMemory& async)
       : driver_(driver),
         registry_(registry),
         blocks_(blocks),
@@ -28,7 +29,8 @@ class PassThrough {
         policy_(policy),
         idle_(idle),
         out_of_memory_(out_of_memory),
-        default_pools_(default_pools) {}
+        default_pools_(default_pools),
+        async_(async) {}
 
   /// Makes an allocation of `wanted` bytes that passes through. If it runs out of memory, repeats
   /// it after giving idle memory back, within `patience`. After a success, `bytes()` returns the
@@ -57,9 +59,11 @@ class PassThrough {
     // memory, which is closed and never freed.
     const bool internal =
         passed == nullptr && (registry_.is_internal(address) || imports_.holds(address));
+    const auto freed = [&] {
+      return internal ? CUDA_ERROR_INVALID_VALUE : async_.blocks().free_by_driver(address, real);
+    };
     const CUresult result =
-        policy_.host_reachable().end(HostReachable::Kind::managed, address,
-                                     [&] { return internal ? CUDA_ERROR_INVALID_VALUE : real(); });
+        policy_.host_reachable().end(HostReachable::Kind::managed, address, freed);
     note_free(passed, result, start);
     return result;
   }
@@ -111,6 +115,7 @@ class PassThrough {
   IdleMemory& idle_;
   OutOfMemory& out_of_memory_;
   DefaultPools& default_pools_;
+  AsyncMemory& async_;
 };
 
 }  // namespace cupool::engine

@@ -66,6 +66,8 @@ const Block* PointerQueries::live_block(CUdeviceptr base) const {
 FoundMemory PointerQueries::find(CUdeviceptr base, CUdeviceptr address) {
   FoundMemory found = host_.find(base, address);
   if (found.served() || found.nobodys) return found;
+  found = async_.blocks().find(base, address);
+  if (found.served() || found.nobodys) return found;
   const Block* const live = live_block(base);
   if (live == nullptr) {
     found.imported = imports_.find(base);
@@ -103,7 +105,9 @@ bool PointerQueries::is_freed_block(CUdeviceptr base) const {
 
 void PointerQueries::mark_shared_outside(CUdeviceptr address, KnownBy by, KnownUntil until) {
   host_.mark_shared_outside(address);
-  Block* block = blocks_.find(base_of(address));
+  const CUdeviceptr base = base_of(address);
+  async_.blocks().mark_shared_outside(base);
+  Block* block = blocks_.find(base);
   if (block == nullptr) return;
   if (until == KnownUntil::driver_frees && block->source == BlockSource::malloc) return;
   if (by == KnownBy::descriptor) block->exported = true;

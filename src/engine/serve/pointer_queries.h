@@ -9,6 +9,7 @@
 #include "engine/block/pointer_map.h"
 #include "engine/context/context_registry.h"
 #include "engine/ipc/imports.h"
+#include "engine/serve/async_memory.h"
 #include "engine/serve/found_memory.h"
 #include "engine/serve/host_blocks.h"
 #include "stats/device_stats.h"
@@ -20,8 +21,13 @@ namespace cupool::engine {
 class PointerQueries {
  public:
   PointerQueries(const cuda::Driver& driver, ContextRegistry& registry, PointerMap& blocks,
-                 IpcImports& imports, HostBlocks& host)
-      : driver_(driver), registry_(registry), blocks_(blocks), imports_(imports), host_(host) {}
+                 IpcImports& imports, HostBlocks& host, AsyncMemory& async)
+      : driver_(driver),
+        registry_(registry),
+        blocks_(blocks),
+        imports_(imports),
+        host_(host),
+        async_(async) {}
 
   /// Whether a block of cupool begins at `address`, in any state.
   bool holds(CUdeviceptr address) const;
@@ -79,6 +85,7 @@ class PointerQueries {
   PointerMap& blocks_;
   IpcImports& imports_;
   HostBlocks& host_;
+  AsyncMemory& async_;
   std::array<std::atomic<std::uint64_t>, stats::kMaxDevices> pitch_units_{};
 };
 

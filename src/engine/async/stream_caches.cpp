@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which stream has which cache, and everything but a hit. The lock of one cache is held at a time.
+#include "engine/async/stream_caches.h"
+
+#include <new>
+
+#include "util/mutation.h"
+
+namespace cupool::engine {
+
+namespace {
+
+StreamUseNumber next_use() {
+  static std::atomic<StreamUseNumber> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+}  // namespace
+
+Block* StreamCache::find_fitting(std::uint64_t wanted) const {
+  const std::size_t first = stream_class(wanted);
+  for (const std::size_t index : {first, first + 1}) {
+    unsigned looks = 0;
+    for (Block* block = lists_[index].newest; block != nullptr && looks != kLongestSearch;
+         block = block->next, ++looks) {
+      if (stream_block_fits(block->capacity, wanted)) return block;
+    }
+  }
+  return nullptr;
+}
+
+// From the oldest on.
+Block* StreamCache::find_complete(std::uint64_t wanted, EpochNumber complete, bool* pending) const {
+  const std::size_t first = stream_class(wanted);
+  for (const std::size_t index : {first, first + 1}) {
+    unsigned looks = 0;
+    for (Block* block = lists_[index].oldest; block != nullptr && looks != kLongestSearch;
+         block = block->newer, ++looks) {
+      if (!stream_block_fits(block->capacity, wanted)) continue;
+      if (block->lane_epoch <= value_of(complete) || CUPOOL_MUTATED("reuses-on-another-stream")) {
+        return block;
+      }
+      *pending = true;
+    }
+  }
+  return nullptr;
+}
+
+CUdeviceptr StreamCache::hand_out(Block& block, std::uint64_t requested) {
+  unlink(block);
+  ++hits_;
+  block.requested = requested;
+  const CUdeviceptr address = block.address;
+  block.state.store(BlockState::live, std::memory_order_release);
+  return address;
+}
+
+void StreamCache::link(Block& block) {
+  List& list = lists_[stream_class(block.capacity)];
+  block.newer = nullptr;
+  block.next = list.newest;
+  (list.newest == nullptr ? list.oldest : list.newest->newer) = &block;
+  list.newest = &block;
+  set_bytes(bytes() + block.capacity);
+  used_step_ = step_;
+}
+
+void StreamCache::unlink(Block& block) {
+  List& list = lists_[stream_class(block.capacity)];
+  (block.newer == nullptr ? list.newest : block.newer->next) = block.next;
+  (block.next == nullptr ? list.oldest : block.next->newer) = block.newer;
+  block.next = block.newer = nullptr;
+  set_bytes(bytes() - block.capacity);
+  used_step_ = step_;
+}
+
+// In tests: the caches of the process live as long as it.
+StreamCaches::~StreamCaches() {
+  for (auto& cache : caches_) delete cache.load();
+}
+
+template <typename Visit>
+void StreamCaches::each(const Visit& visit) {
+  const std::size_t count = count_.load(std::memory_order_acquire);
+  for (std::size_t index = 0; index < count; ++index) {
+    visit(*caches_[index].load(std::memory_order_relaxed));
+  }
+}
+
+StreamCache* StreamCaches::find_locked(const StreamName& name) {
+  StreamCache* found = nullptr;
+  each([&](StreamCache& cache) {
+    if (cache.use_ != 0 && cache.name_ == name) found = &cache;
+  });
+  return found;
+}
+
+StreamCaches::Place StreamCaches::find(const StreamName& name) {
+  const std::lock_guard lock(mutex_);
+  StreamCache* const found = find_locked(name);
+  return {found, found == nullptr ? 0 : found->use_};
+}
+
+StreamCaches::Place StreamCaches::find_or_add(const StreamName& name, stats::DeviceStats& stats) {
+  const std::lock_guard lock(mutex_);
+  return add_locked(name, stats);
+}
+
+StreamCaches::Place StreamCaches::add_locked(const StreamName& name, stats::DeviceStats& stats) {
+  StreamCache* const found = find_locked(name);
+  if (found != nullptr) return {found, found->use_};
+  StreamCache* const cache = unused_locked();
+  if (cache == nullptr) return {};
+  const std::lock_guard lock(cache->mutex_);
+  cache->use_ = next_use();
+  cache->name_ = name;
+  cache->stats_ = &stats;
+  cache->step_ = cache->used_step_ = step_.load(std::memory_order_relaxed);
+  return {cache, cache->use_};
+}
+
+StreamCache* StreamCaches::unused_locked() {
+  StreamCache* unused = nullptr;
+  each([&](StreamCache& cache) {
+    if (cache.use_ == 0) unused = &cache;
+  });
+  const std::size_t count = count_.load(std::memory_order_relaxed);
+  if (unused != nullptr || count == kMostStreams) return unused;
+  unused = new (std::nothrow) StreamCache;
+  if (unused == nullptr) return nullptr;
+  caches_[count].store(unused, std::memory_order_relaxed);
+  count_.store(count + 1, std::memory_order_release);
+  return unused;
+}
+
+bool StreamCaches::reserve(std::uint64_t bytes) {
+  const std::uint64_t limit = limit_.load(std::memory_order_relaxed);
+  const std::uint64_t before = reserved_.fetch_add(bytes, std::memory_order_relaxed);
+  if (bytes <= limit && before <= limit - bytes) return true;
+  reserved_.fetch_sub(bytes, std::memory_order_relaxed);
+  return false;
+}
+
+// A cache keeps the part of the limit that it once needed, so that threads which free and allocate
+// in turn write nothing that others read. What nobody uses is given up when it is needed elsewhere.
+bool StreamCaches::allot(const Place& place, std::uint64_t bytes) {
+  if (!reserve(bytes)) {
+    each([this](StreamCache& cache) {
+      const std::lock_guard lock(cache.mutex_);
+      give_up_locked(cache, cache.allotted_ - cache.bytes());
+    });
+    if (!reserve(bytes)) return false;
+  }
+  const std::lock_guard lock(place.cache->mutex_);
+  if (place.cache->use_ != place.use) {
+    reserved_.fetch_sub(bytes, std::memory_order_relaxed);
+    return false;
+  }
+  place.cache->allotted_ += bytes;
+  return true;
+}
+
+void StreamCaches::give_up_locked(StreamCache& cache, std::uint64_t bytes) {
+  cache.allotted_ -= bytes;
+  reserved_.fetch_sub(bytes, std::memory_order_relaxed);
+}
+
+CUdeviceptr StreamCaches::pop_complete(const Context* context, std::uint64_t life,
+                                       std::uint64_t wanted, std::uint64_t requested,
+                                       EpochNumber complete, bool* pending) {
+  CUdeviceptr address = 0;
+  each([&](StreamCache& cache) {
+    if (address != 0 || cache.bytes() < wanted) return;
+    const std::lock_guard lock(cache.mutex_);
+    if (cache.use_ == 0 || cache.name_.context != context || cache.name_.life != life) return;
+    Block* const block = cache.find_complete(wanted, complete, pending);
+    if (block != nullptr) address = cache.hand_out(*block, requested);
+  });
+  return address;
+}
+
+void StreamCaches::count_locked(StreamCache& cache) {
+  if (cache.hits_ == 0 && cache.frees_ == 0) return;
+  cache.stats_->add(stats::Counter::own_async_malloc_calls_total, cache.hits_);
+  cache.stats_->add(stats::Counter::own_async_served_total, cache.hits_);
+  cache.stats_->add(stats::Counter::own_async_free_calls_total, cache.frees_);
+  cache.hits_ = cache.frees_ = 0;
+}
+
+// Under the lock of the cache, which is empty.
+void StreamCaches::end_locked(StreamCache& cache) {
+  count_locked(cache);
+  cache.use_ = 0;
+  cache.name_ = StreamName{};
+}
+
+// The blocks go to the cache of all streams of the context that are gone; the first such cache
+// becomes it.
+void StreamCaches::stream_ends(CUstream stream) {
+  if (CUPOOL_MUTATED("keeps-a-destroyed-streams-blocks")) return;
+  const std::lock_guard lock(mutex_);
+  each([&](StreamCache& cache) {
+    if (cache.use_ == 0 || cache.name_.stream != stream) return;
+    StreamName gone = cache.name_;
+    gone.stream = nullptr;
+    StreamCache* const others = find_locked(gone);
+    BlockList moved;
+    std::uint64_t allotted = 0;
+    {
+      const std::lock_guard own(cache.mutex_);
+      if (others == nullptr) {
+        cache.use_ = next_use();
+        cache.name_ = gone;
+        return;
+      }
+      for (StreamCache::List& list : cache.lists_) {
+        while (Block* const block = list.oldest) {
+          cache.unlink(*block);
+          moved.push(block);
+        }
+      }
+      allotted = cache.allotted_;
+      cache.allotted_ = 0;
+      end_locked(cache);
+    }
+    const std::lock_guard theirs(others->mutex_);
+    others->allotted_ += allotted;
+    while (Block* const block = moved.pop()) others->link(*block);
+  });
+}
+
+BlockList StreamCaches::context_ends(const Context* context) {
+  BlockList taken;
+  const std::lock_guard lock(mutex_);
+  each([&](StreamCache& cache) {
+    if (cache.use_ == 0 || cache.name_.context != context) return;
+    const std::lock_guard own(cache.mutex_);
+    for (StreamCache::List& list : cache.lists_) {
+      while (Block* const block = list.oldest) {
+        cache.unlink(*block);
+        taken.push(block);
+      }
+    }
+    give_up_locked(cache, cache.allotted_);
+    end_locked(cache);
+  });
+  return taken;
+}
+
+BlockList StreamCaches::take(const Context* context, EpochNumber complete, Which which,
+                             std::uint64_t most_bytes) {
+  BlockList taken;
+  each([&](StreamCache& cache) {
+    if (taken.bytes >= most_bytes || cache.bytes() == 0) return;
+    const std::lock_guard lock(cache.mutex_);
+    if (cache.use_ == 0 || cache.name_.context != context) return;
+    const std::uint64_t before = taken.bytes;
+    for (StreamCache::List& list : cache.lists_) {
+      while (list.oldest != nullptr && taken.bytes < most_bytes) {
+        Block& block = *list.oldest;
+        if (block.lane_epoch > value_of(complete)) break;
+        if (which == Which::unneeded && cache.step_ - block.idle_since < kDecaySteps) break;
+        cache.unlink(block);
+        taken.push(&block);
+      }
+    }
+    give_up_locked(cache, taken.bytes - before);
+  });
+  return taken;
+}
+
+void StreamCaches::put_back(const Context* context, std::uint64_t life, stats::DeviceStats& stats,
+                            BlockList& blocks) {
+  const std::lock_guard lock(mutex_);
+  const Place place = add_locked({context, life, nullptr, 0}, stats);
+  if (place.cache == nullptr) return;  // the driver keeps the memory
+  const std::lock_guard own(place.cache->mutex_);
+  while (Block* const block = blocks.pop()) {
+    place.cache->allotted_ += block->capacity;
+    reserved_.fetch_add(block->capacity, std::memory_order_relaxed);
+    place.cache->link(*block);
+  }
+}
+
+bool StreamCaches::take(Block& block) {
+  bool taken = false;
+  each([&](StreamCache& cache) {
+    if (taken) return;
+    const std::lock_guard lock(cache.mutex_);
+    Block* found = cache.lists_[stream_class(block.capacity)].newest;
+    while (found != nullptr && found != &block) found = found->next;
+    if (found == nullptr) return;
+    cache.unlink(block);
+    taken = true;
+  });
+  return taken;
+}
+
+void StreamCaches::end_decay_step() {
+  const std::uint32_t step = step_.fetch_add(1, std::memory_order_relaxed) + 1;
+  const std::lock_guard lock(mutex_);
+  each([&](StreamCache& cache) {
+    const std::lock_guard own(cache.mutex_);
+    cache.step_ = step;
+    if (cache.use_ == 0 || cache.bytes() != 0) return;
+    if (step - cache.used_step_ < kDecaySteps) return;
+    give_up_locked(cache, cache.allotted_);
+    end_locked(cache);
+  });
+}
+
+std::uint64_t StreamCaches::bytes(const Context* context) {
+  std::uint64_t sum = 0;
+  each([&](StreamCache& cache) {
+    if (cache.bytes() == 0) return;
+    const std::lock_guard lock(cache.mutex_);
+    if (context == nullptr || cache.name_.context == context) sum += cache.bytes();
+  });
+  return sum;
+}
+
+void StreamCaches::fold() {
+  const std::lock_guard lock(mutex_);
+  each([&](StreamCache& cache) {
+    const std::lock_guard own(cache.mutex_);
+    count_locked(cache);
+  });
+}
+
+}  // namespace cupool::engine

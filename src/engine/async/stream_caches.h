@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stream-ordered blocks that the program has freed, by the stream of the free. That stream may have
+// them at once, since its own order puts the work of the next owner behind the work of the last
+// one. Any other stream of the context only once the epoch that was open at the free is complete.
+//
+// Knows nothing of the driver. Read with docs/design.md, section Stream-ordered memory.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+
+#include "cuda/api.h"
+#include "engine/async/stream_class.h"
+#include "engine/block/block.h"
+#include "engine/block/shared_mutex.h"
+#include "engine/reclaim/epoch_number.h"
+#include "stats/device_stats.h"
+#include "util/lock_order.h"
+
+namespace cupool::engine {
+
+/// Number of a cache's present use by a stream. Never reused in the process; 0: none.
+using StreamUseNumber = std::uint64_t;
+
+/// A stream, as long as its context lives. `thread` tells the per-thread default streams of threads
+/// apart; 0 for all other streams. A null handle stands for streams that are gone.
+struct StreamName {
+  const Context* context = nullptr;
+  std::uint64_t life = 0;  ///< of the context
+  CUstream stream = nullptr;
+  std::uint64_t thread = 0;
+
+  bool operator==(const StreamName& other) const {
+    return context == other.context && life == other.life && stream == other.stream &&
+           thread == other.thread;
+  }
+};
+
+/// The blocks of one stream. Never destroyed before its StreamCaches, but used by one stream after
+/// another: whoever looked it up earlier has another number.
+class alignas(128) StreamCache {
+ public:
+  /// Address of a block that fits `wanted`, a result of stream_capacity_for(), live from now on for
+  /// `requested` bytes. 0: none, or the cache is another stream's by now.
+  CUdeviceptr pop(StreamUseNumber use, std::uint64_t wanted, std::uint64_t requested) {
+    const std::lock_guard lock(mutex_);
+    if (use_ != use) return 0;
+    Block* const block = find_fitting(wanted);
+    return block == nullptr ? 0 : hand_out(*block, requested);
+  }
+
+  enum class Taken {
+    yes,
+    full,  ///< its allotment is used up: the block stays the caller's
+    gone   ///< the cache is another stream's by now: likewise
+  };
+  /// Takes in a claimed block, freed while `open` was the open epoch.
+  Taken push(StreamUseNumber use, Block& block, EpochNumber open) {
+    const std::lock_guard lock(mutex_);
+    if (use_ != use) return Taken::gone;
+    if (bytes() + block.capacity > allotted_) return Taken::full;
+    block.lane_epoch = value_of(open);
+    block.idle_since = step_;
+    ++frees_;
+    link(block);
+    return Taken::yes;
+  }
+
+ private:
+  friend class StreamCaches;
+
+  static constexpr unsigned kLongestSearch = 8;
+
+  // Newest first: the newest block is the warmest one, and the oldest the first to be complete.
+  struct List {
+    Block* newest = nullptr;
+    Block* oldest = nullptr;
+  };
+
+  std::uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+  void set_bytes(std::uint64_t bytes) { bytes_.store(bytes, std::memory_order_relaxed); }
+  Block* find_fitting(std::uint64_t wanted) const;
+  Block* find_complete(std::uint64_t wanted, EpochNumber complete, bool* pending) const;
+  CUdeviceptr hand_out(Block& block, std::uint64_t requested);
+  void link(Block& block);
+  void unlink(Block& block);
+
+  util::Ranked<util::LockRank::stream_cache, SpinLock> mutex_;
+  StreamUseNumber use_ = 0;
+  std::atomic<std::uint64_t> bytes_{0};  ///< written under the lock
+  std::uint64_t allotted_ = 0;           ///< of the limit
+  std::uint64_t hits_ = 0;               ///< not yet counted in the statistics
+  std::uint64_t frees_ = 0;
+  std::uint32_t step_ = 0;       ///< of decay
+  std::uint32_t used_step_ = 0;  ///< the latest one in which it had a block
+  StreamName name_;              ///< written under both locks
+  stats::DeviceStats* stats_ = nullptr;
+  std::array<List, kStreamClasses> lists_;
+};
+
+/// All caches of the process. Thread-safe.
+class StreamCaches {
+ public:
+  StreamCaches() = default;
+  StreamCaches(const StreamCaches&) = delete;
+  StreamCaches& operator=(const StreamCaches&) = delete;
+  ~StreamCaches();
+
+  static constexpr std::size_t kMostStreams = 256;
+  static constexpr std::uint32_t kDecaySteps = 4;
+
+  /// A cache and its use by one stream.
+  struct Place {
+    StreamCache* cache = nullptr;
+    StreamUseNumber use = 0;
+  };
+  /// The cache that a stream has, if any.
+  Place find(const StreamName& name);
+  /// The cache of a stream, made once it is needed. No cache: too many streams, or no host memory.
+  Place find_or_add(const StreamName& name, stats::DeviceStats& stats);
+  /// Allots a cache room for `bytes` more. False: the limit is reached.
+  bool allot(const Place& place, std::uint64_t bytes);
+
+  /// As StreamCache::pop(), from all streams of the context, with blocks freed up to the epoch
+  /// `complete`. Sets `*pending` if only a later fence makes one free.
+  CUdeviceptr pop_complete(const Context* context, std::uint64_t life, std::uint64_t wanted,
+                           std::uint64_t requested, EpochNumber complete, bool* pending);
+
+  /// The stream is about to be destroyed: what it has freed is no stream's any more.
+  void stream_ends(CUstream stream);
+  /// Takes all blocks of `context` out, in whatever life; its streams have no caches any more.
+  BlockList context_ends(const Context* context);
+
+  /// Takes blocks of `context` out that were freed up to the epoch `complete`, up to the one that
+  /// reaches `most_bytes`: all of them, or those that were idle for kDecaySteps steps.
+  enum class Which { complete, unneeded };
+  BlockList take(const Context* context, EpochNumber complete, Which which,
+                 std::uint64_t most_bytes);
+  /// Puts blocks back which the driver did not take.
+  void put_back(const Context* context, std::uint64_t life, stats::DeviceStats& stats,
+                BlockList& blocks);
+  /// Takes one block out. False: it is in no cache.
+  bool take(Block& block);
+
+  /// A step of decay is over. Caches that were empty for kDecaySteps steps are ended.
+  void end_decay_step();
+
+  void set_limit(std::uint64_t bytes) { limit_.store(bytes, std::memory_order_relaxed); }
+  /// Idle bytes of a context (null: of all).
+  std::uint64_t bytes(const Context* context = nullptr);
+  /// Adds what the caches have counted to the statistics of their devices.
+  void fold();
+
+ private:
+  template <typename Visit>
+  void each(const Visit& visit);
+  StreamCache* find_locked(const StreamName& name);
+  StreamCache* unused_locked();
+  Place add_locked(const StreamName& name, stats::DeviceStats& stats);
+  static void count_locked(StreamCache& cache);
+  static void end_locked(StreamCache& cache);
+  void give_up_locked(StreamCache& cache, std::uint64_t bytes);
+  bool reserve(std::uint64_t bytes);
+
+  /// Guards which stream has which cache. A cache's own lock is taken under it.
+  util::Ranked<util::LockRank::stream_caches> mutex_;
+  std::array<std::atomic<StreamCache*>, kMostStreams> caches_{};
+  std::atomic<std::size_t> count_{0};
+  std::atomic<std::uint64_t> limit_{0};
+  std::atomic<std::uint64_t> reserved_{0};  ///< the sum of all allotments
+  std::atomic<std::uint32_t> step_{0};
+};
+
+}  // namespace cupool::engine

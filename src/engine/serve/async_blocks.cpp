@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// A map of its own, beside that of cudaMalloc's memory.
+#include "engine/serve/async_blocks.h"
+
+#include <algorithm>
+
+#include "engine/block/size_class.h"
+#include "engine/serve/retire.h"
+
+namespace cupool::engine {
+
+// The context may have ended since the driver's call; then the memory is the driver's.
+void AsyncBlocks::adopt(Context& context, std::uint64_t life, CUdeviceptr address,
+                        std::uint64_t capacity, std::uint64_t requested) {
+  any_.store(true);
+  Block* const block = new_block();
+  if (block == nullptr) return;
+  block->address = address;
+  block->capacity = capacity;
+  block->requested = requested;
+  block->context = &context;
+  block->source = BlockSource::pool;
+  block->state.store(BlockState::live);
+  remember(*block);
+  if (context.incarnation() == life) return;
+  const std::uint64_t word = block->state.word();
+  if (block->state.claim(word) && forget(*block)) delete_block(block);
+}
+
+void AsyncBlocks::remember(Block& block) {
+  held_.fetch_add(block.capacity, std::memory_order_relaxed);
+  add_block(map_, &block);
+}
+
+bool AsyncBlocks::forget(const Block& block) {
+  if (!map_.erase(&block)) return false;
+  held_.fetch_sub(block.capacity, std::memory_order_relaxed);
+  return true;
+}
+
+// Before the driver's free: another thread may get the address at once. False: freed before.
+bool AsyncBlocks::give_up(CUdeviceptr address, Block** block) {
+  Block* const found = find(address);
+  if (found == nullptr) return true;
+  const std::uint64_t word = found->state.word();
+  if (found->address != address) return true;
+  if (BlockStateCell::state_of(word) != BlockState::live || !found->state.claim(word)) return false;
+  if (forget(*found)) *block = found;  // else its context has ended
+  return true;
+}
+
+void AsyncBlocks::given_up(Block& block, bool freed) {
+  if (freed) return delete_block(&block);
+  block.state.store(BlockState::live);
+  remember(block);
+}
+
+// What is idle is nobody's, and so are bytes beyond the request.
+FoundMemory AsyncBlocks::find(CUdeviceptr base, CUdeviceptr address) const {
+  FoundMemory found;
+  const Block* const block = find(base);
+  if (block == nullptr) return found;
+  found.nobodys = block->state.load() != BlockState::live || address - base >= block->requested;
+  if (!found.nobodys) found.as_the_drivers = block;
+  return found;
+}
+
+void AsyncBlocks::mark_shared_outside(CUdeviceptr base) {
+  Block* const block = find(base);
+  if (block != nullptr) block->shared_outside.store(true, std::memory_order_relaxed);
+}
+
+// Idle blocks, and what live ones have beyond the request, as the driver rounds it.
+std::uint64_t AsyncBlocks::unused_bytes(int device) const {
+  std::uint64_t sum = 0;
+  map_.for_each([&](const Block& block) {
+    if (block.context->device().ordinal() != device) return;
+    const bool live = block.state.load(std::memory_order_relaxed) == BlockState::live;
+    const std::uint64_t used = (block.requested + kAlignment - 1) & ~(kAlignment - 1);
+    sum += block.capacity - (live ? std::min(used, block.capacity) : 0);
+  });
+  return sum;
+}
+
+// A block that the program frees just now stays with that thread, which finds its cache gone. A
+// live one is claimed first, so that no thread can free it any more but by the driver.
+void AsyncBlocks::context_gone(Context& context, bool alone) {
+  for (Block* const block :
+       map_.extract([&](const Block& each) { return each.context == &context; })) {
+    held_.fetch_sub(block->capacity, std::memory_order_relaxed);
+    const std::uint64_t word = block->state.word();
+    if (BlockStateCell::state_of(word) != BlockState::live || !block->state.claim(word)) continue;
+    if (alone) delete_block(block);
+  }
+}
+
+}  // namespace cupool::engine

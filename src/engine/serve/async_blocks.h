@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The records of stream-ordered blocks: which memory at which address is cupool's, and what the
+// program may see of it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "engine/block/pointer_map.h"
+#include "engine/context/context.h"
+#include "engine/serve/found_memory.h"
+
+namespace cupool::engine {
+
+/// One per process. Thread-safe.
+class AsyncBlocks {
+ public:
+  /// Whether there may be any. One load.
+  static bool any() { return any_.load(std::memory_order_relaxed); }
+  /// Bytes of all blocks.
+  std::uint64_t bytes() const { return held_.load(std::memory_order_relaxed); }
+
+  /// The block that begins at `address`, in any state, or null.
+  Block* find(CUdeviceptr address) const { return any() ? map_.find(address) : nullptr; }
+
+  /// Records memory that the driver has allocated in `life` of the context, as a live block.
+  void adopt(Context& context, std::uint64_t life, CUdeviceptr address, std::uint64_t capacity,
+             std::uint64_t requested);
+  /// Drops the record of a block that the driver is about to free: another thread may get the
+  /// address at once. False: another thread has dropped it, and the memory is its own, or nobody's.
+  bool forget(const Block& block);
+  /// Undoes forget().
+  void remember(Block& block);
+
+  /// Makes the driver's free of `address`, which may be a block.
+  template <typename Real>
+  CUresult free_by_driver(CUdeviceptr address, const Real& real) {
+    Block* block = nullptr;
+    if (!give_up(address, &block)) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = real();
+    if (block != nullptr) given_up(*block, result == CUDA_SUCCESS);
+    return result;
+  }
+
+  /// The memory that begins at `base` as the program sees it at `address`.
+  FoundMemory find(CUdeviceptr base, CUdeviceptr address) const;
+  /// The memory is known outside CUDA's ordering: the driver frees it.
+  void mark_shared_outside(CUdeviceptr base);
+
+  /// Bytes of the device's blocks that the program does not use.
+  std::uint64_t unused_bytes(int device) const;
+
+  /// The driver has ended `context`. `alone`: see ContextEnd.
+  void context_gone(Context& context, bool alone);
+
+ private:
+  bool give_up(CUdeviceptr address, Block** block);
+  void given_up(Block& block, bool freed);
+
+  static inline std::atomic<bool> any_{false};
+  PointerMap map_;
+  std::atomic<std::uint64_t> held_{0};
+};
+
+}  // namespace cupool::engine

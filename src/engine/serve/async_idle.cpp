@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// Complete blocks go back on a stream that carries nothing else, all others behind an event of
+// their context.
+#include "engine/serve/async_idle.h"
+
+#include "cuda/scopes.h"
+#include "engine/block/accounting.h"
+#include "engine/serve/failure.h"
+#include "engine/serve/giving_back.h"
+#include "util/clock.h"
+#include "util/uncancelled.h"
+
+namespace cupool::engine {
+
+namespace {
+
+// How long a fence is asked for, of a GPU that may have nothing to do: it needs a moment to pass
+// it.
+constexpr std::uint64_t kMomentNs = 100'000;
+// Given back at once by decay.
+constexpr std::uint64_t kAsyncSlice = 64ull << 20;
+
+}  // namespace
+
+// Records a fence, and looks whether the GPU has come to it. Returns the newest complete epoch.
+EpochNumber AsyncIdle::settle(Context& context, Look look) {
+  Ordering& ordering = context.ordering();
+  const ContextVisit visit(context);
+  if (!visit) return kNoEpoch;
+  const EpochNumber wanted = ordering.epochs().join(0, 1);
+  const std::uint64_t start_ns = util::now_ns();
+  for (;;) {
+    BlockList reclaimed;
+    const CUresult result = ordering.poll(Ordering::Poll::all, &reclaimed);
+    if (result != CUDA_SUCCESS) note_failure(context, result);
+    if (!reclaimed.empty()) idle_.cache_or_release(context, reclaimed);
+    const EpochNumber complete = ordering.epochs().complete_up_to();
+    if (complete >= wanted || result != CUDA_SUCCESS || look == Look::once ||
+        util::now_ns() - start_ns > kMomentNs) {
+      return complete;
+    }
+  }
+}
+
+// Has the driver free idle blocks on a stream behind which they are unused. What it refuses twice
+// stays in `idle`.
+std::uint64_t AsyncIdle::free_in(BlockList& idle, CUstream stream) {
+  BlockList refused;
+  std::uint64_t bytes = 0;
+  while (Block* const block = idle.pop()) {
+    const CUdeviceptr address = block->address;
+    if (!blocks_.forget(*block)) continue;
+    if (driver_.cuMemFreeAsync(address, stream) != CUDA_SUCCESS &&
+        driver_.cuMemFreeAsync(address, stream) != CUDA_SUCCESS) {
+      blocks_.remember(*block);
+      refused.push(block);
+      continue;
+    }
+    bytes += block->capacity;
+    delete_block(block);
+  }
+  idle = refused;
+  return bytes;
+}
+
+void AsyncIdle::keep(Context& context, BlockList& idle) {
+  if (!idle.empty()) caches_.put_back(&context, context.incarnation(), context.stats(), idle);
+}
+
+// Blocks that the GPU does not use. A trim of the pool takes only what a wait has covered; on this
+// stream it is short.
+std::uint64_t AsyncIdle::release(Context& context, BlockList& idle) {
+  if (idle.empty()) return 0;
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  const cuda::ContextScope scope(driver_, context.handle());
+  CUstream stream = nullptr;
+  std::uint64_t bytes = 0;
+  if (scope.ok() && context.thread_stream(&stream) == CUDA_SUCCESS) {
+    bytes = free_in(idle, stream);
+    driver_.cuStreamSynchronize(stream);
+  }
+  keep(context, idle);
+  return bytes;
+}
+
+// Blocks that the GPU may still use, on a stream of their own behind all work of the context, which
+// outlives its handle. Not during a capture, which such an event would harm.
+void AsyncIdle::release_in_order(Context& context, BlockList& idle) {
+  if (idle.empty() || Serving::any_capture()) return;
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  const cuda::ContextScope scope(driver_, context.handle());
+  CUevent behind = nullptr;
+  CUstream stream = nullptr;
+  if (!scope.ok() || driver_.cuEventCreate(&behind, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+    return;
+  if (driver_.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS) {
+    if (driver_.cuCtxRecordEvent(context.handle(), behind) == CUDA_SUCCESS &&
+        driver_.cuStreamWaitEvent(stream, behind, 0) == CUDA_SUCCESS) {
+      free_in(idle, stream);
+    }
+    driver_.cuStreamDestroy_v2(stream);
+  }
+  driver_.cuEventDestroy_v2(behind);
+}
+
+std::uint64_t AsyncIdle::give_back(Context& context, To to) {
+  if (!AsyncBlocks::any() || Serving::any_capture() || caches_.bytes(&context) == 0) return 0;
+  const util::Uncancelled throughout;
+  const ContextVisit visit(context);
+  if (!visit || !context.usable()) return 0;
+  GivingBack part(idle_.give_backs());
+  BlockList idle = caches_.take(&context, settle(context, Look::for_a_moment),
+                                StreamCaches::Which::complete, ~std::uint64_t{0});
+  const std::uint64_t bytes = release(context, idle);
+  part.gave_back = bytes != 0;
+  Device& device = context.device();
+  if (bytes != 0 && to == To::device && !device.default_pool().is_kept()) {
+    const cuda::RelaxedCaptureScope relaxed(driver_);
+    CUmemoryPool pool = nullptr;
+    const CUresult found = driver_.cuDeviceGetDefaultMemPool(&pool, device.ordinal());
+    if (found == CUDA_SUCCESS) driver_.cuMemPoolTrimTo(pool, 0);
+  }
+  return bytes;
+}
+
+EpochNumber AsyncIdle::covering_epoch(Context& context) {
+  const bool any = AsyncBlocks::any() && caches_.bytes(&context) != 0;
+  return any ? context.ordering().epochs().join(0, 1) : kNoEpoch;
+}
+
+bool AsyncIdle::give_back_unneeded() {
+  if (!AsyncBlocks::any() || Serving::any_capture()) return false;
+  bool more = false;
+  for (Context* const context : registry_.all()) {
+    if (!context->usable() || caches_.bytes(context) == 0) continue;
+    const ContextVisit visit(*context);
+    if (!visit || !context->usable()) continue;
+    GivingBack part(idle_.give_backs());
+    BlockList idle = caches_.take(context, settle(*context, Look::once),
+                                  StreamCaches::Which::unneeded, kAsyncSlice);
+    more = more || idle.bytes >= kAsyncSlice;
+    part.gave_back = release(*context, idle) != 0;
+  }
+  return more;
+}
+
+void AsyncIdle::context_ends(Context& context) {
+  if (!AsyncBlocks::any() || cuda::shut_down() || !context.usable()) return;
+  BlockList idle = caches_.context_ends(&context);
+  release_in_order(context, idle);
+  keep(context, idle);
+}
+
+// What is still idle is lost with its records.
+void AsyncIdle::context_gone(Context& context, bool alone) {
+  if (!AsyncBlocks::any()) return;
+  BlockList idle = caches_.context_ends(&context);
+  while (Block* const block = idle.pop()) {
+    if (blocks_.forget(*block) && alone) delete_block(block);
+  }
+  blocks_.context_gone(context, alone);
+}
+
+std::uint64_t AsyncIdle::bytes(Device& device) {
+  if (!AsyncBlocks::any()) return 0;
+  std::uint64_t sum = 0;
+  for (Context* const context : registry_.contexts_of(device.ordinal())) {
+    sum += caches_.bytes(context);
+  }
+  return sum;
+}
+
+void AsyncIdle::fold() {
+  if (!AsyncBlocks::any()) return;
+  caches_.fold();
+  for (Device* const device : registry_.devices().all()) {
+    device->stats().gauge_set(stats::Gauge::own_async_cached_bytes, signed_bytes(bytes(*device)));
+  }
+}
+
+void AsyncIdle::give_all_back() {
+  if (!AsyncBlocks::any()) return;
+  for (Context* const context : registry_.all()) {
+    const ContextVisit visit(*context, kLongestWaitForOthersNs);
+    if (!visit || !context->usable()) continue;
+    GivingBack part(idle_.give_backs());
+    BlockList idle = caches_.context_ends(context);
+    part.gave_back = !idle.empty();
+    release_in_order(*context, idle);
+    keep(*context, idle);
+  }
+}
+
+}  // namespace cupool::engine

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// What goes back to the driver of the stream-ordered memory that lies idle in the caches of
+// streams: blocks that the GPU does not use, or all in the order of the context's work.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/async/stream_caches.h"
+#include "engine/context/context_registry.h"
+#include "engine/serve/async_blocks.h"
+#include "engine/serve/idle_memory.h"
+
+namespace cupool::engine {
+
+/// One per process. Thread-safe.
+class AsyncIdle {
+ public:
+  AsyncIdle(const cuda::Driver& driver, ContextRegistry& registry, IdleMemory& idle,
+            StreamCaches& caches, AsyncBlocks& blocks)
+      : driver_(driver), registry_(registry), idle_(idle), caches_(caches), blocks_(blocks) {}
+
+  /// Records a fence, and asks for it. Returns the newest complete epoch.
+  enum class Look { once, for_a_moment };
+  EpochNumber settle(Context& context, Look look);
+
+  /// Gives idle memory of the context that the GPU does not use back to the driver. Returns its
+  /// bytes. Records a fence, and asks for it for a moment. The caller need not be in a visit.
+  /// To::device: then the pool gives back what is idle, although the program may have set it.
+  enum class To { pool, device };
+  std::uint64_t give_back(Context& context, To to);
+  /// Gives all back, in the order of the work of each context. The caches are empty then.
+  void give_all_back();
+  /// The epoch whose completion covers all idle memory of the context; kNoEpoch: there is none.
+  EpochNumber covering_epoch(Context& context);
+
+  /// For decay, on a background thread: gives back some of what was idle for a whole span. True:
+  /// there may be more. The caller holds off the end of contexts.
+  bool give_back_unneeded();
+  void end_decay_step() {
+    if (AsyncBlocks::any()) caches_.end_decay_step();
+  }
+
+  /// The driver is about to end `context`, with its streams: idle memory goes back.
+  void context_ends(Context& context);
+  /// The driver has ended it. `alone`: see ContextEnd.
+  void context_gone(Context& context, bool alone);
+
+  /// Idle bytes of the device.
+  std::uint64_t bytes(Device& device);
+  /// Adds what the caches have counted to the statistics.
+  void fold();
+
+ private:
+  std::uint64_t release(Context& context, BlockList& idle);
+  void release_in_order(Context& context, BlockList& idle);
+  std::uint64_t free_in(BlockList& idle, CUstream stream);
+  void keep(Context& context, BlockList& idle);
+
+  const cuda::Driver& driver_;
+  ContextRegistry& registry_;
+  IdleMemory& idle_;
+  StreamCaches& caches_;
+  AsyncBlocks& blocks_;
+};
+
+}  // namespace cupool::engine

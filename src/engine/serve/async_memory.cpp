@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Misses, and uncommon frees.
+#include "engine/serve/async_memory.h"
+
+#include <algorithm>
+
+#include "engine/context/rdma_libraries.h"
+
+namespace cupool::engine {
+
+namespace {
+
+// May be idle whatever the program had at its peak.
+constexpr std::uint64_t kLeastIdle = 64ull << 20;
+// How long a fence is asked for, of a GPU that may have nothing to do: it needs a moment to pass
+// it.
+constexpr std::uint64_t kMomentNs = 100'000;
+// Given back at once by decay.
+constexpr std::uint64_t kAsyncSlice = 64ull << 20;
+
+bool can_serve(const cuda::Driver& driver) {
+  return driver.cuCtxRecordEvent != nullptr && driver.cuMemFreeAsync != nullptr &&
+         driver.cuStreamGetCtx != nullptr && driver.cuDeviceGetMemPool != nullptr &&
+         driver.cuDeviceGetDefaultMemPool != nullptr;
+}
+
+std::uint64_t own_thread() {
+  static std::atomic<std::uint64_t> last{0};
+  thread_local const std::uint64_t own = last.fetch_add(1, std::memory_order_relaxed) + 1;
+  return own;
+}
+
+bool is_default_stream(CUstream stream) {
+  return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+}
+
+}  // namespace
+
+AsyncMemory::AsyncMemory(const cuda::Driver& driver, const config::Settings& settings,
+                         ContextRegistry& registry, FreePolicy& policy, IdleMemory& idle)
+    : driver_(driver),
+      registry_(registry),
+      policy_(policy),
+      idle_(driver, registry, idle, caches_, blocks_) {
+  on_.store(settings.async == config::Async::serve && can_serve(driver));
+  if (distrusted_.load()) on_.store(false);
+}
+
+// Whatever is not known to be served is the driver's. What is known of a stream that has a cache
+// stays so until it ends.
+const AsyncMemory::Known* AsyncMemory::find_place(Context& context, CUstream stream) {
+  const StreamName name{&context, context.incarnation(), stream,
+                        stream == CU_STREAM_PER_THREAD ? own_thread() : 0};
+  StreamCaches::Place place = caches_.find(name);
+  if (place.cache == nullptr && may_have_cache(context, stream)) {
+    place = caches_.find_or_add(name, context.stats());
+  }
+  if (place.cache == nullptr) return nullptr;
+  Known* const pair = pair_of(stream);
+  if (pair[0].stream != stream) pair[1] = pair[0];
+  pair[0] = Known{stream, &context, place};
+  return &pair[0];
+}
+
+bool AsyncMemory::may_have_cache(Context& context, CUstream stream) {
+  Device& device = context.device();
+  CUcontext owner = nullptr;
+  if (context.ends() || device.limits().use_default_pool ||
+      (!is_default_stream(stream) &&
+       (driver_.cuStreamGetCtx(stream, &owner) != CUDA_SUCCESS || owner != context.handle()))) {
+    return false;
+  }
+  CUmemoryPool current = nullptr;
+  CUmemoryPool pool = nullptr;
+  if (driver_.cuDeviceGetMemPool(&current, device.ordinal()) != CUDA_SUCCESS ||
+      driver_.cuDeviceGetDefaultMemPool(&pool, device.ordinal()) != CUDA_SUCCESS ||
+      current != pool) {
+    return false;
+  }
+  pools_[static_cast<std::size_t>(device.ordinal())].store(pool);
+  return true;
+}
+
+bool AsyncMemory::may_allocate(Request* request, std::size_t bytes, CUmemoryPool pool,
+                               CUstream stream) {
+  if (!is_on() || bytes == 0 || bytes > kLargestStreamBlock ||
+      refusal_in_host_function(driver_) != CUDA_SUCCESS) {
+    return false;
+  }
+  Context* const context = registry_.current_for_certain();
+  if (context == nullptr || Serving::any_capture() || !serves(*context) ||
+      noted_rdma_library() != nullptr ||
+      policy_.host_reachable().any(HostReachable::Kind::managed)) {
+    return false;
+  }
+  request->life = context->incarnation();
+  const Known* const known = find_place(*context, stream);
+  if (known == nullptr || !is_default_pool(pool, *context)) return false;
+  request->context = context;
+  request->bytes = bytes;
+  request->capacity = stream_capacity_for(bytes);
+  request->place = known->place;
+  return true;
+}
+
+CUdeviceptr AsyncMemory::pop(const Request& request) {
+  CUdeviceptr address =
+      request.place.cache->pop(request.place.use, request.capacity, request.bytes);
+  if (address != 0) return address;
+  bool pending = false;
+  const auto from_others = [&](EpochNumber complete) {
+    return caches_.pop_complete(request.context, request.life, request.capacity, request.bytes,
+                                complete, &pending);
+  };
+  address = from_others(request.context->ordering().epochs().complete_up_to());
+  if (address != 0 || !pending) return address;
+  return from_others(idle_.settle(*request.context, AsyncIdle::Look::once));
+}
+
+std::optional<CUresult> AsyncMemory::try_free(CUdeviceptr address, CUstream stream) {
+  Block* const block = blocks_.find(address);
+  if (block == nullptr) return std::nullopt;
+  const std::uint64_t word = block->state.word();
+  if (block->address != address) return std::nullopt;
+  Context* const context = registry_.known_current();
+  const Known& known = known_of(stream);
+  if (!is_known(known, stream, context) || block->context != context || !serves(*context) ||
+      block->shared_outside.load(std::memory_order_relaxed)) {
+    return free_slowly(*block, word, stream);
+  }
+  if (BlockStateCell::state_of(word) != BlockState::live || !block->state.claim(word)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const EpochNumber open = context->ordering().epochs().open();
+  if (known.place.cache->push(known.place.use, *block, open) == StreamCache::Taken::yes) {
+    return CUDA_SUCCESS;
+  }
+  block->state.store(BlockState::live);
+  return free_slowly(*block, block->state.word(), stream);
+}
+
+std::optional<CUresult> AsyncMemory::free_slowly(Block& block, std::uint64_t word,
+                                                 CUstream stream) {
+  if (!is_on() || Serving::any_capture() || refusal_in_host_function(driver_) != CUDA_SUCCESS ||
+      block.shared_outside.load(std::memory_order_relaxed)) {
+    return std::nullopt;
+  }
+  Context* const context = registry_.current_for_certain();
+  if (context == nullptr || block.context != context || !serves(*context)) return std::nullopt;
+  const Known* const known = find_place(*context, stream);
+  if (known == nullptr) return std::nullopt;
+  const StreamCaches::Place place = known->place;
+  if (BlockStateCell::state_of(word) != BlockState::live || !block.state.claim(word)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const EpochNumber open = context->ordering().epochs().open();
+  using Taken = StreamCache::Taken;
+  Taken taken = place.cache->push(place.use, block, open);
+  if (taken == Taken::full && caches_.allot(place, block.capacity)) {
+    taken = place.cache->push(place.use, block, open);
+  }
+  if (taken == Taken::yes) return CUDA_SUCCESS;
+  block.state.store(BlockState::live);
+  return std::nullopt;
+}
+
+int AsyncMemory::device_of(CUmemoryPool pool) const {
+  if (pool == nullptr || !AsyncBlocks::any()) return -1;
+  const auto found = std::find_if(pools_.begin(), pools_.end(),
+                                  [&](const auto& each) { return each.load() == pool; });
+  return found == pools_.end() ? -1 : static_cast<int>(found - pools_.begin());
+}
+
+void AsyncMemory::adopt(const Request& request, CUdeviceptr address) {
+  forget_stale(address);
+  Context& context = *request.context;
+  blocks_.adopt(context, request.life, address, request.capacity, request.bytes);
+  const std::uint64_t held = blocks_.bytes();
+  const std::uint64_t idle = caches_.bytes();
+  const std::uint64_t had = held > idle ? held - idle : 0;
+  std::uint64_t peak = peak_.load(std::memory_order_relaxed);
+  while (peak < had && !peak_.compare_exchange_weak(peak, had, std::memory_order_relaxed)) {
+  }
+  caches_.set_limit(
+      std::min(context.device().limits().max_cached, std::max({peak, had, kLeastIdle})));
+}
+
+void AsyncMemory::forget_stale(CUdeviceptr address) {
+  Block* const stale = blocks_.find(address);
+  if (stale == nullptr) return;
+  const std::uint64_t word = stale->state.word();
+  const bool ours = BlockStateCell::state_of(word) == BlockState::live ? stale->state.claim(word)
+                                                                       : caches_.take(*stale);
+  if (blocks_.forget(*stale) && ours) delete_block(stale);
+}
+
+void AsyncMemory::stop() {
+  on_.store(false);
+  idle_.give_all_back();
+}
+
+void AsyncMemory::give_back_of(CUmemoryPool pool) {
+  const int device = device_of(pool);
+  if (device < 0) return;
+  for (Context* const context : registry_.contexts_of(device)) {
+    idle_.give_back(*context, AsyncIdle::To::pool);
+  }
+}
+
+std::uint64_t AsyncMemory::unused_bytes(CUmemoryPool pool) const {
+  const int device = device_of(pool);
+  return device < 0 ? 0 : blocks_.unused_bytes(device);
+}
+
+}  // namespace cupool::engine

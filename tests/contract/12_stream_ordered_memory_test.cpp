@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Contract 12 with CUPOOL_ASYNC=serve: the program's own stream-ordered memory is served in the
+// order of its streams, and what the program sees is what the driver alone would show it.
+#include "harness.h"
+
+namespace preload {
+namespace {
+
+Environment serving(const Environment& more = {}) {
+  return with({{"CUPOOL_ASYNC", "serve"}, {"CUPOOL_DECAY_MS", "0"}}, more);
+}
+
+PreloadedRun expect_same_serving(const std::string& mode, const Environment& more = {}) {
+  SCOPED_TRACE(mode);
+  return expect_same("probe_async mode=" + mode, 0, 1, serving(more));
+}
+
+TEST(StreamOrderedMemory, IsItsStreamsAgainAtOnce) {
+  for (const char* mode : {"late", "early"}) {
+    const PreloadedRun run = expect_same_serving("pairs", {{"CUPOOL_SIM_MODE", mode}});
+    EXPECT_EQ(run.counter("own_async_malloc_calls_total"), 201u);
+    EXPECT_EQ(run.counter("own_async_free_calls_total"), 201u);
+    EXPECT_GE(run.counter("own_async_served_total"), 201u - 17u) << "eight sizes, two of each live";
+  }
+}
+
+TEST(StreamOrderedMemory, IsNotServedUnlessToldSo) {
+  for (const char* mode : {"threshold", "off"}) {
+    const PreloadedRun run = expect_same("probe_async mode=pairs", 0, 1, {{"CUPOOL_ASYNC", mode}});
+    EXPECT_EQ(run.counter("own_async_served_total"), 0u);
+  }
+}
+
+TEST(StreamOrderedMemory, IsServedToManyThreads) {
+  for (const char* own : {"0", "1"}) {
+    const PreloadedRun run = expect_same_serving(std::string("pairs n=16 own=") + own);
+    EXPECT_EQ(run.counter("own_async_malloc_calls_total"), 3201u);
+    EXPECT_GE(run.counter("own_async_served_total"), 3201u - 257u);
+  }
+}
+
+TEST(StreamOrderedMemory, IsAnotherStreamsOnlyBehindAFence) {
+  for (const char* mode : {"late", "early", "timed"}) {
+    const PreloadedRun run = expect_same_serving("others", {{"CUPOOL_SIM_MODE", mode}});
+    EXPECT_GE(run.counter("own_async_served_total"), 3u);
+  }
+}
+
+TEST(StreamOrderedMemory, IsNotThatOfAStreamWithTheSameHandle) {
+  for (const char* mode : {"late", "timed"}) {
+    expect_same_serving("again", {{"CUPOOL_SIM_MODE", mode}});
+  }
+}
+
+TEST(StreamOrderedMemory, IsRefusedAsTheDriverDoes) {
+  expect_same_serving("errors");
+}
+
+TEST(StreamOrderedMemory, CountsAsTheDriverCounts) {
+  expect_same_serving("reads", {{"CUPOOL_SIM_MODE", "early"}});
+  expect_same_serving("sizes");
+}
+
+TEST(StreamOrderedMemory, TellsWhatWasRequested) {
+  expect_same_serving("queries");
+}
+
+TEST(StreamOrderedMemory, IsTheDriversInACapture) {
+  expect_same_serving("capture");
+}
+
+TEST(StreamOrderedMemory, IsTheDriversOnceTheProgramSetsAPool) {
+  expect_same_serving("pool");
+  expect_same_serving("managed");
+}
+
+TEST(StreamOrderedMemory, GoesBackBeforeItsContextEnds) {
+  for (const char* mode : {"late", "early"}) {
+    expect_same_serving("context", {{"CUPOOL_SIM_MODE", mode}});
+  }
+}
+
+// Contract 4 and 5.
+TEST(StreamOrderedMemory, IsThereForEveryAllocator) {
+  for (const char* mode : {"late", "early", "timed"}) {
+    expect_same_serving("oom", {{"CUPOOL_SIM_MODE", mode}, {"CUPOOL_SIM_MEMORY", "256M"}});
+  }
+}
+
+TEST(StreamOrderedMemory, GoesBackAfterAWhile) {
+  for (const char* mode : {"late", "early"}) {
+    expect_same_serving("decay", {{"CUPOOL_DECAY_MS", "80"}, {"CUPOOL_SIM_MODE", mode}});
+    expect_same_serving("pairs n=16", {{"CUPOOL_DECAY_MS", "4"}, {"CUPOOL_SIM_MODE", mode}});
+  }
+}
+
+TEST(StreamOrderedMemory, IsFreedByTheDriverWhereTheStreamIsNotKnown) {
+  expect_same_serving("free");
+}
+
+// Contract 12, mutation testing.
+TEST(StreamOrderedMemory, IsJudged) {
+  for (const auto& [mutation, mode] : {std::pair{"reuses-on-another-stream", "others"},
+                                       std::pair{"keeps-a-destroyed-streams-blocks", "again"}}) {
+    SCOPED_TRACE(mutation);
+    Environment environment = serving(
+        {{"CUPOOL_SIM_MODE", "late"}, {"CUPOOL_STATS", "off"}, {"CUPOOL_TEST_MUTATION", mutation}});
+    environment["LD_PRELOAD"] = tested_build().folder + "/tests/libcupool_mutable.so";
+    const ProcessResult run = run_plain(std::string("probe_async mode=") + mode, environment);
+    EXPECT_NE(run.exit_code, 0) << run.describe();
+  }
+}
+
+}  // namespace
+}  // namespace preload

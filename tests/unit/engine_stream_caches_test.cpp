@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// The caches of streams by themselves: whose a freed block is, streams that end, the limit, decay
+// (contract 12, I1).
+#include "engine/async/stream_caches.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+namespace cupool::engine {
+namespace {
+
+constexpr std::uint64_t kMib = 1 << 20;
+
+class StreamCachesTest : public testing::Test {
+ protected:
+  using Place = StreamCaches::Place;
+
+  StreamCachesTest() { caches_.set_limit(64 * kMib); }
+
+  // Never looked into.
+  const Context* context(std::uintptr_t number) const {
+    return reinterpret_cast<const Context*>(number);
+  }
+  CUstream stream(std::uintptr_t number) const { return reinterpret_cast<CUstream>(number << 8); }
+  Place place(std::uintptr_t of_stream, std::uintptr_t of_context = 1, std::uint64_t thread = 0) {
+    return caches_.find_or_add({context(of_context), 1, stream(of_stream), thread},
+                               stats::device(0));
+  }
+
+  Block& block(std::uint64_t bytes) {
+    blocks_.push_back(std::make_unique<Block>());
+    Block& made = *blocks_.back();
+    made.address = 0x10000000 * blocks_.size();
+    made.capacity = stream_capacity_for(bytes);
+    made.state.store(BlockState::freed);
+    return made;
+  }
+  // Frees a new block while epoch `open` is open.
+  CUdeviceptr push(const Place& to, std::uint64_t bytes, std::uint64_t open = 1) {
+    Block& made = block(bytes);
+    EXPECT_TRUE(caches_.allot(to, made.capacity));
+    EXPECT_EQ(to.cache->push(to.use, made, EpochNumber{open}), StreamCache::Taken::yes);
+    return made.address;
+  }
+  static CUdeviceptr pop(const Place& from, std::uint64_t bytes) {
+    return from.cache->pop(from.use, stream_capacity_for(bytes), bytes);
+  }
+  CUdeviceptr pop_complete(std::uint64_t bytes, std::uint64_t complete, bool* pending,
+                           std::uintptr_t of_context = 1) {
+    return caches_.pop_complete(context(of_context), 1, stream_capacity_for(bytes), bytes,
+                                EpochNumber{complete}, pending);
+  }
+
+  std::vector<std::unique_ptr<Block>> blocks_;
+  StreamCaches caches_;
+};
+
+TEST_F(StreamCachesTest, SizesWasteAnEighthAtMost) {
+  for (std::uint64_t bytes = 1; bytes < 100 * kMib; bytes += 1 + bytes / 37) {
+    const std::uint64_t capacity = stream_capacity_for(bytes);
+    ASSERT_GE(capacity, bytes);
+    ASSERT_EQ(capacity % kAlignment, 0u);
+    ASSERT_TRUE(capacity - bytes < kAlignment || capacity - bytes <= bytes / 8) << bytes;
+    ASSERT_LE(capacity - bytes, kLargeUnit);
+    ASSERT_LT(stream_class(capacity) + 1, kStreamClasses);
+  }
+  EXPECT_LT(stream_class(kLargestStreamBlock) + 1, kStreamClasses);
+}
+
+TEST_F(StreamCachesTest, ABlockIsTheStreamsThatFreedIt) {  // I1
+  const Place one = place(1);
+  const Place other = place(2);
+  const CUdeviceptr address = push(one, 4000);
+  EXPECT_EQ(pop(other, 4000), 0u);
+  EXPECT_EQ(pop(one, 8000), 0u);
+  EXPECT_EQ(pop(one, 3900), address);
+  EXPECT_EQ(blocks_[0]->requested, 3900u);
+  EXPECT_EQ(blocks_[0]->state.load(), BlockState::live);
+  EXPECT_EQ(pop(one, 3900), 0u);
+}
+
+TEST_F(StreamCachesTest, ItIsAnotherStreamsOnceItsEpochIsComplete) {  // I1
+  const CUdeviceptr address = push(place(1), kMib, 7);
+  bool pending = false;
+  EXPECT_EQ(pop_complete(2 * kMib, 6, &pending), 0u);
+  EXPECT_FALSE(pending) << "none that fits";
+  EXPECT_EQ(pop_complete(kMib, 6, &pending), 0u);
+  EXPECT_TRUE(pending);
+  EXPECT_EQ(pop_complete(kMib, 7, &pending, 2), 0u) << "of another context";
+  EXPECT_EQ(pop_complete(kMib, 7, &pending), address);
+}
+
+TEST_F(StreamCachesTest, TheDefaultStreamsAreOnesOfTheirContextAndThread) {
+  const Place mine = place(1, 1, 5);
+  EXPECT_EQ(place(1, 1, 5).cache, mine.cache);
+  EXPECT_NE(place(1, 1, 6).cache, mine.cache);
+  EXPECT_NE(place(1, 2, 5).cache, mine.cache);
+}
+
+TEST_F(StreamCachesTest, AStreamThatComesAgainIsAnotherOne) {  // I1
+  const Place before = place(1);
+  const CUdeviceptr address = push(before, kMib, 3);
+  const Place second = place(2);
+  const CUdeviceptr later = push(second, kMib, 4);
+  caches_.stream_ends(stream(1));
+  caches_.stream_ends(stream(2));
+  EXPECT_EQ(pop(before, kMib), 0u);
+  EXPECT_EQ(pop(second, kMib), 0u);
+  EXPECT_EQ(before.cache->push(before.use, block(kMib), EpochNumber{5}), StreamCache::Taken::gone);
+  const Place again = place(1);
+  EXPECT_EQ(pop(again, kMib), 0u);
+  bool pending = false;
+  EXPECT_EQ(pop_complete(kMib, 2, &pending), 0u);
+  EXPECT_TRUE(pending);
+  EXPECT_EQ(pop_complete(kMib, 3, &pending), address);
+  EXPECT_EQ(pop_complete(kMib, 4, &pending), later);
+}
+
+TEST_F(StreamCachesTest, AContextEndsWithItsStreams) {
+  const Place mine = place(1);
+  push(mine, kMib);
+  push(place(2), kMib);
+  push(place(3, 2), kMib);
+  caches_.stream_ends(stream(2));
+  EXPECT_EQ(caches_.context_ends(context(1)).count, 2u);
+  EXPECT_EQ(pop(mine, kMib), 0u);
+  EXPECT_EQ(caches_.bytes(), kMib);
+}
+
+TEST_F(StreamCachesTest, TheLimitHoldsForAllStreams) {
+  const Place one = place(1);
+  const Place other = place(2);
+  for (int i = 0; i < 3; ++i) push(one, 16 * kMib);
+  EXPECT_FALSE(caches_.allot(other, 32 * kMib));
+  EXPECT_NE(pop(one, 16 * kMib), 0u);
+  EXPECT_TRUE(caches_.allot(other, 32 * kMib)) << "what one does not use";
+  EXPECT_EQ(one.cache->push(one.use, block(16 * kMib), EpochNumber{1}), StreamCache::Taken::full);
+}
+
+TEST_F(StreamCachesTest, TakesWhatIsCompleteOrWasIdleLong) {
+  const Place mine = place(1);
+  push(mine, kMib, 1);
+  for (std::uint32_t step = 0; step < StreamCaches::kDecaySteps; ++step) caches_.end_decay_step();
+  push(mine, 2 * kMib, 2);
+  push(mine, 4 * kMib, 3);
+  using Which = StreamCaches::Which;
+  EXPECT_EQ(caches_.take(context(1), EpochNumber{0}, Which::unneeded, ~0ull).count, 0u);
+  EXPECT_EQ(caches_.take(context(1), EpochNumber{9}, Which::unneeded, ~0ull).bytes, kMib);
+  BlockList complete = caches_.take(context(1), EpochNumber{2}, Which::complete, ~0ull);
+  EXPECT_EQ(complete.bytes, 2 * kMib);
+  caches_.put_back(context(1), 1, stats::device(0), complete);
+  bool pending = false;
+  EXPECT_NE(pop_complete(2 * kMib, 2, &pending), 0u) << "the driver refused it";
+}
+
+TEST_F(StreamCachesTest, AnUnusedCacheEnds) {
+  const Place mine = place(1);
+  push(mine, kMib);
+  EXPECT_NE(pop(mine, kMib), 0u);
+  for (std::uint32_t step = 0; step < StreamCaches::kDecaySteps; ++step) caches_.end_decay_step();
+  EXPECT_EQ(mine.cache->push(mine.use, block(kMib), EpochNumber{1}), StreamCache::Taken::gone);
+  EXPECT_EQ(place(2).cache, mine.cache) << "for the next stream";
+}
+
+TEST_F(StreamCachesTest, SomeStreamsHaveNone) {
+  for (std::uintptr_t number = 1; number <= StreamCaches::kMostStreams; ++number) {
+    EXPECT_NE(place(number).cache, nullptr);
+  }
+  EXPECT_EQ(place(StreamCaches::kMostStreams + 1).cache, nullptr);
+  caches_.stream_ends(stream(1));
+  caches_.stream_ends(stream(2));
+  EXPECT_NE(place(StreamCaches::kMostStreams + 1).cache, nullptr) << "of those that are gone";
+}
+
+}  // namespace
+}  // namespace cupool::engine
