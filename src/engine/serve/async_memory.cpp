@@ -12,11 +12,6 @@ namespace {
 
 // May be idle whatever the program had at its peak.
 constexpr std::uint64_t kLeastIdle = 64ull << 20;
-// How long a fence is asked for, of a GPU that may have nothing to do: it needs a moment to pass
-// it.
-constexpr std::uint64_t kMomentNs = 100'000;
-// Given back at once by decay.
-constexpr std::uint64_t kAsyncSlice = 64ull << 20;
 
 bool can_serve(const cuda::Driver& driver) {
   return driver.cuCtxRecordEvent != nullptr && driver.cuMemFreeAsync != nullptr &&

@@ -22,6 +22,9 @@ namespace {
 
 // May be cached whatever the program had at its peak.
 constexpr std::uint64_t kLeastCached = 32ull << 20;
+// So much more than that peak: threads that allocate and free in turn are never seen at the peak of
+// all of them, and what one gives back beyond the limit, the next one allocates anew.
+constexpr std::uint64_t kPeakShare = 8;
 // Given back at once by decay: unpinning takes the driver some 0.6 ms a MiB.
 constexpr std::uint64_t kHostSlice = 16ull << 20;
 
@@ -112,8 +115,8 @@ void HostMemory::adopt(Context& context, std::uint64_t life, void* address, std:
   }
   note_peak(cache_.bytes(), 0);
   cache_.end_turn();
-  cache_.set_limit(
-      std::min(most_cached_, std::max(peak_.load(std::memory_order_relaxed), kLeastCached)));
+  const std::uint64_t peak = peak_.load(std::memory_order_relaxed);
+  cache_.set_limit(std::min(most_cached_, std::max(peak + peak / kPeakShare, kLeastCached)));
 }
 
 // The driver hands out an address only after it was freed, by a route that cupool does not see. A
