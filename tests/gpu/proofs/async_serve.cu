@@ -68,10 +68,11 @@ void pairs() {
   uint32_t* kept = nullptr;  // so that the pool keeps its memory in each run
   cudaStream_t stream = make_stream();
   MUST(cudaMallocAsync(&kept, 3 << 20, stream));
-  std::printf("{\"pairs_1_ns\": %.0f, \"pairs_16_ns\": %.0f, \"kernel_1_ns\": %.0f, "
-              "\"kernel_16_ns\": %.0f, \"streams_8_ns\": %.0f}\n",
-              pair_ns(1, 200000, false), pair_ns(16, 5000, false), pair_ns(1, 20000, true),
-              pair_ns(16, 2000, true), pair_ns(1, 200000, false, 8));
+  std::printf(
+      "{\"pairs_1_ns\": %.0f, \"pairs_16_ns\": %.0f, \"kernel_1_ns\": %.0f, "
+      "\"kernel_16_ns\": %.0f, \"streams_8_ns\": %.0f}\n",
+      pair_ns(1, 200000, false), pair_ns(16, 5000, false), pair_ns(1, 20000, true),
+      pair_ns(16, 2000, true), pair_ns(1, 200000, false, 8));
   MUST(cudaFreeAsync(kept, stream));
   MUST(cudaStreamSynchronize(stream));
 }
