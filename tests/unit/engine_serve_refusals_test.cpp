@@ -207,6 +207,9 @@ TEST_F(StaleRecordTest, ABlockTakesTheAddressOfMemoryThatPassedThrough) {
 }
 
 TEST_F(StaleRecordTest, MemoryThatPassesThroughTakesTheAddressOfABlock) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the old record is left to whoever may hold it: here nobody, and so it leaks";
+#endif
   CUdeviceptr block = allocate(4096);
   Patience patience;
   EXPECT_EQ(allocator_->pass_through().allocate(
