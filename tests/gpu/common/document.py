@@ -3,6 +3,7 @@
 machines that results come from.
 """
 import os
+import re
 
 HEAD = """# Evidence
 
@@ -30,7 +31,12 @@ def write_part(path, name, part):
         with open(path, encoding="utf-8") as file:
             text = file.read()
     with open(path, "w", encoding="utf-8") as file:
-        file.write(with_part(text, name, part))
+        file.write(with_part(text, name, without_folders(part)))
+
+
+def without_folders(text):
+    """Absolute paths by their last part: where the files lay on one machine tells nobody anything."""
+    return re.sub(r"(?<![\w./:])(/[\w.+@-]+)+/(?=[\w.])", "", text)
 
 
 def cell(value):

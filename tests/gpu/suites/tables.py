@@ -68,6 +68,17 @@ class Summary:
 
     def differing_table(self, differing):
         rows = []
+        explained = {}
+        for suite, test, mode, verdict, why in differing:
+            if verdict == merge.EXPLAINED:
+                explained.setdefault((suite, why), {}).setdefault(test.name, {})[mode] = test
+        for (suite, why), tests in explained.items():
+            name, modes = next(iter(tests.items()))
+            mode, test = next(iter(modes.items()))
+            others = f" and {number(len(tests) - 1)} more" if len(tests) > 1 else ""
+            rows.append([suite, f"`{name}`{others}", ", ".join(sorted({mode for of in tests.values() for mode in of})),
+                         test.outcomes[merge.WITHOUT], test.outcomes[mode], "", f"{merge.EXPLAINED}: {why}"])
+        differing = [row for row in differing if row[3] != merge.EXPLAINED]
         for suite, test, mode, verdict, why in differing[:SHOWN]:
             again = "; ".join(f"{word} {', '.join(runs.get(merge.WITHOUT, '-'))} / {', '.join(runs.get(mode, '-'))}"
                               for word, runs in (("alone", test.again), ("in its slice", test.company)) if runs)
