@@ -164,6 +164,19 @@ TEST_F(HostMemoryTest, AStickyErrorOfTheDriversFreeIsKnownFromThen) {  // I7
   EXPECT_FALSE(context_->usable());
 }
 
+// What the driver refused was never the program's.
+TEST_F(HostMemoryTest, ARefusedRequestLeavesTheLimitAsItWas) {
+  void* address = nullptr;
+  const auto fails = [](std::size_t) { return CUDA_ERROR_OUT_OF_MEMORY; };
+  EXPECT_EQ(host().allocate(&address, 1ull << 36, 0, fails), CUDA_ERROR_OUT_OF_MEMORY);
+  std::vector<void*> all;
+  for (unsigned i = 0; i < 12; ++i) all.push_back(make(i, kFourMib));
+  for (void* each : all) ASSERT_EQ(host().try_free(each), CUDA_SUCCESS);
+  void* const larger = make(12, 2 * kFourMib);
+  EXPECT_EQ(host().try_free(larger), CUDA_SUCCESS);
+  EXPECT_GE(host_calls.frees, 1) << "48 MiB were the peak, and 56 would be idle";
+}
+
 TEST_F(HostMemoryTest, AnErrorThatIsOverWithItsCallChangesNothing) {  // I7
   void* address = nullptr;
   const auto fails = [](std::size_t) { return CUDA_ERROR_OUT_OF_MEMORY; };

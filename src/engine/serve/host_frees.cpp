@@ -90,6 +90,7 @@ std::optional<CUresult> HostFrees::put(Block& block, const Put& put) {
 bool HostFrees::make_room(Context& context, std::uint64_t bytes) {
   const util::Uncancelled throughout;
   if (bytes > cache_.limit() || Serving::any_capture()) return false;
+  if (cache_.bytes() + bytes <= cache_.limit()) return true;  // others have taken some
   Ordering& ordering = context.ordering();
   const WaitResult waited = ordering.wait(ordering.epochs().join(0, 1));
   idle_.cache_reclaimed(context);
@@ -100,8 +101,9 @@ bool HostFrees::make_room(Context& context, std::uint64_t bytes) {
   const ContextVisit visit(context);
   if (!visit || !context.usable()) return false;
   const std::uint64_t after = cache_.bytes() + bytes;
-  if (after <= cache_.limit()) return true;  // others have taken some
-  const std::uint64_t missing = after - cache_.limit();
+  const std::uint64_t limit = cache_.limit();
+  if (after <= limit) return true;
+  const std::uint64_t missing = after - limit;
   const auto is_quiet = [&] { return PendingWork::none() || settle(context); };
   using Which = HostCache::Which;
   std::uint64_t released = 0;

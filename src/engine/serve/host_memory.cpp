@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "cuda/errors.h"
+#include "cuda/scopes.h"
 #include "engine/block/accounting.h"
 #include "engine/context/rdma_libraries.h"
 #include "engine/host/host_limit.h"
@@ -72,28 +74,23 @@ bool HostMemory::may_allocate(Context** context, std::size_t bytes, unsigned kin
   return false;
 }
 
-void* HostMemory::reclaim_and_pop(Context& context, std::size_t bytes, unsigned kind) {
+void* HostMemory::reclaim_and_pop(Context& context, std::size_t bytes, unsigned kind,
+                                  std::uint64_t* idle) {
   const std::uint64_t wanted = host_capacity_for(bytes);
   const unsigned node = current_host_node();
   const auto complete = [&] { return context.ordering().epochs().complete_up_to(); };
   if (void* const memory = cache_.pop(wanted, bytes, kind, node, complete())) return memory;
-  std::uint64_t idle = 0;
-  void* memory = nullptr;
-  if (cache_.any()) {
-    if (cache_.retired_bytes() != 0) frees_.settle(context);
-    memory = cache_.pop(wanted, bytes, kind, node, complete());
-    if (memory != nullptr) return memory;
-    memory = cache_.pop_others(wanted, bytes, kind, node, complete(), &idle);
-  }
-  if (memory == nullptr) note_peak(idle, asked_.load(std::memory_order_relaxed));
-  return memory;
+  if (!cache_.any()) return nullptr;
+  if (cache_.retired_bytes() != 0) frees_.settle(context);
+  if (void* const memory = cache_.pop(wanted, bytes, kind, node, complete())) return memory;
+  return cache_.pop_others(wanted, bytes, kind, node, complete(), idle);
 }
 
-// Of the cache `idle` bytes lie idle, so the program has the rest, and wants what it asks for. A
-// miss knows best: threads that free and allocate in turn have half of their memory at any later
-// time.
-void HostMemory::note_peak(std::uint64_t idle, std::uint64_t asked) {
-  const std::uint64_t held = blocks_.bytes() + asked;
+// Of all blocks `idle` bytes lay idle at a miss, so the program had the rest, and has got what it
+// asked for. A miss knows best: threads that free and allocate in turn have half of their memory at
+// any later time.
+void HostMemory::note_peak(std::uint64_t idle) {
+  const std::uint64_t held = blocks_.bytes();
   const std::uint64_t had = held > idle ? held - idle : 0;
   std::uint64_t peak = peak_.load(std::memory_order_relaxed);
   while (peak < had && !peak_.compare_exchange_weak(peak, had, std::memory_order_relaxed)) {
@@ -103,7 +100,7 @@ void HostMemory::note_peak(std::uint64_t idle, std::uint64_t asked) {
 // The driver's call took longer than the look for libraries. What lies idle never exceeds what the
 // program itself had at its peak, but for a little.
 void HostMemory::adopt(Context& context, std::uint64_t life, void* address, std::size_t bytes,
-                       unsigned kind) {
+                       unsigned kind, std::uint64_t idle_at_miss) {
   if (loaded_rdma_library() != nullptr) return;
   Block* const block = blocks_.adopt(context, address, bytes, host_tag(kind, current_host_node()));
   if (block == nullptr) return;
@@ -113,7 +110,7 @@ void HostMemory::adopt(Context& context, std::uint64_t life, void* address, std:
     if (block->state.claim(word) && blocks_.forget(*block)) delete_block(block);
     return;
   }
-  note_peak(cache_.bytes(), 0);
+  note_peak(std::min(idle_at_miss, cache_.bytes()));
   cache_.end_turn();
   const std::uint64_t peak = peak_.load(std::memory_order_relaxed);
   cache_.set_limit(std::min(most_cached_, std::max(peak + peak / kPeakShare, kLeastCached)));
@@ -173,9 +170,18 @@ void HostMemory::given_up(const Given& given, bool freed) {
   blocks_.remember(*given.block);
 }
 
-// I7: the program knows of a sticky error now, so no later call may hide it.
+// I7: the program knows of a sticky error now, so no later call may hide it. The driver's call acts
+// in all contexts, so where there are several, the error may be another one's.
 void HostMemory::driver_refused(Context* context, std::uint64_t life, CUresult error) {
-  if (context != nullptr && context->incarnation() == life) note_failure(*context, error);
+  if (context == nullptr || context->incarnation() != life) return;
+  if (cuda::is_sticky(error) && several_contexts() && !has_failed(*context)) return;
+  note_failure(*context, error);
+}
+
+bool HostMemory::has_failed(const Context& context) const {
+  if (Serving::any_capture()) return false;  // the query could end it
+  const cuda::ContextScope scope(driver_, context.handle());
+  return scope.ok() && cuda::is_sticky(driver_.cuStreamQuery(CU_STREAM_LEGACY));
 }
 
 // Whether no context has work for the GPU, of which the driver's free may wait for any.

@@ -108,28 +108,15 @@ class HostMemory {
   bool knows_all_contexts();
   bool others_gave_back(std::uint64_t since_ns, Patience& patience);
   bool is_quiet();
-  // A call that found no memory, until there is a record of what the driver has given it.
-  class Asking {
-   public:
-    Asking(HostMemory& memory, std::uint64_t bytes) : asked_(memory.asked_), bytes_(bytes) {
-      asked_.fetch_add(bytes_, std::memory_order_relaxed);
-    }
-    ~Asking() { asked_.fetch_sub(bytes_, std::memory_order_relaxed); }
-    Asking(const Asking&) = delete;
-    Asking& operator=(const Asking&) = delete;
-
-   private:
-    std::atomic<std::uint64_t>& asked_;
-    const std::uint64_t bytes_;
-  };
-
-  void* reclaim_and_pop(Context& context, std::size_t bytes, unsigned kind);
-  void note_peak(std::uint64_t idle, std::uint64_t asked);
-  void adopt(Context& context, std::uint64_t life, void* address, std::size_t bytes, unsigned kind);
+  void* reclaim_and_pop(Context& context, std::size_t bytes, unsigned kind, std::uint64_t* idle);
+  void note_peak(std::uint64_t idle);
+  void adopt(Context& context, std::uint64_t life, void* address, std::size_t bytes, unsigned kind,
+             std::uint64_t idle_at_miss);
   void forget_stale(const void* address);
   Given give_up(void* host);
   void given_up(const Given& given, bool freed);
   void driver_refused(Context* context, std::uint64_t life, CUresult error);
+  bool has_failed(const Context& context) const;
 
   const cuda::Driver& driver_;
   ContextRegistry& registry_;
@@ -140,16 +127,15 @@ class HostMemory {
   HostFrees frees_;
   std::atomic<Context*> home_{nullptr};  ///< the context that is served
   std::atomic<std::uint64_t> peak_{0};   ///< of what the program had of the blocks
-  std::atomic<std::uint64_t> asked_{0};  ///< bytes of all Asking
 };
 
 template <typename Real>
 CUresult HostMemory::allocate(void** address, std::size_t bytes, unsigned kind, const Real& real) {
   Context* context = registry_.current();
   const bool served = address != nullptr && may_allocate(&context, bytes, kind);
-  const Asking asking(*this, served ? host_capacity_for(bytes) : 0);
+  std::uint64_t idle = 0;
   if (served) {
-    if (void* const memory = reclaim_and_pop(*context, bytes, kind)) {
+    if (void* const memory = reclaim_and_pop(*context, bytes, kind, &idle)) {
       *address = memory;
       return CUDA_SUCCESS;
     }
@@ -165,7 +151,7 @@ CUresult HostMemory::allocate(void** address, std::size_t bytes, unsigned kind, 
   }
   if (result == CUDA_SUCCESS && address != nullptr) {
     forget_stale(*address);
-    if (served) adopt(*context, life, *address, bytes, kind);
+    if (served) adopt(*context, life, *address, bytes, kind, idle);
     (context == nullptr ? stats::device(-1) : context->stats())
         .add(stats::Counter::host_malloc_calls_total);
   }

@@ -16,9 +16,8 @@ inline constexpr std::size_t kBatchesWaiting = 8;
 inline constexpr std::size_t kBatchesPending = 4;
 
 /// The limits of one thread in `context`. The batches of all threads together stay below a quarter
-/// of the highest pending limit; the threshold for closing an epoch is lowered by as much. With a
-/// high pending limit (the realtime profile), batches are so large that fewer than one call in a
-/// thousand ends one.
+/// of the highest pending limit. With a high one (the realtime profile), batches are so large that
+/// fewer than one call in a thousand ends one.
 ThreadCache::Limits limits_of_thread(Context& context);
 
 }  // namespace cupool::engine
