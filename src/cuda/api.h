@@ -88,6 +88,7 @@
 #undef cuStreamDestroy
 #undef cuStreamEndCapture
 #undef cuStreamGetCtx
+#undef cuStreamGetFlags
 #undef cuStreamIsCapturing
 #undef cuStreamQuery
 #undef cuStreamSynchronize

@@ -232,6 +232,7 @@ CUresult cupool_hook_cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes,
   const bool named = pool != nullptr;
   if (named && pop_in_stream(address, pool, bytes, caller, legacy(stream))) return CUDA_SUCCESS;
   CUPOOL_REAL_OR_RETURN(cuMemAllocFromPoolAsync);
+  if (!named) return real.cuMemAllocFromPoolAsync(address, bytes, pool, stream);
   const CUresult result = allocate_in_stream(
       address, pool, bytes, caller, legacy(stream),
       [&](size_t wanted) { return real.cuMemAllocFromPoolAsync(address, wanted, pool, stream); });
@@ -245,6 +246,7 @@ CUresult cupool_hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t b
   const bool named = pool != nullptr;
   if (named && pop_in_stream(address, pool, bytes, caller, per_thread(stream))) return CUDA_SUCCESS;
   CUPOOL_REAL_OR_RETURN(cuMemAllocFromPoolAsync_ptsz);
+  if (!named) return real.cuMemAllocFromPoolAsync_ptsz(address, bytes, pool, stream);
   const CUresult result =
       allocate_in_stream(address, pool, bytes, caller, per_thread(stream), [&](size_t wanted) {
         return real.cuMemAllocFromPoolAsync_ptsz(address, wanted, pool, stream);

@@ -24,9 +24,8 @@ class StreamCachesTest : public testing::Test {
     return reinterpret_cast<const Context*>(number);
   }
   CUstream stream(std::uintptr_t number) const { return reinterpret_cast<CUstream>(number << 8); }
-  Place place(std::uintptr_t of_stream, std::uintptr_t of_context = 1, std::uint64_t thread = 0) {
-    return caches_.find_or_add({context(of_context), 1, stream(of_stream), thread},
-                               stats::device(0));
+  Place place(std::uintptr_t of_stream, std::uintptr_t of_context = 1) {
+    return caches_.find_or_add({context(of_context), 1, stream(of_stream)}, stats::device(0));
   }
 
   Block& block(std::uint64_t bytes) {
@@ -92,11 +91,11 @@ TEST_F(StreamCachesTest, ItIsAnotherStreamsOnceItsEpochIsComplete) {  // I1
   EXPECT_EQ(pop_complete(kMib, 7, &pending), address);
 }
 
-TEST_F(StreamCachesTest, TheDefaultStreamsAreOnesOfTheirContextAndThread) {
-  const Place mine = place(1, 1, 5);
-  EXPECT_EQ(place(1, 1, 5).cache, mine.cache);
-  EXPECT_NE(place(1, 1, 6).cache, mine.cache);
-  EXPECT_NE(place(1, 2, 5).cache, mine.cache);
+TEST_F(StreamCachesTest, AStreamIsOneOfItsContext) {
+  const Place mine = place(1, 1);
+  EXPECT_EQ(place(1, 1).cache, mine.cache);
+  EXPECT_NE(place(2, 1).cache, mine.cache);
+  EXPECT_NE(place(1, 2).cache, mine.cache);
 }
 
 TEST_F(StreamCachesTest, AStreamThatComesAgainIsAnotherOne) {  // I1

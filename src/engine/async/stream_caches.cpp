@@ -272,7 +272,7 @@ BlockList StreamCaches::take(const Context* context, EpochNumber complete, Which
 void StreamCaches::put_back(const Context* context, std::uint64_t life, stats::DeviceStats& stats,
                             BlockList& blocks) {
   const std::lock_guard lock(mutex_);
-  const Place place = add_locked({context, life, nullptr, 0}, stats);
+  const Place place = add_locked({context, life, nullptr}, stats);
   if (place.cache == nullptr) return;  // the driver keeps the memory
   const std::lock_guard own(place.cache->mutex_);
   while (Block* const block = blocks.pop()) {

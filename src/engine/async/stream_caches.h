@@ -25,17 +25,15 @@ namespace cupool::engine {
 /// Number of a cache's present use by a stream. Never reused in the process; 0: none.
 using StreamUseNumber = std::uint64_t;
 
-/// A stream, as long as its context lives. `thread` tells the per-thread default streams of threads
-/// apart; 0 for all other streams. A null handle stands for streams that are gone.
+/// A stream, as long as its context lives. A null handle stands for streams that are gone, and for
+/// those that have no cache of their own.
 struct StreamName {
   const Context* context = nullptr;
   std::uint64_t life = 0;  ///< of the context
   CUstream stream = nullptr;
-  std::uint64_t thread = 0;
 
   bool operator==(const StreamName& other) const {
-    return context == other.context && life == other.life && stream == other.stream &&
-           thread == other.thread;
+    return context == other.context && life == other.life && stream == other.stream;
   }
 };
 
@@ -129,6 +127,8 @@ class StreamCaches {
   CUdeviceptr pop_complete(const Context* context, std::uint64_t life, std::uint64_t wanted,
                            std::uint64_t requested, EpochNumber complete, bool* pending);
 
+  /// Whether a stream ever had a cache. One load.
+  bool any() const { return count_.load(std::memory_order_acquire) != 0; }
   /// The stream is about to be destroyed: what it has freed is no stream's any more.
   void stream_ends(CUstream stream);
   /// Takes all blocks of `context` out, in whatever life; its streams have no caches any more.

@@ -7,6 +7,7 @@
 #include "cuda/errors.h"
 #include "cuda/scopes.h"
 #include "engine/block/size_class.h"
+#include "engine/reclaim/serving.h"
 
 namespace cupool::engine {
 namespace {
@@ -14,6 +15,12 @@ namespace {
 constexpr std::size_t kHostBarrierBytes = 4096;  // measured
 
 }  // namespace
+
+// A capture begins only once whoever records under this lock has done so.
+bool Barriers::record_behind(CUevent event) const {
+  const OrderingGuard lock(mutex_);
+  return !Serving::any_capture() && driver_.cuCtxRecordEvent(context_, event) == CUDA_SUCCESS;
+}
 
 bool Barriers::holds(CUdeviceptr address) const {
   const OrderingGuard lock(mutex_);

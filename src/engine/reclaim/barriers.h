@@ -31,6 +31,10 @@ class Barriers {
   /// As free_spare(), by a stream-ordered free, which waits for nothing.
   CUresult free_spare_in_stream(CUresult (*free)(CUdeviceptr, CUstream), CUstream stream);
 
+  /// Records an event of the caller's behind all work of the context. False: not during a capture,
+  /// or the driver refused.
+  bool record_behind(CUevent event) const;
+
   /// Whether the device or host memory at `address` is a barrier, and not the program's.
   bool holds(CUdeviceptr address) const;
 

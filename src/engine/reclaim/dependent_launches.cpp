@@ -15,11 +15,14 @@ std::atomic<std::uint64_t> DependentLaunch::newest_{0};
 // capture nothing is launched yet, and no block of cupool's is handed out. No launch is known that
 // has too many attributes to copy; it waits on the host.
 void DependentLaunch::serialise(const cuda::Driver& driver, CUstream stream) {
-  if (LaneMark::number() <= newest_.load(std::memory_order_acquire)) return;
+  const bool all = all_.load(std::memory_order_acquire);
+  if (!all && LaneMark::number() <= newest_.load(std::memory_order_acquire)) return;
   if (CUPOOL_MUTATED("launches-overlap")) return;
   if (Serving::any_capture() && cuda::is_capturing(driver, stream).value_or(true)) return;
   if (configuration_->attribute_count > kMostAttributes) {
     LaneMark::wait(driver);
+    if (!all) return;
+    driver.cuStreamSynchronize(stream);
     return;
   }
   recorded_ = LaneMark::recorded();

@@ -30,8 +30,13 @@ class DependentLaunch {
   /// The configuration to pass to the driver: the program's, or a copy without the attribute.
   const void* configuration() const { return serialised_ ? &copy_ : configuration_; }
 
+  /// From now on no launch overlaps: blocks are handed out in the order of streams without a mark.
+  static void serialise_all() { all_.store(true, std::memory_order_release); }
   /// For tests: as at the start of the process.
-  static void reset() { newest_ = 0; }
+  static void reset() {
+    newest_ = 0;
+    all_ = false;
+  }
 
  private:
   static constexpr unsigned kMostAttributes = 32;
@@ -52,6 +57,7 @@ class DependentLaunch {
   cuda::LaunchConfiguration copy_;
   std::array<cuda::LaunchAttribute, kMostAttributes> attributes_;
 
+  static inline std::atomic<bool> all_{false};
   static std::atomic<std::uint64_t> newest_;  ///< the newest mark before a serialised launch
 };
 

@@ -94,7 +94,7 @@ void AsyncIdle::release_in_order(Context& context, BlockList& idle) {
   if (!scope.ok() || driver_.cuEventCreate(&behind, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
     return;
   if (driver_.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS) {
-    if (driver_.cuCtxRecordEvent(context.handle(), behind) == CUDA_SUCCESS &&
+    if (context.ordering().barriers().record_behind(behind) &&
         driver_.cuStreamWaitEvent(stream, behind, 0) == CUDA_SUCCESS) {
       free_in(idle, stream);
     }

@@ -5,6 +5,9 @@
 #include <algorithm>
 
 #include "engine/context/rdma_libraries.h"
+#include "engine/reclaim/dependent_launches.h"
+#include "util/mutation.h"
+#include "util/uncancelled.h"
 
 namespace cupool::engine {
 
@@ -15,14 +18,8 @@ constexpr std::uint64_t kLeastIdle = 64ull << 20;
 
 bool can_serve(const cuda::Driver& driver) {
   return driver.cuCtxRecordEvent != nullptr && driver.cuMemFreeAsync != nullptr &&
-         driver.cuStreamGetCtx != nullptr && driver.cuDeviceGetMemPool != nullptr &&
-         driver.cuDeviceGetDefaultMemPool != nullptr;
-}
-
-std::uint64_t own_thread() {
-  static std::atomic<std::uint64_t> last{0};
-  thread_local const std::uint64_t own = last.fetch_add(1, std::memory_order_relaxed) + 1;
-  return own;
+         driver.cuStreamGetCtx != nullptr && driver.cuStreamGetFlags != nullptr &&
+         driver.cuDeviceGetMemPool != nullptr && driver.cuDeviceGetDefaultMemPool != nullptr;
 }
 
 bool is_default_stream(CUstream stream) {
@@ -41,20 +38,31 @@ AsyncMemory::AsyncMemory(const cuda::Driver& driver, const config::Settings& set
   if (distrusted_.load()) on_.store(false);
 }
 
+// A default stream, and one that waits for the legacy stream, is ordered by more than its own work:
+// by each operation in the other one. An allocation and a free are such operations, and here no
+// longer any.
+bool AsyncMemory::is_alone(CUstream stream) const {
+  unsigned flags = 0;
+  return !is_default_stream(stream) && driver_.cuStreamGetFlags(stream, &flags) == CUDA_SUCCESS &&
+         (flags & CU_STREAM_NON_BLOCKING) != 0;
+}
+
 // Whatever is not known to be served is the driver's. What is known of a stream that has a cache
-// stays so until it ends.
-const AsyncMemory::Known* AsyncMemory::find_place(Context& context, CUstream stream) {
-  const StreamName name{&context, context.incarnation(), stream,
-                        stream == CU_STREAM_PER_THREAD ? own_thread() : 0};
-  StreamCaches::Place place = caches_.find(name);
-  if (place.cache == nullptr && may_have_cache(context, stream)) {
-    place = caches_.find_or_add(name, context.stats());
+// stays so until it ends. Streams that are not alone share a cache, whose blocks go to nobody
+// before their fence.
+AsyncMemory::Found AsyncMemory::find_place(Context& context, CUstream stream) {
+  Found found;
+  found.alone = is_alone(stream) || CUPOOL_MUTATED("reuses-behind-implicit-order");
+  const StreamName name{&context, context.incarnation(), found.alone ? stream : nullptr};
+  if (found.alone) found.place = caches_.find(name);
+  if (found.place.cache == nullptr && may_have_cache(context, stream)) {
+    found.place = caches_.find_or_add(name, context.stats());
   }
-  if (place.cache == nullptr) return nullptr;
+  if (found.place.cache == nullptr || !found.alone) return found;
   Known* const pair = pair_of(stream);
   if (pair[0].stream != stream) pair[1] = pair[0];
-  pair[0] = Known{stream, &context, place};
-  return &pair[0];
+  pair[0] = Known{stream, &context, found.place};
+  return found;
 }
 
 bool AsyncMemory::may_have_cache(Context& context, CUstream stream) {
@@ -89,18 +97,21 @@ bool AsyncMemory::may_allocate(Request* request, std::size_t bytes, CUmemoryPool
     return false;
   }
   request->life = context->incarnation();
-  const Known* const known = find_place(*context, stream);
-  if (known == nullptr || !is_default_pool(pool, *context)) return false;
+  const Found found = find_place(*context, stream);
+  if (found.place.cache == nullptr || !is_default_pool(pool, *context)) return false;
   request->context = context;
   request->bytes = bytes;
   request->capacity = stream_capacity_for(bytes);
-  request->place = known->place;
+  request->place = found.place;
+  request->alone = found.alone;
   return true;
 }
 
 CUdeviceptr AsyncMemory::pop(const Request& request) {
-  CUdeviceptr address =
-      request.place.cache->pop(request.place.use, request.capacity, request.bytes);
+  CUdeviceptr address = 0;
+  if (request.alone) {
+    address = request.place.cache->pop(request.place.use, request.capacity, request.bytes);
+  }
   if (address != 0) return address;
   bool pending = false;
   const auto from_others = [&](EpochNumber complete) {
@@ -136,15 +147,15 @@ std::optional<CUresult> AsyncMemory::try_free(CUdeviceptr address, CUstream stre
 
 std::optional<CUresult> AsyncMemory::free_slowly(Block& block, std::uint64_t word,
                                                  CUstream stream) {
+  const util::Uncancelled throughout;
   if (!is_on() || Serving::any_capture() || refusal_in_host_function(driver_) != CUDA_SUCCESS ||
       block.shared_outside.load(std::memory_order_relaxed)) {
     return std::nullopt;
   }
   Context* const context = registry_.current_for_certain();
   if (context == nullptr || block.context != context || !serves(*context)) return std::nullopt;
-  const Known* const known = find_place(*context, stream);
-  if (known == nullptr) return std::nullopt;
-  const StreamCaches::Place place = known->place;
+  const StreamCaches::Place place = find_place(*context, stream).place;
+  if (place.cache == nullptr) return std::nullopt;
   if (BlockStateCell::state_of(word) != BlockState::live || !block.state.claim(word)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -169,6 +180,7 @@ int AsyncMemory::device_of(CUmemoryPool pool) const {
 void AsyncMemory::adopt(const Request& request, CUdeviceptr address) {
   forget_stale(address);
   Context& context = *request.context;
+  DependentLaunch::serialise_all();
   blocks_.adopt(context, request.life, address, request.capacity, request.bytes);
   const std::uint64_t held = blocks_.bytes();
   const std::uint64_t idle = caches_.bytes();

@@ -89,7 +89,7 @@ class AsyncMemory {
 
   /// The stream is about to be destroyed.
   void stream_ends(CUstream stream) {
-    if (AsyncBlocks::any() && stream != nullptr) caches_.stream_ends(stream);
+    if (caches_.any() && stream != nullptr) caches_.stream_ends(stream);
   }
   /// The program is about to set the current pool of a device, perhaps before the engine's start.
   static void distrust_current_pools() {
@@ -113,6 +113,11 @@ class AsyncMemory {
     std::size_t bytes = 0;
     std::uint64_t capacity = 0;
     StreamCaches::Place place;
+    bool alone = false;
+  };
+  struct Found {
+    StreamCaches::Place place;  ///< no cache: the driver serves
+    bool alone = false;         ///< only the stream's own work orders its work
   };
 
   static Known* pair_of(CUstream stream) {
@@ -135,7 +140,8 @@ class AsyncMemory {
     return is_on() && Serving::open() && context.usable() && runs_no_host_functions();
   }
   bool may_allocate(Request* request, std::size_t bytes, CUmemoryPool pool, CUstream stream);
-  const Known* find_place(Context& context, CUstream stream);
+  Found find_place(Context& context, CUstream stream);
+  bool is_alone(CUstream stream) const;
   bool may_have_cache(Context& context, CUstream stream);
   CUdeviceptr pop(const Request& request);
   void adopt(const Request& request, CUdeviceptr address);

@@ -3,7 +3,8 @@
 // The output is the driver's, too; the simulated device's judge sees memory that is handed out too
 // early.
 // mode= pairs (in one stream, and on n= threads with a stream each, or own=1 their per-thread one),
-// others (freed in one stream, wanted in another), again (a stream's handle comes again), errors,
+// others (freed in one stream, wanted in another), implicit (the legacy stream orders two others),
+// again (a stream's handle comes again), errors,
 // reads (bytes in use, and trims), queries, capture, pool (another current pool), context (its end
 // and a reset), oom (every allocator gets what is idle), free (by cuMemFree, and in other streams),
 // managed (there is managed memory), decay, sizes.
@@ -123,6 +124,22 @@ void others() {
   release(allocate(kMiB, other), kMiB, other);
   release(allocate(kMiB, one), kMiB, one);
   probe::say("others", 1);
+}
+
+// A free in the legacy stream comes behind one blocking stream, the next allocation before another.
+void implicit() {
+  CUstream streams[2] = {};
+  for (CUstream& stream : streams) MUST(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+  for (int i = 0; i < 16; ++i) {
+    CUdeviceptr block = 0;
+    MUST(cuMemAllocAsync(&block, kMiB, nullptr));
+    cupoolSimOwner(pointer(block), kMiB, ++last_owner);
+    use(block, kMiB, streams[i % 2]);
+    release(block, kMiB, nullptr);
+  }
+  MUST(cuCtxSynchronize());
+  for (CUstream stream : streams) MUST(cuStreamDestroy(stream));
+  probe::say("implicit", 16);
 }
 
 // Work of the destroyed stream is pending when its handle comes again.
@@ -345,6 +362,8 @@ int main(int argc, char** argv) {
           probe::number(argc, argv, "own", 0) != 0);
   } else if (mode == "others") {
     others();
+  } else if (mode == "implicit") {
+    implicit();
   } else if (mode == "again") {
     again();
   } else if (mode == "errors") {
