@@ -2,6 +2,9 @@
 // Ordering beside a driver that refuses in the middle of a wait, and contexts that end meanwhile:
 // what becomes of the barrier, and what counts as complete.
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <thread>
 
 #include "engine_ordering_fixture.h"
 
@@ -190,6 +193,37 @@ TEST_F(OrderingRefusalTest, InAHostFunctionAFailedRecordEndsNoFences) {  // cont
   gpu.calls.clear();
   EXPECT_TRUE(ordering.wait(epoch).complete());
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "wait"}));
+}
+
+// It stays in the queue for the thread that still waits for its fence.
+TEST_F(OrderingRefusalTest, AnEpochThatIsCompleteIsNotTheOldest) {
+  static std::atomic<bool> entered;
+  static std::atomic<bool> leave;
+  static thread_local bool is_late = false;
+  entered = leave = false;
+  driver_.cuEventQuery = [](CUevent) {
+    if (is_late) {
+      for (entered = true; !leave;) std::this_thread::yield();
+    }
+    return CUDA_SUCCESS;
+  };
+  Ordering ordering(driver_, kContext, stats_);
+  std::array<Block, 2> blocks;
+  const EpochNumber first = retire(ordering, blocks[0]);
+  EXPECT_TRUE(ordering.fence(first));
+  const EpochNumber second = retire(ordering, blocks[1]);
+  EXPECT_TRUE(ordering.fence(second));
+  std::thread late([&] {
+    is_late = true;
+    EXPECT_TRUE(ordering.wait(first).complete());
+  });
+  while (!entered) std::this_thread::yield();
+  EXPECT_TRUE(ordering.wait(first).complete());
+  EXPECT_EQ(ordering.epochs().complete_up_to(), first);
+  EXPECT_TRUE(ordering.wait_for_oldest().complete());
+  EXPECT_EQ(ordering.epochs().complete_up_to(), second);
+  leave = true;
+  late.join();
 }
 
 // Whether the GPU ran dry, of a wait for the oldest epoch.

@@ -108,6 +108,14 @@ BlockList ClosedEpochs::pop_reclaimed() {
   return taken;
 }
 
+EpochNumber ClosedEpochs::oldest() const {
+  const EpochNumber complete = epochs_.complete_up_to();
+  const auto oldest = std::find_if(closed_.begin(), closed_.end(), [complete](const Epoch& epoch) {
+    return epoch.number > complete;
+  });
+  return oldest == closed_.end() ? epochs_.open() : oldest->number;
+}
+
 EpochNumber ClosedEpochs::newest_with_frees() const {
   const auto newest = std::find_if(closed_.rbegin(), closed_.rend(), [](const Epoch& epoch) {
     return epoch.bytes != 0 || !epoch.blocks.empty();

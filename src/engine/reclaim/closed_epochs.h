@@ -60,8 +60,9 @@ class ClosedEpochs {
   /// Takes over blocks that were flushed into `epoch`.
   void adopt(EpochNumber epoch, BlockList& blocks);
 
-  /// The oldest epoch that is not complete; the open one if no epoch is closed.
-  EpochNumber oldest() const { return closed_.empty() ? epochs_.open() : closed_.front().number; }
+  /// The oldest epoch that is not complete; the open one if all closed ones are. A complete one may
+  /// still be in the queue, since another thread waits for its fence.
+  EpochNumber oldest() const;
   /// The newest epoch with pending blocks; kNoEpoch: none. The fence of an epoch without any may
   /// cover work that is no freed block's.
   EpochNumber newest_with_frees() const;

@@ -74,11 +74,12 @@ CUresult FreeWait::bound_pending(Context& context, std::uint64_t bytes_freed, Wa
   Budget& budget = context.device().budget();
   bool waited = false;
   bool ran_dry = false;
-  for (std::uint64_t pending = 0; ordering.pending_bytes() > limit;) {
-    pending = ordering.pending_bytes();
+  // Other threads may free as much meanwhile: a wait for what is pending now is enough.
+  const EpochNumber all = ordering.epochs().open();
+  while (ordering.pending_bytes() > limit && ordering.epochs().complete_up_to() < all) {
     result = ordering.wait_for_oldest(budget.pending_may_grow() ? &ran_dry : nullptr);
     waited = waited || result.waited;
-    if (!result.complete() || ordering.pending_bytes() >= pending) break;
+    if (!result.complete()) break;
   }
   if (waited) {
     budget.count_wait(ran_dry);
