@@ -19,11 +19,11 @@ Device& Devices::of(int ordinal) {
   return *device;
 }
 
-std::vector<Device*> Devices::all() {
-  std::vector<Device*> result;
+DeviceList Devices::all() {
+  DeviceList result;
   const std::lock_guard lock(mutex_);
   for (Device* device : devices_) {
-    if (device != nullptr) result.push_back(device);
+    if (device != nullptr) result.add(device);
   }
   return result;
 }

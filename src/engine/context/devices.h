@@ -4,8 +4,8 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <mutex>
-#include <vector>
 
 #include "config/settings.h"
 #include "cuda/driver.h"
@@ -13,6 +13,21 @@
 #include "util/lock_order.h"
 
 namespace cupool::engine {
+
+/// Some devices, without host memory of the heap: background threads make such lists all the time,
+/// and a forked child would keep what they had just then.
+class DeviceList {
+ public:
+  void add(Device* device) { devices_[count_++] = device; }
+  Device* const* begin() const { return devices_.data(); }
+  Device* const* end() const { return devices_.data() + count_; }
+  std::size_t size() const { return count_; }
+  bool empty() const { return count_ == 0; }
+
+ private:
+  std::array<Device*, stats::kMaxDevices> devices_;
+  std::size_t count_ = 0;
+};
 
 /// Thread-safe. A device is never destroyed.
 class Devices {
@@ -25,7 +40,7 @@ class Devices {
   Device& of(int ordinal);
 
   /// Every device so far. The pointers stay valid.
-  std::vector<Device*> all();
+  DeviceList all();
 
   /// Whether memory that has outlived its context begins at `address`. Allocates nothing.
   bool any_orphan_at(CUdeviceptr address);

@@ -59,7 +59,7 @@ bool PoolPreparation::preallocate_some() {
 }
 
 bool PoolPreparation::preallocates() {
-  const std::vector<Device*> devices = registry_.devices().all();
+  const DeviceList devices = registry_.devices().all();
   return std::any_of(devices.begin(), devices.end(), [](const Device* device) {
     return device->pools() != nullptr && device->pools()->preallocation().is_left();
   });
