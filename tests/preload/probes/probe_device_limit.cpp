@@ -79,14 +79,33 @@ void walk(size_t leave, bool live) {
   MUST(cudaFree(all));
 }
 
-// What is live in all threads when an allocation is refused.
+// What is live in all threads, and the most of it since the call that a thread is in began. A refusal
+// is judged by that: between the refusal and the thread's next step others may give much back.
+constexpr int kThreads = 4;
 std::atomic<size_t> live_bytes{0};
+std::atomic<size_t> most_since_call[kThreads];
 std::atomic<size_t> least_at_refusal{SIZE_MAX};
 std::atomic<int> refusals{0};
 
-void note_refusal(size_t wanted) {
+void raise(std::atomic<size_t>& most, size_t value) {
+  size_t now = most.load();
+  while (now < value && !most.compare_exchange_weak(now, value)) {
+  }
+}
+
+void begin_call(int thread) {
+  most_since_call[thread] = 0;
+  raise(most_since_call[thread], live_bytes);
+}
+
+void add_live(size_t bytes) {
+  const size_t live = live_bytes += bytes;
+  for (std::atomic<size_t>& most : most_since_call) raise(most, live);
+}
+
+void note_refusal(int thread, size_t wanted) {
   ++refusals;
-  const size_t live = live_bytes.load() + wanted;
+  const size_t live = most_since_call[thread].load() + wanted;
   size_t least = least_at_refusal.load();
   while (live < least && !least_at_refusal.compare_exchange_weak(least, live)) {
   }
@@ -97,7 +116,8 @@ struct Piece {
   size_t bytes;
 };
 
-void allocate_much(unsigned seed) {
+void allocate_much(int thread) {
+  unsigned seed = 77 + static_cast<unsigned>(thread);
   MUST(cudaSetDevice(0));
   cudaStream_t stream = nullptr;
   MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -115,15 +135,16 @@ void allocate_much(unsigned seed) {
     const size_t bytes = (seed >> 16) % 8 == 0 ? size_t{(seed >> 8) % (24u << 20)} + 1
                                                : size_t{1} << ((seed >> 20) % 23);
     void* p = nullptr;
+    begin_call(thread);
     const cudaError_t code = cudaMalloc(&p, bytes);
     if (code != cudaSuccess) {
       CHECK(code == cudaErrorMemoryAllocation);
       CHECK(cudaGetLastError() == cudaErrorMemoryAllocation);
-      note_refusal(bytes);
+      note_refusal(thread, bytes);
       drop(pieces.size() / 2);
       continue;
     }
-    live_bytes += bytes;
+    add_live(bytes);
     probe::own(p, bytes);
     pieces.push_back({p, bytes});
     MUST(cudaMemsetAsync(p, static_cast<int>(seed & 0xFF), bytes, stream));
@@ -135,7 +156,7 @@ void allocate_much(unsigned seed) {
 void threads() {
   const size_t before = free_memory();
   std::vector<std::thread> all;
-  for (unsigned i = 0; i < 4; ++i) all.emplace_back(allocate_much, 77 + i);
+  for (int i = 0; i < kThreads; ++i) all.emplace_back(allocate_much, i);
   for (std::thread& thread : all) thread.join();
   CHECK(refusals > 0);
   std::printf("total_mib=%zu\n", least_at_refusal.load() / kMiB);
