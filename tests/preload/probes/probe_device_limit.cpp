@@ -79,8 +79,9 @@ void walk(size_t leave, bool live) {
   MUST(cudaFree(all));
 }
 
-// What is live in all threads, and the most of it since the call that a thread is in began. A refusal
-// is judged by that: between the refusal and the thread's next step others may give much back.
+// What is live in all threads, and the most of it since the call that a thread is in began. A
+// refusal is judged by that: between the refusal and the thread's next step others may give much
+// back.
 constexpr int kThreads = 4;
 std::atomic<size_t> live_bytes{0};
 std::atomic<size_t> most_since_call[kThreads];
