@@ -25,7 +25,8 @@ TEST(PendingWork, FreesAfterTheProgramsOwnWaitAskTheDriverNothing) {
 }
 
 // The program's own wait for the legacy stream is one for the whole context, and its frees need no
-// fence; but for non-blocking streams, which it does not wait for.
+// fence; but for non-blocking streams, which it does not wait for. (Without the lane, whose looks
+// for work that nobody saw come with time.)
 TEST(PendingWork, FreesBeforeAWaitForTheLegacyStreamNeedNoFence) {
   for (const char* kind : {"shared", "static"}) {
     for (const char* other : {"none", "blocking", "non_blocking"}) {
@@ -33,7 +34,7 @@ TEST(PendingWork, FreesBeforeAWaitForTheLegacyStreamNeedNoFence) {
       const ScratchFolder folder;
       const std::string calls = folder.path() + "/calls";
       expect_same(std::string("probe_runtime_") + kind + " legacy=1200 other=" + other, 0, 1,
-                  {{"CUPOOL_SIM_CALLS", calls}});
+                  {{"CUPOOL_SIM_CALLS", calls}, {"CUPOOL_LANE", "0"}});
       const uint64_t fences = calls_in(calls)["cuCtxRecordEvent"];
       if (std::string(other) == "non_blocking") {
         EXPECT_GE(fences, 7u) << "one for each full batch";
