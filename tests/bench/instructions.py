@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 
-SHORT, LONG = 4000, 24000
+SHORT, LONG = 4000, 10000
 
 
 def self_cost(profile, library):
@@ -50,7 +50,7 @@ def run(options, pairs, folder):
     profile = os.path.join(folder, str(pairs))
     environment = dict(os.environ, LD_PRELOAD=options.library, LD_LIBRARY_PATH=options.driver,
                        CUPOOL_STATS="off", CUPOOL_MAX_PENDING="1G", CUPOOL_POOL_START="first",
-                       CUPOOL_SIM_MODE="early", CUPOOL_SITES=options.sites,
+                       CUPOOL_SIM_MODE="early", CUPOOL_SITES=options.sites, CUPOOL_DECAY_MS="0",  # no work that comes with time
                        CUPOOL_SIM_MEMORY="512M")  # more is beyond valgrind's address space
     done = subprocess.run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={profile}",
                            options.program, str(pairs), str(options.bytes), options.what],

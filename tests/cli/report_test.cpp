@@ -384,7 +384,7 @@ TEST(ReportCommand, SumsUpAThousandRanks) {
   std::filesystem::create_directory(job);
   const std::string one = folder.path() + "/one.json";
   const ProcessResult run =
-      cupool({"run", "--stats", "json", "--stats-file", one, "--stats-interval", "1", "--",
+      cupool({"run", "--stats", "json", "--stats-file", one, "--stats-interval", "20", "--",
               preload::probe_path("probe_runtime_shared"), "threads=2"});
   ASSERT_EQ(run.exit_code, 0) << run.describe();
   write_job(job, 1000, json::parse(preload::read_file(one)));
