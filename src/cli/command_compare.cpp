@@ -98,7 +98,12 @@ void print_table(const std::vector<ComparedPart>& parts,
                         (processes == "1" ? "" : "es") + " on one device"});
   }
   std::fputs(text_table(rows).c_str(), stdout);
-  if (held == 0) {
+  if (held == 0 && served_other_kinds(trials[1])) {
+    std::puts(
+        "No allocation of cudaMalloc: cupool served page-locked or stream-ordered memory, whose "
+        "peak\n"
+        "is not compared.");
+  } else if (held == 0) {
     std::printf(
         "No report of cupool: it saw no allocation of GPU memory. To find out why: cupool doctor "
         "%s\n",
@@ -294,7 +299,7 @@ int conclude(const Found& found) {
   if (found.any(Likeness::unsteady)) return conclude_unsteady(found);
   if (found.any(Likeness::unjudged)) return conclude_unjudged(found);
   if (found.trials[0].front().end.shell_code() != 0) return conclude_failed(found);
-  if (highest_held(found.trials[1]) == 0) {
+  if (highest_held(found.trials[1]) == 0 && !served_other_kinds(found.trials[1])) {
     std::printf(
         "\nSame results, but cupool served no allocation: the times tell nothing of it (%s).\n",
         found.runs().c_str());

@@ -54,6 +54,17 @@ TEST(Compare, GivesNoVerdictOnTheTimesOfAProgramWithoutCuda) {
       << result.out;
 }
 
+// What it serves is not of cudaMalloc alone.
+TEST(Compare, GivesAVerdictOnAProgramWithPageLockedMemoryAlone) {
+  const ProcessResult result =
+      cupool({"compare", "-n", "2", "--", preload::probe_path("probe_host_memory"), "case=only",
+              "rounds=50"});
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+  EXPECT_TRUE(contains(result.out, "\nNo allocation of cudaMalloc: cupool served page-locked"))
+      << result.out;
+  EXPECT_TRUE(contains(result.out, "\nSame results, and ")) << result.out;
+}
+
 // Who fails at once does the same with cupool as without.
 TEST(Compare, SaysThatAProgramFailedBothTimes) {
   if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;

@@ -253,4 +253,17 @@ std::uint64_t highest_held(const std::vector<Trial>& trials) {
   return highest;
 }
 
+bool served_other_kinds(const std::vector<Trial>& trials) {
+  const auto served = [](const DeviceReport& device) {
+    return device.counter(stats::Counter::host_served_total) != 0 ||
+           device.counter(stats::Counter::own_async_served_total) != 0 ||
+           device.gauge(stats::key_of(stats::Gauge::default_pool_idle_bytes)).peak > 0;
+  };
+  return std::any_of(trials.begin(), trials.end(), [&](const Trial& trial) {
+    return std::any_of(trial.reports.begin(), trial.reports.end(), [&](const Report& report) {
+      return std::any_of(report.devices.begin(), report.devices.end(), served);
+    });
+  });
+}
+
 }  // namespace cupool::cli

@@ -89,4 +89,8 @@ std::string spread_text(const Spread& nanoseconds);
 std::uint64_t highest_gauge(const std::vector<Trial>& trials, const std::string& gauge);
 std::uint64_t highest_held(const std::vector<Trial>& trials);
 
+/// Whether cupool served page-locked or stream-ordered memory in one of `trials`, or kept freed
+/// memory in a default pool.
+bool served_other_kinds(const std::vector<Trial>& trials);
+
 }  // namespace cupool::cli
