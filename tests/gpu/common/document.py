@@ -35,8 +35,15 @@ def write_part(path, name, part):
 
 
 def without_folders(text):
-    """Absolute paths by their last part: where the files lay on one machine tells nobody anything."""
-    return re.sub(r"(?<![\w./:])(/[\w.+@-]+)+/(?=[\w.])", "", text)
+    """Absolute paths, and those that leave a folder, by their last part: where the files lay on one machine
+    tells nobody anything."""
+    return re.sub(r"(?<![\w./:])((\.\./)+[\w.+@-]+|/[\w.+@-]+)(/[\w.+@-]+)*/(?=[\w.])", "", text)
+
+
+def kernel(platform):
+    """The kernel's version, of what Python says of the platform: "Linux 6.18.44"."""
+    found = re.match(r"(\w+)-(\d+(\.\d+)*)", platform)
+    return f"{found[1]} {found[2]}" if found else platform
 
 
 def cell(value):
@@ -55,5 +62,5 @@ def number(value):
 
 def machines(sessions):
     """A line for each run that the results come from."""
-    return [f"- {session['date']}: {session['gpu']}; {session['kernel']}; {session['versions']}; library "
+    return [f"- {session['date']}: {session['gpu']}; {kernel(session['kernel'])}; {session['versions']}; library "
             f"{session['library']}; `{session['command']}`" for session in sessions]

@@ -137,14 +137,18 @@ def results(records):
 
 
 class Explanations:
-    """Rules of explanations.json: suite and test as expressions, modes if not all, and why."""
+    """Rules of explanations.json: suite and test as expressions, modes and outcomes (without, with cupool) if not
+    all, and why."""
 
     def __init__(self, rows):
-        self.rules = [(re.compile(row["suite"]), re.compile(row["test"]), row.get("modes"), row["why"]) for row in rows]
+        self.rules = [(re.compile(row["suite"]), re.compile(row["test"]), row.get("modes"), row.get("outcomes"),
+                       row["why"]) for row in rows]
 
     def of(self, suite, test, mode):
-        for suite_rule, test_rule, modes, why in self.rules:
-            if suite_rule.fullmatch(suite) and test_rule.search(test) and (modes is None or mode in modes):
+        """The reason why the outcome of `test` (a Test) differs in `mode`, or None."""
+        for suite_rule, test_rule, modes, outcomes, why in self.rules:
+            if suite_rule.fullmatch(suite) and test_rule.search(test.name) and (modes is None or mode in modes) and \
+                    outcomes in (None, [group(test.outcomes[WITHOUT]), group(test.outcomes[mode])]):
                 return why
         return None
 
@@ -162,7 +166,7 @@ class Count:
             if WITHOUT not in test.outcomes or mode not in test.outcomes:
                 self.not_compared += 1
             elif test.differs(mode):
-                rule = explanations.of(result.name, test.name, mode)
+                rule = explanations.of(result.name, test, mode)
                 verdict = test.verdict(mode, rule, needed)
                 self.verdicts[verdict] = self.verdicts.get(verdict, 0) + 1
                 self.differing.append((test, mode, verdict, rule))

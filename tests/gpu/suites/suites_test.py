@@ -320,7 +320,9 @@ class OfTables(unittest.TestCase):
         found = merge.results([{"kind": "outcome", "suite": "s", "test": "t", "mode": mode, "outcome": outcome,
                                 "message": ""} for mode, outcome in (("without", "passed"), ("sync", "failed"))])
         for rules, unexplained in (([], 1), ([{"suite": "s", "test": "^t$", "why": "known"}], 0),
-                                   ([{"suite": "s", "test": "t", "modes": ["malloc"], "why": "not here"}], 1)):
+                                   ([{"suite": "s", "test": "t", "modes": ["malloc"], "why": "not here"}], 1),
+                                   ([{"suite": "s", "test": "t", "outcomes": ["passed", "failed"], "why": "so"}], 0),
+                                   ([{"suite": "s", "test": "t", "outcomes": ["failed", "passed"], "why": "not so"}], 1)):
             self.assertEqual(merge.Count(found["s"], "sync", merge.Explanations(rules), 3).unexplained(), unexplained)
 
     def test_torn_lines_and_packed_files_are_read(self):
