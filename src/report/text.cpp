@@ -209,7 +209,7 @@ void add_events(Page& page, const DeviceSnapshot& device, bool at_exit) {
   event(Counter::own_async_served_total);
   event(Counter::own_async_free_calls_total);
   if (device[Gauge::default_pool_idle_bytes].peak > 0) {
-    page.row(row_label("    ", label_of(Gauge::default_pool_idle_bytes)) + ": at most",
+    page.row(row_label("    ", label_of(Gauge::default_pool_idle_bytes)) + ": most seen",
              {"", "", signed_text(device[Gauge::default_pool_idle_bytes].peak, format_bytes)});
   }
   event(Counter::managed_malloc_calls_total);

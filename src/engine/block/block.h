@@ -102,7 +102,7 @@ struct alignas(128) Block {
   Relaxed<bool> exported{false};
   /// Number of the epoch that was open when the block was freed in a lane (engine/reclaim/lane):
   /// the GPU may use the cached block until it is complete. 0: it was cached behind a fence. Of
-  /// retired page-locked memory: the epoch behind which it is idle.
+  /// retired page-locked or stream-ordered memory: the epoch behind which it is idle.
   Relaxed<std::uint64_t> lane_epoch{0};
   /// Set aside: freed, and neither cached nor released while its context lives.
   Relaxed<bool> aside{false};
@@ -117,7 +117,8 @@ struct alignas(128) Block {
   Block* last_of_chain = nullptr;
   Block* next_chain = nullptr;
 
-  // Valid for idle page-locked memory (engine/host/host_cache).
+  // Valid for idle page-locked (engine/host/host_cache) and stream-ordered memory
+  // (engine/async/stream_caches).
   Block* newer = nullptr;
   std::uint32_t idle_since = 0;  ///< step of decay
   std::uint32_t idle_turn = 0;

@@ -98,7 +98,7 @@ void HostMemory::note_peak(std::uint64_t idle) {
 }
 
 // The driver's call took longer than the look for libraries. What lies idle never exceeds what the
-// program itself had at its peak, but for a little.
+// program itself had at its peak, and an eighth of that.
 void HostMemory::adopt(Context& context, std::uint64_t life, void* address, std::size_t bytes,
                        unsigned kind, std::uint64_t idle_at_miss) {
   if (loaded_rdma_library() != nullptr) return;
