@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Driver hooks of the program's own stream-ordered, managed and host memory: the driver's, and
-// counted (contract 12). A device's default pool may be kept. A stream-ordered free may also
-// receive a block of cupool's.
+// Driver hooks of the program's own stream-ordered, managed and page-locked memory: counted, and
+// the driver's (contract 12), but for what caches of cupool's serve (CUPOOL_ASYNC=serve, contract
+// 14). A device's default pool may be kept. A stream-ordered free may also receive a block of
+// cudaMalloc's.
 #include <algorithm>
 #include <optional>
 
+#include "cuda/capture_state.h"
 #include "cuda/scopes.h"
 #include "engine/context/submission.h"
 #include "engine/host/host_class.h"
@@ -27,9 +29,12 @@ using cupool::engine::Patience;
 using cupool::engine::Submission;
 using cupool::entry::legacy;
 using cupool::entry::per_thread;
+using cupool::entry::watched_other_allocation;
+using cupool::entry::watched_other_free;
 using cupool::process::engine;
 using cupool::process::started_engine;
 using cupool::stats::Counter;
+using cupool::trace::MemoryKind;
 
 namespace {
 
@@ -45,7 +50,8 @@ void count(Counter counter, CUresult result) {
 // Page-locked memory of the cache, without a driver call.
 bool pop_host(void** address, std::size_t bytes, unsigned kind, const void* caller) {
   Allocator* const allocator = engine();
-  if (allocator == nullptr || address == nullptr || cupool::entry::is_of_its_own(caller)) {
+  if (allocator == nullptr || address == nullptr || cupool::trace::watching_other_kinds() ||
+      cupool::entry::is_of_its_own(caller)) {
     return false;
   }
   void* const memory = allocator->host().try_allocate(bytes, kind);
@@ -66,8 +72,13 @@ CUresult allocate_host(void** address, std::size_t bytes, unsigned kind, const v
     count(Counter::host_malloc_calls_total, result);
   } else {
     const bool own = cupool::entry::is_of_its_own(caller);
-    result =
-        allocator->host().allocate(address, bytes, own ? cupool::engine::kNoHostKind : kind, real);
+    result = watched_other_allocation(
+        *allocator, MemoryKind::page_locked, bytes,
+        [&] { return address == nullptr ? 0 : reinterpret_cast<std::uint64_t>(*address); },
+        [&] {
+          return allocator->host().allocate(address, bytes,
+                                            own ? cupool::engine::kNoHostKind : kind, real);
+        });
   }
   if (result == CUDA_SUCCESS && !cupool::entry::is_cuda_library(caller)) {
     cupool::engine::PinnedMemory::add(*address, bytes);
@@ -93,7 +104,9 @@ CUresult allocate_own(Counter counter, std::size_t bytes, const Call& call) {
 [[gnu::always_inline]] inline bool pop_in_stream(CUdeviceptr* address, CUmemoryPool pool,
                                                  std::size_t bytes, const void* caller,
                                                  CUstream stream) {
-  if (!AsyncMemory::is_on() || address == nullptr) return false;
+  if (!AsyncMemory::is_on() || address == nullptr || cupool::trace::watching_other_kinds()) {
+    return false;
+  }
   Allocator* const allocator = engine();
   if (allocator == nullptr || cupool::entry::is_bypassed(caller)) return false;
   const CUdeviceptr memory = allocator->default_pools().async().try_allocate(bytes, pool, stream);
@@ -101,11 +114,9 @@ CUresult allocate_own(Counter counter, std::size_t bytes, const Call& call) {
   return memory != 0;
 }
 
-// An allocation in the order of `stream`, an explicit handle, from `pool` or (null) the current one
-// of the device.
 template <typename Real>
-CUresult allocate_in_stream(CUdeviceptr* address, CUmemoryPool pool, std::size_t bytes,
-                            const void* caller, CUstream stream, const Real& real) {
+CUresult allocate_unwatched_in_stream(CUdeviceptr* address, CUmemoryPool pool, std::size_t bytes,
+                                      const void* caller, CUstream stream, const Real& real) {
   using Served = AsyncMemory::Served;
   Served served = Served::no;
   if (AsyncMemory::is_on() && address != nullptr && !cupool::entry::is_bypassed(caller)) {
@@ -131,6 +142,29 @@ CUresult allocate_in_stream(CUdeviceptr* address, CUmemoryPool pool, std::size_t
     allocator->default_pools().allocated(pool);
   }
   return result;
+}
+
+// Where memory of a successful call begins; 0 in a capture, where it is a node of a graph.
+std::uint64_t begin_of_async(const cupool::cuda::Driver& driver, const CUdeviceptr* address,
+                             CUstream stream) {
+  const bool lives = address != nullptr && cupool::cuda::is_capturing(driver, stream) == false;
+  return lives ? *address : 0;
+}
+
+// An allocation in the order of `stream`, an explicit handle, from `pool` or (null) the current one
+// of the device.
+template <typename Real>
+CUresult allocate_in_stream(const cupool::cuda::Driver& driver, CUdeviceptr* address,
+                            CUmemoryPool pool, std::size_t bytes, const void* caller,
+                            CUstream stream, const Real& real) {
+  const auto call = [&] {
+    return allocate_unwatched_in_stream(address, pool, bytes, caller, stream, real);
+  };
+  Allocator* const allocator = cupool::trace::watching_other_kinds() ? started_engine() : nullptr;
+  if (allocator == nullptr) return call();
+  return watched_other_allocation(
+      *allocator, MemoryKind::stream_ordered, bytes,
+      [&] { return begin_of_async(driver, address, stream); }, call);
 }
 
 // The engine for a call of the program on a pool. None within a call of cupool's own, for libraries
@@ -171,12 +205,28 @@ void current_pool_changes() {
 }
 
 // A free of stream-ordered memory that needs no driver call. `std::nullopt`: no side effect.
-[[gnu::always_inline]] inline std::optional<CUresult> push_in_stream(CUdeviceptr address,
+[[gnu::always_inline]] inline std::optional<CUresult> push_unwatched(CUdeviceptr address,
                                                                      CUstream stream) {
   if (!AsyncBlocks::any()) return std::nullopt;
   Allocator* const allocator = engine();
   return allocator == nullptr ? std::nullopt
                               : allocator->default_pools().async().try_free(address, stream);
+}
+
+// The same, if nothing watches.
+[[gnu::always_inline]] inline std::optional<CUresult> push_in_stream(CUdeviceptr address,
+                                                                     CUstream stream) {
+  return cupool::trace::watching_other_kinds() ? std::nullopt : push_unwatched(address, stream);
+}
+
+// Makes the free that push_in_stream() did not.
+template <typename Call>
+CUresult watched_free_in_stream(CUdeviceptr address, CUstream stream, const Call& call) {
+  if (!cupool::trace::watching_other_kinds() || engine() == nullptr) return call();
+  return watched_other_free(address, [&] {
+    const auto freed = push_unwatched(address, stream);
+    return freed ? *freed : call();
+  });
 }
 
 // Memory of cudaMalloc may be freed in stream order as well. A call of `free` shows whether a
@@ -212,9 +262,9 @@ CUresult cupool_hook_cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstrea
   const void* const caller = __builtin_return_address(0);
   if (pop_in_stream(address, nullptr, bytes, caller, legacy(stream))) return CUDA_SUCCESS;
   CUPOOL_REAL_OR_RETURN(cuMemAllocAsync);
-  return allocate_in_stream(address, nullptr, bytes, caller, legacy(stream), [&](size_t wanted) {
-    return real.cuMemAllocAsync(address, wanted, stream);
-  });
+  return allocate_in_stream(
+      real, address, nullptr, bytes, caller, legacy(stream),
+      [&](size_t wanted) { return real.cuMemAllocAsync(address, wanted, stream); });
 }
 
 CUresult cupool_hook_cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes, CUstream stream) {
@@ -222,7 +272,7 @@ CUresult cupool_hook_cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes, CU
   if (pop_in_stream(address, nullptr, bytes, caller, per_thread(stream))) return CUDA_SUCCESS;
   CUPOOL_REAL_OR_RETURN(cuMemAllocAsync_ptsz);
   return allocate_in_stream(
-      address, nullptr, bytes, caller, per_thread(stream),
+      real, address, nullptr, bytes, caller, per_thread(stream),
       [&](size_t wanted) { return real.cuMemAllocAsync_ptsz(address, wanted, stream); });
 }
 
@@ -234,7 +284,7 @@ CUresult cupool_hook_cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes,
   CUPOOL_REAL_OR_RETURN(cuMemAllocFromPoolAsync);
   if (!named) return real.cuMemAllocFromPoolAsync(address, bytes, pool, stream);
   const CUresult result = allocate_in_stream(
-      address, pool, bytes, caller, legacy(stream),
+      real, address, pool, bytes, caller, legacy(stream),
       [&](size_t wanted) { return real.cuMemAllocFromPoolAsync(address, wanted, pool, stream); });
   if (result == CUDA_SUCCESS) HostTargets::note_pool_block(real, pool, *address);
   return result;
@@ -247,8 +297,8 @@ CUresult cupool_hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t b
   if (named && pop_in_stream(address, pool, bytes, caller, per_thread(stream))) return CUDA_SUCCESS;
   CUPOOL_REAL_OR_RETURN(cuMemAllocFromPoolAsync_ptsz);
   if (!named) return real.cuMemAllocFromPoolAsync_ptsz(address, bytes, pool, stream);
-  const CUresult result =
-      allocate_in_stream(address, pool, bytes, caller, per_thread(stream), [&](size_t wanted) {
+  const CUresult result = allocate_in_stream(
+      real, address, pool, bytes, caller, per_thread(stream), [&](size_t wanted) {
         return real.cuMemAllocFromPoolAsync_ptsz(address, wanted, pool, stream);
       });
   if (result == CUDA_SUCCESS) HostTargets::note_pool_block(real, pool, *address);
@@ -258,15 +308,19 @@ CUresult cupool_hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t b
 CUresult cupool_hook_cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   if (const auto freed = push_in_stream(address, legacy(stream))) return *freed;
   CUPOOL_REAL_OR_RETURN(cuMemFreeAsync);
-  const Submission submission(real, legacy(stream), "cuMemFreeAsync");
-  return free_in_stream(real.cuMemFreeAsync, address, stream, stream);
+  return watched_free_in_stream(address, legacy(stream), [&] {
+    const Submission submission(real, legacy(stream), "cuMemFreeAsync");
+    return free_in_stream(real.cuMemFreeAsync, address, stream, stream);
+  });
 }
 
 CUresult cupool_hook_cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
   if (const auto freed = push_in_stream(address, per_thread(stream))) return *freed;
   CUPOOL_REAL_OR_RETURN(cuMemFreeAsync_ptsz);
-  const Submission submission(real, per_thread(stream), "cuMemFreeAsync_ptsz");
-  return free_in_stream(real.cuMemFreeAsync_ptsz, address, stream, per_thread(stream));
+  return watched_free_in_stream(address, per_thread(stream), [&] {
+    const Submission submission(real, per_thread(stream), "cuMemFreeAsync_ptsz");
+    return free_in_stream(real.cuMemFreeAsync_ptsz, address, stream, per_thread(stream));
+  });
 }
 
 CUresult cupool_hook_cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
@@ -314,14 +368,22 @@ CUresult cupool_hook_cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes) {
 
 CUresult cupool_hook_cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flags) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocManaged);
-  const CUresult result = allocate_own(Counter::managed_malloc_calls_total, bytes, [&] {
-    return real.cuMemAllocManaged(address, bytes, flags);
-  });
-  Allocator* allocator = engine();
-  if (allocator != nullptr && result == CUDA_SUCCESS) {
-    allocator->pass_through().managed_allocated(*address, bytes);
-  }
-  return result;
+  const auto call = [&] {
+    const CUresult result = allocate_own(Counter::managed_malloc_calls_total, bytes, [&] {
+      return real.cuMemAllocManaged(address, bytes, flags);
+    });
+    Allocator* allocator = engine();
+    if (allocator != nullptr && result == CUDA_SUCCESS) {
+      allocator->pass_through().managed_allocated(*address, bytes);
+    }
+    return result;
+  };
+  Allocator* const watched = cupool::trace::watching_other_kinds() ? started_engine() : nullptr;
+  return watched == nullptr
+             ? call()
+             : watched_other_allocation(
+                   *watched, MemoryKind::managed, bytes,
+                   [&] { return address == nullptr ? CUdeviceptr{0} : *address; }, call);
 }
 
 CUresult cupool_hook_cuMemHostAlloc(void** address, size_t bytes, unsigned int flags) {

@@ -11,6 +11,7 @@
 #include "entry/hooks.h"
 #include "entry/noted.h"
 #include "entry/peers.h"
+#include "entry/watched.h"
 #include "process/lifecycle.h"
 #include "util/log.h"
 
@@ -51,6 +52,22 @@ template <typename Call>
 CUresult synchronize(CUstream stream, const Call& call) {
   Allocator* const allocator = engine();
   return allocator == nullptr ? call() : allocator->synchronization().of_stream(stream, call);
+}
+
+CUresult free_host(Allocator* allocator, void* host) {
+  if (allocator != nullptr) {
+    if (const auto freed = allocator->host().try_free(host)) return *freed;
+  }
+  CUPOOL_REAL_OR_RETURN(cuMemFreeHost);
+  const auto call = [&] { return real.cuMemFreeHost(host); };
+  if (allocator == nullptr) {
+    PinnedMemory::remove(host);
+    return call();
+  }
+  return allocator->host().free_by_driver(host, [&] {
+    PinnedMemory::remove(host);
+    return allocator->pass_through().free_host(host, call);
+  });
 }
 
 }  // namespace
@@ -222,19 +239,11 @@ CUresult cupool_hook_cuMemHostGetDevicePointer_v2(CUdeviceptr* address, void* ho
 
 CUresult cupool_hook_cuMemFreeHost(void* host) {
   Allocator* const allocator = engine();
-  if (allocator != nullptr) {
-    if (const auto freed = allocator->host().try_free(host)) return *freed;
+  if (allocator == nullptr || !cupool::trace::watching_other_kinds()) {
+    return free_host(allocator, host);
   }
-  CUPOOL_REAL_OR_RETURN(cuMemFreeHost);
-  const auto call = [&] { return real.cuMemFreeHost(host); };
-  if (allocator == nullptr) {
-    PinnedMemory::remove(host);
-    return call();
-  }
-  return allocator->host().free_by_driver(host, [&] {
-    PinnedMemory::remove(host);
-    return allocator->pass_through().free_host(host, call);
-  });
+  return cupool::entry::watched_other_free(reinterpret_cast<std::uint64_t>(host),
+                                           [&] { return free_host(allocator, host); });
 }
 
 CUresult cupool_hook_cuMemHostGetFlags(unsigned int* flags, void* host) {

@@ -11,6 +11,7 @@
 #include "entry/call_sites.h"
 #include "entry/hooks.h"
 #include "process/lifecycle.h"
+#include "trace/other_memory.h"
 
 using cupool::engine::Allocator;
 using cupool::entry::BypassScope;
@@ -25,11 +26,16 @@ constexpr char kMallocHost[] = "cudaMallocHost";
 constexpr char kHostAlloc[] = "cudaHostAlloc";
 constexpr char kFreeHost[] = "cudaFreeHost";
 
+// What is watched is noted in the driver's hook.
+inline bool has_short_cut(const CallSiteFacts* site) {
+  return site != nullptr && site->has_short_cut && !cupool::trace::watching_other_kinds();
+}
+
 // Memory of the cache; null: no side effect.
 [[gnu::always_inline]] inline void* pop_by_short_cut(const char* symbol, const void* caller,
                                                      std::size_t bytes, unsigned flags) {
   const CallSiteFacts* const site = known_at_once(symbol, caller);
-  if (site == nullptr || !site->has_short_cut || site->of_toolkit) return nullptr;
+  if (!has_short_cut(site) || site->of_toolkit) return nullptr;
   Allocator* const allocator = cupool::process::engine();
   return allocator == nullptr ? nullptr
                               : allocator->host().try_allocate(bytes, site->host_kinds->of(flags));
@@ -56,7 +62,7 @@ cudaError_t allocate_by_runtime(const char* symbol, void** address, std::size_t 
   const CallSiteFacts site = facts_of(kFreeHost, caller);
   if (site.real.function == nullptr) return cudaErrorInitializationError;
   Allocator* const allocator =
-      was_tried || !site.has_short_cut || site.bypassed ? nullptr : cupool::process::engine();
+      was_tried || !has_short_cut(&site) || site.bypassed ? nullptr : cupool::process::engine();
   if (allocator != nullptr && allocator->registry().current() != nullptr &&
       allocator->host().try_free(host) == CUDA_SUCCESS) {
     return cudaSuccess;
@@ -104,8 +110,7 @@ cudaError_t cupool_hook_cudaHostAlloc(void** address, std::size_t bytes, unsigne
 cudaError_t cupool_hook_cudaFreeHost(void* host) {
   const void* const caller = __builtin_return_address(0);
   const CallSiteFacts* const site = known_at_once(kFreeHost, caller);
-  Allocator* const allocator =
-      site == nullptr || !site->has_short_cut ? nullptr : cupool::process::engine();
+  Allocator* const allocator = has_short_cut(site) ? cupool::process::engine() : nullptr;
   const bool tried = allocator != nullptr && allocator->registry().known_current() != nullptr;
   if (tried && allocator->host().try_free(host) == CUDA_SUCCESS) return cudaSuccess;
   return free_by_runtime(host, caller, tried);

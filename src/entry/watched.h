@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allocations and frees with their watchers (trace/watch.h).
+// Allocations and frees with their watchers (trace/watch.h, trace/other_memory.h).
 #pragma once
 
 #include "engine/serve/allocator.h"
+#include "trace/other_memory.h"
 #include "trace/watch.h"
 #include "util/clock.h"
 
@@ -24,11 +25,46 @@ CUresult watched_allocation(engine::Allocator& allocator, std::uint64_t bytes,
   return result;
 }
 
+/// Makes an allocation of a kind that the engine keeps no record of. `address()` is where it begins
+/// afterwards, 0: nothing to note.
+template <typename Address, typename Call>
+CUresult watched_other_allocation(engine::Allocator& allocator, trace::MemoryKind kind,
+                                  std::uint64_t bytes, const Address& address, const Call& call) {
+  if (!trace::watching_other_kinds()) return call();
+  const std::uint64_t start = util::now_ns();
+  const CUresult result = call();
+  if (result != CUDA_SUCCESS) {
+    trace::note_allocation_failure(bytes, start, kind);
+    return result;
+  }
+  const std::uint64_t begin = address();
+  if (begin == 0) return result;
+  engine::Context* const context = allocator.registry().current();
+  const bool is_of_device = context != nullptr && kind != trace::MemoryKind::page_locked;
+  const bool ends_with_context = kind != trace::MemoryKind::stream_ordered;
+  trace::note_other_allocation(
+      {begin, bytes, is_of_device ? context->device().ordinal() : -1, kind},
+      ends_with_context ? context : nullptr, start);
+  return result;
+}
+
+/// Makes a free of memory of such a kind, or of other memory.
+template <typename Call>
+CUresult watched_other_free(std::uint64_t address, const Call& call) {
+  if (!trace::watching_other_kinds()) return call();
+  const std::uint64_t start = util::now_ns();
+  const auto other = trace::note_other_free(address);
+  const CUresult result = call();
+  if (other) trace::note_other_free_done(*other, start, result != CUDA_SUCCESS);
+  return result;
+}
+
 /// Makes a free of the program. A refused one is undone for watchers.
 template <typename Call>
 auto watched_free(engine::Allocator& allocator, CUdeviceptr address, const Call& call) {
   if (!trace::watching()) return call();
   const auto memory = allocator.queries().memory_at(address);
+  if (!memory && trace::watching_other_kinds()) return watched_other_free(address, call);
   const trace::CallRange range(trace::CallRange::Call::free, memory ? memory->bytes : 0);
   const std::uint64_t start = util::now_ns();
   if (memory) trace::note_free(*memory);

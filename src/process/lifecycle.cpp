@@ -34,6 +34,7 @@
 #include "stats/snapshot.h"
 #include "trace/leaks.h"
 #include "trace/nvtx.h"
+#include "trace/other_memory.h"
 #include "trace/recorder.h"
 #include "trace/sites.h"
 #include "trace/watch.h"
@@ -246,6 +247,7 @@ void start_watchers() {
     trace::start_leaks(settings.leaks.one_in);
     trace::add_watcher(trace::kLeaks);
   }
+  if (settings.leaks.one_in != 0 || trace::is_timeline()) trace::start_other_kinds();
   if (settings.sites.interval_bytes != 0) {
     if (trace::start_sites(settings.sites.interval_bytes, settings.sites.is_paced,
                            cuda::real_dlsym())) {

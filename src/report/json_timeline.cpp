@@ -102,7 +102,8 @@ Json leaks_of(const stats::Snapshot& snapshot) {
                         {"offset", frame.offset},
                         {"symbol", frame.symbol.empty() ? Json(nullptr) : Json(frame.symbol)}});
     }
-    sites.push_back({{"device", site.device},
+    sites.push_back({{"kind", site.kind},
+                     {"device", site.device},
                      {"blocks", site.blocks},
                      {"bytes", site.bytes},
                      {"frames", std::move(frames)}});

@@ -39,6 +39,14 @@ std::string frame_text(const stats::LeakFrame& frame) {
   return text;
 }
 
+// Device memory needs no word: it is what a reader expects.
+std::string place_of(const stats::LeakSite& site) {
+  if (site.kind == "page_locked") return " of page-locked memory";
+  const std::string device = " on device " + std::to_string(site.device);
+  if (site.kind == "managed") return " of managed memory" + device;
+  return (site.kind == "stream_ordered" ? " of cudaMallocAsync" : "") + device;
+}
+
 }  // namespace
 
 void Page::row(const std::string& label, const std::vector<std::string>& cells,
@@ -90,8 +98,7 @@ void add_leaks(Page& page, const stats::Leaks& leaks, bool at_exit) {
   for (std::size_t i = 0; i < leaks.sites.size() && i < kMostSites; ++i) {
     const stats::LeakSite& site = leaks.sites[i];
     page.line("  " + format_bytes(site.bytes) + " in " + format_count(site.blocks) +
-              (site.blocks == 1 ? " block" : " blocks") + " on device " +
-              std::to_string(site.device));
+              (site.blocks == 1 ? " block" : " blocks") + place_of(site));
     for (const stats::LeakFrame& frame : site.frames) page.line("    " + frame_text(frame));
     if (site.frames.empty()) page.line("    other call sites, counted together");
   }

@@ -95,10 +95,11 @@ struct LeakFrame {
   std::string symbol;        ///< name of the function; empty if not exported
 };
 
-/// Live allocations of one call site on one device; `blocks` and `bytes` are scaled estimates if
-/// only a sample is kept.
+/// Live allocations of one call site, of one kind, on one device; `blocks` and `bytes` are scaled
+/// estimates if only a sample is kept.
 struct LeakSite {
-  int device = -1;
+  std::string kind;  ///< "device", "page_locked", "managed" or "stream_ordered"
+  int device = -1;   ///< -1: of page-locked memory
   std::uint64_t blocks = 0;
   std::uint64_t bytes = 0;
   std::vector<LeakFrame> frames;  ///< innermost first; none: too many call sites

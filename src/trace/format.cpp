@@ -35,6 +35,26 @@ std::string thread_name(int tid) {
   return name.empty() ? "thread " + std::to_string(tid) : name;
 }
 
+// In front of the names of calls: "page-locked malloc".
+const char* prefix_of(MemoryKind kind) {
+  switch (kind) {
+    case MemoryKind::page_locked:
+      return "page-locked ";
+    case MemoryKind::managed:
+      return "managed ";
+    case MemoryKind::stream_ordered:
+      return "stream-ordered ";
+    default:
+      return "";
+  }
+}
+
+std::string curve_name(const Event& event) {
+  std::string name = std::string("live ") + prefix_of(event.kind) + "bytes";
+  if (event.device >= 0) name += " of device " + std::to_string(event.device);
+  return name;
+}
+
 }  // namespace
 
 Format format_of(const std::string& path) {
@@ -112,15 +132,14 @@ void Renderer::name_thread(int tid, std::string* out) {
 // The live bytes as a counter, limited to a visible resolution.
 void Renderer::count(const Event& event, std::string* out) {
   const auto bytes = static_cast<std::int64_t>(event.bytes);
-  std::int64_t& live = live_bytes_[event.device];
-  live += event.action == Action::allocate ? bytes : -bytes;
-  std::uint64_t& counted_at = counted_at_[event.device];
-  if (counted_at != 0 && event.time_ns - counted_at < kCounterStepNs) return;
-  counted_at = event.time_ns;
-  *out += ",\n{\"name\":\"live bytes of device " + std::to_string(event.device) +
+  Curve& curve = curves_[{event.kind, event.device}];
+  curve.live += event.action == Action::allocate ? bytes : -bytes;
+  if (curve.counted_at != 0 && event.time_ns - curve.counted_at < kCounterStepNs) return;
+  curve.counted_at = event.time_ns;
+  *out += ",\n{\"name\":\"" + curve_name(event) +
           "\",\"ph\":\"C\",\"pid\":" + std::to_string(pid_) +
           ",\"ts\":" + microseconds(event.time_ns) +
-          ",\"args\":{\"bytes\":" + std::to_string(live) + "}}";
+          ",\"args\":{\"bytes\":" + std::to_string(curve.live) + "}}";
 }
 
 void Renderer::render_json(const Event& event, std::string* out) {
@@ -136,7 +155,7 @@ void Renderer::render_json(const Event& event, std::string* out) {
   std::snprintf(duration, sizeof duration, "%llu.%03u",
                 static_cast<unsigned long long>(event.duration_ns / 1000),
                 static_cast<unsigned>(event.duration_ns % 1000));
-  *out += std::string(",\n{\"name\":\"") + name +
+  *out += std::string(",\n{\"name\":\"") + prefix_of(event.kind) + name +
           "\",\"cat\":\"memory\",\"ph\":\"X\",\"pid\":" + std::to_string(pid_) +
           ",\"tid\":" + std::to_string(event.tid) +
           ",\"ts\":" + microseconds(event.time_ns - event.duration_ns) + ",\"dur\":" + duration +

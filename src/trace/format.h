@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "trace/event.h"
 
@@ -44,8 +45,12 @@ class Renderer {
   std::uint64_t second_ = UINT64_MAX;  ///< the second whose clock time is cached
   std::string clock_;
   std::map<int, bool> named_threads_;
-  std::map<int, std::int64_t> live_bytes_;   ///< by device
-  std::map<int, std::uint64_t> counted_at_;  ///< time of the last counter event
+  /// One curve of live bytes.
+  struct Curve {
+    std::int64_t live = 0;
+    std::uint64_t counted_at = 0;  ///< time of the last counter event
+  };
+  std::map<std::pair<MemoryKind, int>, Curve> curves_;  ///< by kind and device
 };
 
 }  // namespace cupool::trace

@@ -27,6 +27,7 @@ constexpr std::size_t kMostSites = 16384;
 struct LiveBlock {
   std::uint64_t bytes;
   int device;
+  MemoryKind kind;
   std::size_t site;
 };
 
@@ -93,12 +94,12 @@ std::size_t site_of(Sites& sites, const CallStack& stack) {
 }
 
 // Sites that differ only in hidden frames are merged.
-using Key = std::tuple<int, std::vector<std::tuple<std::string, std::uint64_t>>>;
+using Key = std::tuple<MemoryKind, int, std::vector<std::tuple<std::string, std::uint64_t>>>;
 
-Key key_of(int device, const std::vector<stats::LeakFrame>& frames) {
-  Key key{device, {}};
+Key key_of(MemoryKind kind, int device, const std::vector<stats::LeakFrame>& frames) {
+  Key key{kind, device, {}};
   for (const stats::LeakFrame& frame : frames) {
-    std::get<1>(key).emplace_back(frame.module, frame.offset);
+    std::get<2>(key).emplace_back(frame.module, frame.offset);
   }
   return key;
 }
@@ -117,9 +118,10 @@ void leak_allocated(const Memory& memory) noexcept {
     const std::uint64_t hash = mixed(memory.address);
     Shard& shard = now->shards[hash >> 58];
     const std::lock_guard<std::mutex> lock(shard.mutex);
-    const bool added =
-        shard.blocks.insert_or_assign(memory.address, LiveBlock{memory.bytes, memory.device, site})
-            .second;
+    const bool added = shard.blocks
+                           .insert_or_assign(memory.address, LiveBlock{memory.bytes, memory.device,
+                                                                       memory.kind, site})
+                           .second;
     if (added) now->filter[hash >> 48].fetch_add(1, std::memory_order_relaxed);
   } catch (...) {
     CUPOOL_WARN_ONCE("out of host memory: the list of leaks is incomplete");
@@ -141,11 +143,11 @@ void leak_freed(std::uint64_t address) noexcept {
 stats::Leaks live_by_call_site() {
   State* now = state.load(std::memory_order_acquire);
   if (now == nullptr) return {};
-  std::map<std::pair<std::size_t, int>, stats::LeakSite> by_number;
+  std::map<std::tuple<std::size_t, MemoryKind, int>, stats::LeakSite> by_number;
   for (Shard& shard : now->shards) {
     const std::lock_guard<std::mutex> lock(shard.mutex);
     for (const auto& [address, block] : shard.blocks) {
-      stats::LeakSite& site = by_number[{block.site, block.device}];
+      stats::LeakSite& site = by_number[{block.site, block.kind, block.device}];
       site.blocks += now->one_in;
       site.bytes += block.bytes * now->one_in;
     }
@@ -154,9 +156,11 @@ stats::Leaks live_by_call_site() {
   {
     const std::lock_guard<std::mutex> lock(now->sites.mutex);
     for (const auto& [number, live] : by_number) {
-      const std::vector<stats::LeakFrame>& frames = now->sites.frames[number.first];
-      stats::LeakSite& site = merged[key_of(number.second, frames)];
-      site.device = number.second;
+      const auto [site_number, kind, device] = number;
+      const std::vector<stats::LeakFrame>& frames = now->sites.frames[site_number];
+      stats::LeakSite& site = merged[key_of(kind, device, frames)];
+      site.kind = name_of(kind);
+      site.device = device;
       site.frames = frames;
       site.blocks += live.blocks;
       site.bytes += live.bytes;

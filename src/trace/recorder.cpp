@@ -228,7 +228,7 @@ void start_trace(const std::string& path, std::uint64_t limit_bytes) {
   file.store(new File(path, limit_bytes), std::memory_order_release);
 }
 
-bool wants_durations() noexcept {
+bool is_timeline() noexcept {
   const File* to = file.load(std::memory_order_acquire);
   return to != nullptr && to->format == Format::chrome_json;
 }

@@ -21,8 +21,9 @@ struct TraceFigures {
 /// created with the first events. To be called once. Throws only std::bad_alloc.
 void start_trace(const std::string& path, std::uint64_t limit_bytes);
 
-/// Whether frees need a free_done as well.
-bool wants_durations() noexcept;
+/// Whether the file is a timeline: frees need a free_done as well, and memory of every kind is
+/// shown.
+bool is_timeline() noexcept;
 
 /// Records an event in the calling thread, and sets its time and thread. If the buffer is full,
 /// this thread writes the events of all threads. Thread-safe. Never throws.

@@ -22,17 +22,31 @@ Event event_of(Action action, const Memory& memory) {
   event.address = memory.address;
   event.bytes = memory.bytes;
   event.device = memory.device;
+  event.kind = memory.kind;
   return event;
 }
 
+// RMM's format has no other kinds.
+bool traces(MemoryKind kind) {
+  return watching(kTrace) && (kind == MemoryKind::device || is_timeline());
+}
+
+bool marks(MemoryKind kind) {
+  return kind == MemoryKind::device && watching(kNvtx);
+}
+
+bool samples(MemoryKind kind) {
+  return kind == MemoryKind::device && watching(kSites);
+}
+
 void note_live(const Memory& memory, std::uint64_t start_ns) {
-  if (watching(kTrace)) {
+  if (traces(memory.kind)) {
     Event event = event_of(Action::allocate, memory);
     event.duration_ns = util::now_ns() - start_ns;
     record(event);
   }
   if (watching(kLeaks)) leak_allocated(memory);
-  if (watching(kNvtx)) nvtx_changed(memory, true);
+  if (marks(memory.kind)) nvtx_changed(memory, true);
 }
 
 }  // namespace
@@ -43,32 +57,33 @@ void add_watcher(Watcher watcher) noexcept {
 
 void note_allocation(const Memory& memory, std::uint64_t start_ns) noexcept {
   note_live(memory, start_ns);
-  if (watching(kSites)) site_allocated(memory);
+  if (samples(memory.kind)) site_allocated(memory);
 }
 
-void note_allocation_failure(std::uint64_t bytes, std::uint64_t start_ns) noexcept {
-  if (watching(kTrace)) {
-    Event event = event_of(Action::allocate_failure, {0, bytes, -1});
+void note_allocation_failure(std::uint64_t bytes, std::uint64_t start_ns,
+                             MemoryKind kind) noexcept {
+  if (traces(kind)) {
+    Event event = event_of(Action::allocate_failure, {0, bytes, -1, kind});
     event.duration_ns = util::now_ns() - start_ns;
     record(event);
   }
 }
 
 void note_free(const Memory& memory) noexcept {
-  if (watching(kTrace)) record(event_of(Action::free, memory));
+  if (traces(memory.kind)) record(event_of(Action::free, memory));
   if (watching(kLeaks)) leak_freed(memory.address);
-  if (watching(kNvtx)) nvtx_changed(memory, false);
-  if (watching(kSites)) site_freed(memory.address);
+  if (marks(memory.kind)) nvtx_changed(memory, false);
+  if (samples(memory.kind)) site_freed(memory.address);
 }
 
 // A refused free is an allocation of the block again for those who saw it go.
 void note_free_done(const Memory& memory, std::uint64_t start_ns, bool refused) noexcept {
-  if (watching(kTrace) && wants_durations()) {
+  if (watching(kTrace) && is_timeline()) {
     Event event = event_of(Action::free_done, memory);
     event.duration_ns = util::now_ns() - start_ns;
     record(event);
   }
-  if (watching(kSites)) site_free_done(memory.address, refused);
+  if (samples(memory.kind)) site_free_done(memory.address, refused);
   if (refused) note_live(memory, util::now_ns());
 }
 

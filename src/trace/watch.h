@@ -7,10 +7,18 @@
 #include <atomic>
 #include <cstdint>
 
+#include "trace/event.h"
+
 namespace cupool::trace {
 
 /// Bits of `watchers`.
-enum Watcher : unsigned { kTrace = 1u, kLeaks = 2u, kNvtx = 4u, kSites = 8u };
+enum Watcher : unsigned {
+  kTrace = 1u,
+  kLeaks = 2u,
+  kNvtx = 4u,
+  kSites = 8u,
+  kOtherKinds = 16u,  ///< beside kTrace and kLeaks: they take memory of every kind
+};
 
 namespace detail {
 extern std::atomic<unsigned> watchers;
@@ -36,13 +44,15 @@ void add_watcher(Watcher watcher) noexcept;
 struct Memory {
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
-  int device = -1;
+  int device = -1;  ///< -1: not known, and page-locked memory
+  MemoryKind kind = MemoryKind::device;
 };
 
 /// To be called by the thread that allocates or frees; `start_ns` is the begin of its call
 /// (util/clock.h). Thread-safe. Never throw.
 void note_allocation(const Memory& memory, std::uint64_t start_ns) noexcept;
-void note_allocation_failure(std::uint64_t bytes, std::uint64_t start_ns) noexcept;
+void note_allocation_failure(std::uint64_t bytes, std::uint64_t start_ns,
+                             MemoryKind kind = MemoryKind::device) noexcept;
 /// To be called before the free: afterwards the address may belong to another thread at once.
 void note_free(const Memory& memory) noexcept;
 /// `refused`: the memory is still live.

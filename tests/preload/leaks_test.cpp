@@ -56,11 +56,49 @@ TEST(Leaks, SayWhereInWhichModule) {
   }
 }
 
+// With stream-ordered memory of the driver's and of cupool's own.
+TEST(Leaks, AreOfEveryKindApart) {
+  struct Kind {
+    const char* symbol;
+    const char* kind;
+    int bytes;
+    int device;
+  };
+  for (const char* async : {"threshold", "serve"}) {
+    SCOPED_TRACE(async);
+    const PreloadedRun result =
+        expect_same("probe_leaks kinds=1", 0, 1, {{"CUPOOL_LEAKS", "1"}, {"CUPOOL_ASYNC", async}});
+    auto sites = by_symbol(result.reports.at(0));
+    EXPECT_EQ(sites.size(), 6u) << result.reports.at(0).at("leaks").dump(1);
+    for (const Kind& kind :
+         {Kind{"leak_small", "device", 500, 0}, Kind{"leak_page_locked", "page_locked", 3000, -1},
+          Kind{"leak_mapped", "page_locked", 70000, -1}, Kind{"leak_managed", "managed", 5000, 0},
+          Kind{"leak_stream_ordered", "stream_ordered", 6000, 0}}) {
+      ASSERT_EQ(sites.count(kind.symbol), 1u) << kind.symbol;
+      const nlohmann::json& site = sites[kind.symbol];
+      EXPECT_EQ(site.at("kind"), kind.kind);
+      EXPECT_EQ(site.at("device"), kind.device);
+      EXPECT_EQ(site.at("bytes"), 2 * kind.bytes);
+    }
+    const nlohmann::json& gauges = result.reports.at(0).at("devices").at(0).at("gauges");
+    EXPECT_EQ(gauges.at("leaked_blocks").at("current"), 4) << "device memory alone, as before";
+  }
+}
+
+// Pool memory of the device outlives its contexts.
+TEST(Leaks, AreNoneOfWhatEndedWithItsContext) {
+  const PreloadedRun result =
+      expect_same("probe_leaks kinds=1 reset=1", 0, 1, {{"CUPOOL_LEAKS", "1"}});
+  auto sites = by_symbol(result.reports.at(0));
+  EXPECT_EQ(sites.size(), 1u) << result.reports.at(0).at("leaks").dump(1);
+  EXPECT_EQ(sites.count("leak_stream_ordered"), 1u);
+}
+
 TEST(Leaks, AreInTheTextReport) {
   const ScratchFolder folder;
-  run_preloaded("probe_leaks", {{"CUPOOL_LEAKS", "1"},
-                                {"CUPOOL_STATS", "text"},
-                                {"CUPOOL_STATS_FILE", folder.path() + "/report.txt"}});
+  run_preloaded("probe_leaks kinds=1", {{"CUPOOL_LEAKS", "1"},
+                                        {"CUPOOL_STATS", "text"},
+                                        {"CUPOOL_STATS_FILE", folder.path() + "/report.txt"}});
   const std::string text = read_file(folder.path() + "/report.txt");
   const size_t title = text.find("Never freed, by call site\n");
   ASSERT_NE(title, std::string::npos) << text;
@@ -68,6 +106,11 @@ TEST(Leaks, AreInTheTextReport) {
   const size_t symbol = text.find(" leak_large\n", large);
   EXPECT_NE(symbol, std::string::npos) << text;
   EXPECT_NE(text.find("1000 B in 1 block on device 0", symbol), std::string::npos) << text;
+  EXPECT_NE(text.find("5.86 KiB in 2 blocks of page-locked memory\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("9.77 KiB in 2 blocks of managed memory on device 0"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("11.7 KiB in 2 blocks of cudaMallocAsync on device 0"), std::string::npos)
+      << text;
 }
 
 TEST(Leaks, OfASampleAreScaledAndSaySo) {

@@ -128,6 +128,42 @@ TEST_F(Trace, ForChromeHasEveryCallWithItsTime) {
   EXPECT_GE(names["live bytes of device 0"], 1u);
 }
 
+TEST_F(Trace, ForChromeHasMemoryOfEveryKind) {
+  for (const char* async : {"threshold", "serve"}) {
+    SCOPED_TRACE(async);
+    expect_same("probe_leaks kinds=1", 0, 1,
+                {{"CUPOOL_TRACE", file("trace.json")}, {"CUPOOL_ASYNC", async}});
+    const auto events = nlohmann::json::parse(read_file(file("trace.json")), nullptr, false);
+    ASSERT_FALSE(events.is_discarded());
+    std::map<std::string, uint64_t> names;
+    std::map<std::string, long> last;
+    for (const nlohmann::json& event : events) {
+      ++names[event.at("name")];
+      if (event.at("ph") == "C") last[event.at("name")] = event.at("args").at("bytes");
+    }
+    EXPECT_EQ(names["malloc"], 107u);
+    EXPECT_EQ(names["free"], 103u);
+    EXPECT_EQ(names["page-locked malloc"], 44u);
+    EXPECT_EQ(names["page-locked free"], 40u);
+    EXPECT_EQ(names["managed malloc"], 22u);
+    EXPECT_EQ(names["managed free"], 20u);
+    EXPECT_EQ(names["stream-ordered malloc"], 42u);
+    EXPECT_EQ(names["stream-ordered free"], 40u);
+    EXPECT_EQ(last.count("live page-locked bytes"), 1u);
+    EXPECT_EQ(last.count("live managed bytes of device 0"), 1u);
+    EXPECT_EQ(last.count("live stream-ordered bytes of device 0"), 1u);
+  }
+}
+
+// Its readers know device memory alone.
+TEST_F(Trace, ForRmmHasDeviceMemoryAlone) {
+  const PreloadedRun result =
+      expect_same("probe_leaks kinds=1", 0, 1, {{"CUPOOL_TRACE", file("trace.csv")}});
+  const Replayed replayed = replay(rows_of(read_file(file("trace.csv"))));
+  EXPECT_EQ(replayed.allocations, 107u);
+  EXPECT_EQ(result.reports.at(0).at("trace").at("events_total"), 107u + 103u);
+}
+
 TEST_F(Trace, IsBoundedAndSaysWhatItLacks) {
   const int iterations = 400;
   const std::string probe = "probe_runtime_shared iterations=" + std::to_string(iterations);

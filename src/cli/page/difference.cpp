@@ -273,7 +273,8 @@ Sites sites_of(const Reports& reports) {
   Sites sites;
   for (const Report& report : reports) {
     for (const LeakReport& leak : report.leaks) {
-      auto& [bytes, blocks] = sites[leak.site];
+      const std::string kind = leak.kind == "device" ? "" : leak.kind + " memory: ";
+      auto& [bytes, blocks] = sites[kind + leak.site];
       bytes += static_cast<double>(leak.bytes);
       blocks += static_cast<double>(leak.blocks);
     }

@@ -117,6 +117,7 @@ struct ThreadReport {
 
 /// Blocks of one call site that were never freed; an estimate if allocations were sampled.
 struct LeakReport {
+  std::string kind;     ///< of memory, in words
   std::string site;     ///< the innermost frame
   std::string callers;  ///< the others, the nearest first
   std::uint64_t blocks = 0;

@@ -75,12 +75,20 @@ std::string frame_text(const JsonReader& frame) {
   return symbol.empty() ? place : symbol + " (" + place + ")";
 }
 
+// Reports of earlier versions have device memory alone, and do not say so.
+std::string memory_kind(std::string name) {
+  if (name.empty()) return "device";
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
 void read_leaks(const JsonReader& json, Report* report) {
   if (!json.has("leaks")) return;
   const JsonReader leaks = json.object("leaks");
   report->leaks_sampled_one_in = std::max<std::uint64_t>(leaks.number("sampled_one_in"), 1);
   for (const JsonReader& row : leaks.array("sites")) {
     LeakReport leak;
+    leak.kind = memory_kind(row.text("kind"));
     leak.blocks = row.number("blocks");
     leak.bytes = row.number("bytes");
     for (const JsonReader& frame : row.array("frames")) {

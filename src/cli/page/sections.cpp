@@ -351,10 +351,10 @@ Section leaks_section(const Report& report, const std::string& prefix) {
   Section section{prefix + "leaks", "Never freed", ""};
   if (report.leaks.empty()) return section;
   const std::string about = report.leaks_sampled_one_in > 1 ? "about " : "";
-  Rows rows = {{"call site", "blocks", "bytes", "called by"}};
+  Rows rows = {{"call site", "memory", "blocks", "bytes", "called by"}};
   for (const LeakReport& leak : report.leaks) {
-    rows.push_back({leak.site, about + format_count(leak.blocks), about + format_bytes(leak.bytes),
-                    leak.callers});
+    rows.push_back({leak.site, leak.kind, about + format_count(leak.blocks),
+                    about + format_bytes(leak.bytes), leak.callers});
   }
   if (report.leaks_sampled_one_in > 1) {
     section.html = paragraph("An estimate: one allocation in " +

@@ -7,6 +7,7 @@
 
 #include "engine/block/accounting.h"
 #include "stats/timeline.h"
+#include "trace/other_memory.h"
 #include "trace/watch.h"
 #include "util/mutation.h"
 
@@ -66,6 +67,7 @@ void ContextEnding::context_gone(Context& context, bool alone) {
   imports_.context_gone(context);
   host_.context_gone(context, alone);
   async_.idle().context_gone(context, alone);
+  trace::note_others_lost(&context);
   leave_device(context.device());
   // Managed and mapped memory is gone with its context. For mapped memory, the driver knows the
   // context.
@@ -92,6 +94,7 @@ void ContextEnding::leave_context(Context& context) {
   imports_.context_gone(context);
   host_.context_gone(context, false);
   async_.idle().context_gone(context, false);
+  trace::note_others_lost(&context);
   leave_device(context.device());
 }
 
