@@ -35,9 +35,10 @@ TEST(StreamOrderedMemory, IsServedToManyThreads) {
   for (const char* own : {"0", "1"}) {
     const PreloadedRun run = expect_same_serving(std::string("pairs n=16 own=") + own);
     EXPECT_EQ(run.counter("own_async_malloc_calls_total"), 3201u);
-    // A per-thread default stream has no cache of its own.
     if (own[0] == '0') {
       EXPECT_GE(run.counter("own_async_served_total"), 3201u - 257u);
+    } else {
+      EXPECT_EQ(run.counter("own_async_served_total"), 0u) << "the driver's are operations";
     }
   }
 }
@@ -105,6 +106,16 @@ TEST(StreamOrderedMemory, IsFreedByTheDriverWhereTheStreamIsNotKnown) {
 TEST(StreamOrderedMemory, LeavesTheOrderOfTheLegacyStream) {
   for (const char* mode : {"late", "early", "timed"}) {
     expect_same_serving("implicit", {{"CUPOOL_SIM_MODE", mode}});
+  }
+}
+
+// Of other memory, too.
+TEST(StreamOrderedMemory, LeavesTheOrderThatBlockingStreamsGive) {
+  for (const char* stream : {"legacy", "blocking", "per-thread"}) {
+    for (const char* mode : {"late", "early", "timed"}) {
+      SCOPED_TRACE(mode);
+      expect_same_serving(std::string("order stream=") + stream, {{"CUPOOL_SIM_MODE", mode}});
+    }
   }
 }
 

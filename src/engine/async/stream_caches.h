@@ -25,8 +25,8 @@ namespace cupool::engine {
 /// Number of a cache's present use by a stream. Never reused in the process; 0: none.
 using StreamUseNumber = std::uint64_t;
 
-/// A stream, as long as its context lives. A null handle stands for streams that are gone, and for
-/// those that have no cache of their own.
+/// A non-blocking stream, as long as its context lives. A null handle stands for streams that are
+/// gone.
 struct StreamName {
   const Context* context = nullptr;
   std::uint64_t life = 0;  ///< of the context

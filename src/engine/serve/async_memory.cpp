@@ -38,39 +38,38 @@ AsyncMemory::AsyncMemory(const cuda::Driver& driver, const config::Settings& set
   if (distrusted_.load()) on_.store(false);
 }
 
-// A default stream, and one that waits for the legacy stream, is ordered by more than its own work:
-// by each operation in the other one. An allocation and a free are such operations, and here no
-// longer any.
-bool AsyncMemory::is_alone(CUstream stream) const {
+// Only the stream's own work orders its work. The driver's allocation or free in any other stream
+// is an operation that orders more: the legacy stream's comes behind all blocking streams and
+// before their next work, a blocking stream's behind the legacy one and before what waits for its
+// stream. A hit is no operation.
+bool AsyncMemory::is_non_blocking(CUstream stream) const {
+  if (CUPOOL_MUTATED("reuses-behind-implicit-order")) return true;
   unsigned flags = 0;
   return !is_default_stream(stream) && driver_.cuStreamGetFlags(stream, &flags) == CUDA_SUCCESS &&
          (flags & CU_STREAM_NON_BLOCKING) != 0;
 }
 
 // Whatever is not known to be served is the driver's. What is known of a stream that has a cache
-// stays so until it ends. Streams that are not alone share a cache, whose blocks go to nobody
-// before their fence.
-AsyncMemory::Found AsyncMemory::find_place(Context& context, CUstream stream) {
-  Found found;
-  found.alone = is_alone(stream) || CUPOOL_MUTATED("reuses-behind-implicit-order");
-  const StreamName name{&context, context.incarnation(), found.alone ? stream : nullptr};
-  if (found.alone) found.place = caches_.find(name);
-  if (found.place.cache == nullptr && may_have_cache(context, stream)) {
-    found.place = caches_.find_or_add(name, context.stats());
+// stays so until it ends.
+StreamCaches::Place AsyncMemory::find_place(Context& context, CUstream stream) {
+  if (!is_non_blocking(stream)) return {};
+  const StreamName name{&context, context.incarnation(), stream};
+  StreamCaches::Place place = caches_.find(name);
+  if (place.cache == nullptr && may_have_cache(context, stream)) {
+    place = caches_.find_or_add(name, context.stats());
   }
-  if (found.place.cache == nullptr || !found.alone) return found;
+  if (place.cache == nullptr) return place;
   Known* const pair = pair_of(stream);
   if (pair[0].stream != stream) pair[1] = pair[0];
-  pair[0] = Known{stream, &context, found.place};
-  return found;
+  pair[0] = Known{stream, &context, place};
+  return place;
 }
 
 bool AsyncMemory::may_have_cache(Context& context, CUstream stream) {
   Device& device = context.device();
   CUcontext owner = nullptr;
   if (context.ends() || device.limits().use_default_pool ||
-      (!is_default_stream(stream) &&
-       (driver_.cuStreamGetCtx(stream, &owner) != CUDA_SUCCESS || owner != context.handle()))) {
+      driver_.cuStreamGetCtx(stream, &owner) != CUDA_SUCCESS || owner != context.handle()) {
     return false;
   }
   CUmemoryPool current = nullptr;
@@ -97,21 +96,17 @@ bool AsyncMemory::may_allocate(Request* request, std::size_t bytes, CUmemoryPool
     return false;
   }
   request->life = context->incarnation();
-  const Found found = find_place(*context, stream);
-  if (found.place.cache == nullptr || !is_default_pool(pool, *context)) return false;
+  request->place = find_place(*context, stream);
+  if (request->place.cache == nullptr || !is_default_pool(pool, *context)) return false;
   request->context = context;
   request->bytes = bytes;
   request->capacity = stream_capacity_for(bytes);
-  request->place = found.place;
-  request->alone = found.alone;
   return true;
 }
 
 CUdeviceptr AsyncMemory::pop(const Request& request) {
-  CUdeviceptr address = 0;
-  if (request.alone) {
-    address = request.place.cache->pop(request.place.use, request.capacity, request.bytes);
-  }
+  CUdeviceptr address =
+      request.place.cache->pop(request.place.use, request.capacity, request.bytes);
   if (address != 0) return address;
   bool pending = false;
   const auto from_others = [&](EpochNumber complete) {
@@ -154,7 +149,7 @@ std::optional<CUresult> AsyncMemory::free_slowly(Block& block, std::uint64_t wor
   }
   Context* const context = registry_.current_for_certain();
   if (context == nullptr || block.context != context || !serves(*context)) return std::nullopt;
-  const StreamCaches::Place place = find_place(*context, stream).place;
+  const StreamCaches::Place place = find_place(*context, stream);
   if (place.cache == nullptr) return std::nullopt;
   if (BlockStateCell::state_of(word) != BlockState::live || !block.state.claim(word)) {
     return CUDA_ERROR_INVALID_VALUE;

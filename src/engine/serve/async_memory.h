@@ -113,11 +113,6 @@ class AsyncMemory {
     std::size_t bytes = 0;
     std::uint64_t capacity = 0;
     StreamCaches::Place place;
-    bool alone = false;
-  };
-  struct Found {
-    StreamCaches::Place place;  ///< no cache: the driver serves
-    bool alone = false;         ///< only the stream's own work orders its work
   };
 
   static Known* pair_of(CUstream stream) {
@@ -140,8 +135,8 @@ class AsyncMemory {
     return is_on() && Serving::open() && context.usable() && runs_no_host_functions();
   }
   bool may_allocate(Request* request, std::size_t bytes, CUmemoryPool pool, CUstream stream);
-  Found find_place(Context& context, CUstream stream);
-  bool is_alone(CUstream stream) const;
+  StreamCaches::Place find_place(Context& context, CUstream stream);
+  bool is_non_blocking(CUstream stream) const;
   bool may_have_cache(Context& context, CUstream stream);
   CUdeviceptr pop(const Request& request);
   void adopt(const Request& request, CUdeviceptr address);

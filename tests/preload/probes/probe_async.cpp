@@ -4,6 +4,7 @@
 // early.
 // mode= pairs (in one stream, and on n= threads with a stream each, or own=1 their per-thread one),
 // others (freed in one stream, wanted in another), implicit (the legacy stream orders two others),
+// order (of other memory: what an allocation and a free in stream= legacy or a blocking one order),
 // again (a stream's handle comes again), errors,
 // reads (bytes in use, and trims), queries, capture, pool (another current pool), context (its end
 // and a reset), oom (every allocator gets what is idle), free (by cuMemFree, and in other streams),
@@ -77,9 +78,9 @@ size_t free_bytes() {
 
 // Blocks idle in two streams.
 void leave_idle(size_t bytes) {
-  for (CUstream stream : {make_stream(), CU_STREAM_LEGACY}) {
-    release(allocate(bytes, stream), bytes, stream);
-  }
+  const CUstream streams[] = {make_stream(), make_stream()};
+  const CUdeviceptr blocks[] = {allocate(bytes, streams[0]), allocate(bytes, streams[1])};
+  for (int i : {0, 1}) release(blocks[i], bytes, streams[i]);
 }
 
 void pairs(int threads, bool per_thread) {
@@ -111,9 +112,10 @@ void others() {
   release(second, kMiB, other);
   MUST(cuCtxSynchronize());
   // Any stream may have what a wait has covered.
-  const CUdeviceptr blocks[] = {allocate(kMiB, CU_STREAM_LEGACY), allocate(kMiB, CU_STREAM_LEGACY)};
+  const CUstream third = make_stream();
+  const CUdeviceptr blocks[] = {allocate(kMiB, third), allocate(kMiB, third)};
   CHECK(blocks[0] != blocks[1]);
-  for (const CUdeviceptr block : blocks) release(block, kMiB, CU_STREAM_LEGACY);
+  for (const CUdeviceptr block : blocks) release(block, kMiB, third);
   // Allocated in one stream, ordered behind it and freed in another.
   const CUdeviceptr handed = allocate(kMiB, one);
   CUevent event = nullptr;
@@ -140,6 +142,45 @@ void implicit() {
   MUST(cuCtxSynchronize());
   for (CUstream stream : streams) MUST(cuStreamDestroy(stream));
   probe::say("implicit", 16);
+}
+
+// Other memory is ordered by nothing but an allocation or a free of stream-ordered memory: the ones
+// in the legacy stream come behind one blocking stream and before another, and those in a blocking
+// stream behind the legacy one, and before what waits for the blocking stream.
+void order(const std::string& kind) {
+  const CUstream unordered = make_stream();
+  CUstream streams[2] = {};
+  for (CUstream& stream : streams) MUST(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+  if (kind == "per-thread") streams[0] = CU_STREAM_PER_THREAD;
+  CUdeviceptr other = 0;
+  MUST(cuMemAlloc(&other, kMiB));
+  const auto own = [&] { cupoolSimOwner(pointer(other), kMiB, ++last_owner); };
+  const auto check = [&](const auto& call) {
+    MUST(cuCtxSynchronize());
+    own();
+    if (kind == "legacy") {
+      use(other, kMiB, streams[0]);
+      call(CU_STREAM_LEGACY);
+      own();
+      use(other, kMiB, streams[1]);
+    } else {
+      use(other, kMiB, CU_STREAM_LEGACY);
+      call(streams[0]);
+      MUST(cuStreamSynchronize(streams[0]));
+      cupoolSimHostAccess(pointer(other), kMiB, 0);
+    }
+  };
+  for (int i = 0; i < 3; ++i) {
+    CUdeviceptr block = allocate(kMiB, unordered);
+    release(allocate(kMiB, unordered), kMiB, unordered);
+    cupoolSimOwner(pointer(block), kMiB, 0);
+    check([&](CUstream stream) { MUST(cuMemFreeAsync(block, stream)); });
+    check([&](CUstream stream) { MUST(cuMemAllocAsync(&block, kMiB, stream)); });
+    MUST(cuCtxSynchronize());
+    MUST(cuMemFreeAsync(block, unordered));
+  }
+  MUST(cuMemFree(other));
+  probe::say("order", 3);
 }
 
 // Work of the destroyed stream is pending when its handle comes again.
@@ -364,6 +405,8 @@ int main(int argc, char** argv) {
     others();
   } else if (mode == "implicit") {
     implicit();
+  } else if (mode == "order") {
+    order(probe::argument(argc, argv, "stream", "legacy"));
   } else if (mode == "again") {
     again();
   } else if (mode == "errors") {
