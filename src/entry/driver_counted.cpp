@@ -181,11 +181,13 @@ DefaultPool* default_pool(CUmemoryPool pool, CUmemPool_attribute attribute) {
   return allocator == nullptr ? nullptr : allocator->default_pools().find(pool);
 }
 
-// What the program uses of a pool with blocks of cupool's.
+// What the program uses of a pool with blocks of cupool's. The orphans of a context that has ended
+// are released first.
 CUresult used_bytes(const cupool::cuda::Driver& real, CUmemoryPool pool, void* value) {
+  Allocator* const allocator = caller_engine();
+  if (allocator != nullptr) allocator->registry().current();
   const CUresult result = real.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, value);
-  Allocator* const allocator = result == CUDA_SUCCESS ? caller_engine() : nullptr;
-  if (allocator == nullptr || value == nullptr) return result;
+  if (allocator == nullptr || value == nullptr || result != CUDA_SUCCESS) return result;
   auto* const used = static_cast<cuuint64_t*>(value);
   *used -= std::min<cuuint64_t>(*used, allocator->default_pools().async().unused_bytes(pool));
   return result;

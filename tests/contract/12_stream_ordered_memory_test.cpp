@@ -84,6 +84,18 @@ TEST(StreamOrderedMemory, GoesBackBeforeItsContextEnds) {
   }
 }
 
+TEST(StreamOrderedMemory, GoesBackAlthoughItsContextEndsInABadMoment) {
+  for (const char* how : {"capture", "events", "sticky"}) {
+    for (const char* backend : {"pool", "malloc"}) {
+      for (const char* mode : {"late", "early"}) {
+        SCOPED_TRACE(std::string(backend) + ", " + mode);
+        expect_same_serving(std::string("end how=") + how,
+                            {{"CUPOOL_BACKEND", backend}, {"CUPOOL_SIM_MODE", mode}});
+      }
+    }
+  }
+}
+
 // Contract 4 and 5.
 TEST(StreamOrderedMemory, IsThereForEveryAllocator) {
   for (const char* mode : {"late", "early", "timed"}) {

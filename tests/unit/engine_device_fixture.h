@@ -55,7 +55,9 @@ class DeviceTest : public testing::Test {
   bool release(Device& device, BlockSource source, CUdeviceptr address) {
     return device.backend_of(source).release(*context_, address);
   }
-  void release_orphans(Device& device) { device.orphans().release(*context_, device.pools()); }
+  void release_orphans(Device& device) {
+    device.orphans().release(driver_, *context_, device.pools());
+  }
 
   static BlockSource source(Device& device) { return device.backend().source(); }
   static void move(Device& device, Gauge gauge, std::uint64_t to) {

@@ -15,13 +15,14 @@ namespace cupool::engine {
 class PoolBackend;
 class StreamSource;
 
-/// Orphans are released in the next context of the device that cupool meets; until then their
-/// addresses belong to nobody. One per device. Thread-safe.
+/// Of cupool's pools and of the default pool. Orphans are released in the next context of the
+/// device that cupool meets; until then their addresses belong to nobody. One per device.
+/// Thread-safe.
 class Orphans {
  public:
   void add(const std::vector<CUdeviceptr>& addresses);
-  /// Releases the orphans to `pools`, where they came from (null: none), and trims the pools.
-  void release(StreamSource& context, PoolBackend* pools);
+  /// Releases the orphans to where they came from, and trims `pools` (null: none).
+  void release(const cuda::Driver& driver, StreamSource& context, PoolBackend* pools);
   bool contains(CUdeviceptr address) const;
 
  private:

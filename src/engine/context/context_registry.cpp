@@ -104,7 +104,7 @@ Context* ContextRegistry::find_or_create(CUcontext handle) {
       found = find_or_create_locked(handle, ordinal);
     }
     if (!found->ends()) {
-      found->device().orphans().release(*found, found->device().pools());
+      found->device().orphans().release(driver_, *found, found->device().pools());
       return found;
     }
     if (ContextVisit::any_of_this_thread()) return nullptr;

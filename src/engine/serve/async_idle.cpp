@@ -3,6 +3,8 @@
 // their context.
 #include "engine/serve/async_idle.h"
 
+#include <vector>
+
 #include "cuda/scopes.h"
 #include "engine/block/accounting.h"
 #include "engine/serve/failure.h"
@@ -151,13 +153,26 @@ void AsyncIdle::context_ends(Context& context) {
   keep(context, idle);
 }
 
-// What is still idle is lost with its records.
+// Whether the driver still knows the memory at `address` as that of a pool: no context is needed.
+bool AsyncIdle::is_in_pool(CUdeviceptr address) const {
+  CUmemoryPool pool = nullptr;
+  return !cuda::shut_down() &&
+         driver_.cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address) ==
+             CUDA_SUCCESS &&
+         pool != nullptr;
+}
+
+// What could not go back before is idle in the pool, which outlives the context.
 void AsyncIdle::context_gone(Context& context, bool alone) {
   if (!AsyncBlocks::any()) return;
+  std::vector<CUdeviceptr> left;
   BlockList idle = caches_.context_ends(&context);
   while (Block* const block = idle.pop()) {
-    if (blocks_.forget(*block) && alone) delete_block(block);
+    if (!blocks_.forget(*block)) continue;
+    if (is_in_pool(block->address)) left.push_back(block->address);
+    if (alone) delete_block(block);
   }
+  context.device().orphans().add(left);
   blocks_.context_gone(context, alone);
 }
 

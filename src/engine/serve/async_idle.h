@@ -55,6 +55,7 @@ class AsyncIdle {
   void release_in_order(Context& context, BlockList& idle);
   std::uint64_t free_in(BlockList& idle, CUstream stream);
   void keep(Context& context, BlockList& idle);
+  bool is_in_pool(CUdeviceptr address) const;
 
   const cuda::Driver& driver_;
   ContextRegistry& registry_;

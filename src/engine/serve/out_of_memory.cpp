@@ -135,7 +135,7 @@ bool OutOfMemory::give_back_cached(Context& context) {
   if (context.cache().bytes() != 0) giving_back.emplace(idle_.give_backs());
   BlockList idle = context.cache().evict_to(0);
   idle_.release(context, idle);
-  device.orphans().release(context, device.pools());
+  device.orphans().release(driver_, context, device.pools());
   const bool gave = async_.idle().give_back(context, AsyncIdle::To::device) != 0;
   const bool trimmed = trim_default_pool(device) != 0 || gave;
   const stats::PoolFigures before = device.pool_figures();

@@ -7,13 +7,16 @@
 // order (of other memory: what an allocation and a free in stream= legacy or a blocking one order),
 // again (a stream's handle comes again), errors,
 // reads (bytes in use, and trims), queries, capture, pool (another current pool), context (its end
-// and a reset), oom (every allocator gets what is idle), free (by cuMemFree, and in other streams),
-// managed (there is managed memory), decay, sizes.
+// and a reset), end (of a context, while how= another thread captures, no event can be had, or
+// after a sticky error), oom (every allocator gets
+// what is idle), free (by cuMemFree, and in other streams), managed (there is managed memory),
+// decay, sizes.
 #include <cuda.h>
 #include <cupool_sim.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -311,6 +314,57 @@ void contexts() {
   leave_idle(kMiB);
 }
 
+void capture_beside(const std::function<void()>& body) {
+  std::thread([&] {
+    CUgraph graph = nullptr;
+    MUST(cuCtxSetCurrent(context));
+    const CUstream captured = make_stream();
+    MUST(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    std::thread(body).join();
+    MUST(cuStreamEndCapture(captured, &graph));
+    MUST(cuGraphDestroy(graph));
+  }).join();
+}
+
+// The pool outlives the context, whose idle memory cannot go back before it ends.
+void ends(const std::string& how) {
+  for (int round = 0; round < 3; ++round) {
+    CUcontext other = nullptr;
+    MUST(cuCtxCreate_v2(&other, 0, 0));
+    leave_idle(3 * kMiB);
+    MUST(cuCtxSynchronize());
+    if (how == "sticky") {
+      CUmodule module = nullptr;
+      CUfunction trap = nullptr;
+      MUST(cuModuleLoadData(&module, "any"));
+      MUST(cuModuleGetFunction(&trap, module, "trap"));
+      probe::say("trap", cuLaunchKernel(trap, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr));
+      probe::say("error", cuCtxSynchronize());
+    }
+    if (how == "events") cupoolSimFail("cuEventCreate:*=2");
+    if (how == "capture") {
+      capture_beside([other] { MUST(cuCtxDestroy(other)); });
+    } else {
+      MUST(cuCtxDestroy(other));
+    }
+    cupoolSimFail("");
+    MUST(cuCtxSetCurrent(context));
+    probe::say("used", static_cast<long>(used()));
+  }
+  MUST(cuCtxSynchronize());
+  MUST(cuMemPoolTrimTo(pool, 0));
+  probe::say("reserved", static_cast<long>(reserved()));
+  // A reset ends the context, too.
+  leave_idle(3 * kMiB);
+  MUST(cuCtxSynchronize());
+  if (how == "events") cupoolSimFail("cuEventCreate:*=2");
+  MUST(cuDevicePrimaryCtxReset(0));
+  cupoolSimFail("");
+  MUST(cuDevicePrimaryCtxRetain(&context, 0));
+  MUST(cuCtxSetCurrent(context));
+  probe::say("after a reset", static_cast<long>(used()));
+}
+
 // The device has 256 MiB.
 void oom() {
   constexpr size_t kMuch = 96 * kMiB;
@@ -421,6 +475,8 @@ int main(int argc, char** argv) {
     other_pool();
   } else if (mode == "context") {
     contexts();
+  } else if (mode == "end") {
+    ends(probe::argument(argc, argv, "how", "capture"));
   } else if (mode == "oom") {
     oom();
   } else if (mode == "free") {
