@@ -23,6 +23,8 @@ void write(Level, const char*, ...) noexcept {}
 
 // The parts themselves, with the explorer's atomics.
 // NOLINTBEGIN(bugprone-suspicious-include)
+#include "engine/async/stream_caches.cpp"
+#include "engine/async/stream_free.h"
 #include "engine/block/block_cache.cpp"
 #include "engine/context/context_gate.cpp"
 #include "engine/context/context_life.h"
@@ -65,6 +67,8 @@ using cupool::engine::Drain;
 using cupool::engine::EpochNumber;
 using cupool::engine::HostCache;
 using cupool::engine::Ordering;
+using cupool::engine::StreamCaches;
+using cupool::engine::StreamFree;
 using cupool::engine::ThreadCache;
 
 void expect_right(const Program& program) {
@@ -112,6 +116,66 @@ Program caching_beside_an_end(bool revives) {
     run.after([=] {
       require(state->cache.take(HostCache::Which::all).empty(),
               "the cache has none of the old life");
+      require(state->owners == 1, "one thread has the block");
+    });
+  };
+}
+
+// --- stream-ordered memory ---
+
+struct FreedInAStream {
+  StreamCaches::Place place() {
+    const StreamCaches::Place made =
+        caches.find_or_add({context, life.incarnation(), stream}, stats);
+    caches.allot(made, block.capacity);
+    return made;
+  }
+  StreamFree free(const StreamCaches::Place& in, std::uint64_t number) {
+    return free_into(in, block, block.state.word(), life, number,
+                     [] { return cupool::engine::kNoEpoch; });
+  }
+
+  static inline cupool::stats::DeviceStats stats;
+  const cupool::engine::Context* const context =
+      reinterpret_cast<const cupool::engine::Context*>(1);
+  const CUstream stream = reinterpret_cast<CUstream>(2);
+  ContextLife life;
+  StreamCaches caches;
+  Block block;
+  StreamCaches::Place known;
+  int owners = 0;
+};
+
+// A free (AsyncMemory::try_free(), then free_slowly()) beside the end of the context, and its next
+// life, where the stream has the same handle: no cache has a block of a life that has ended.
+Program freeing_in_a_stream_beside_an_end(bool revives) {
+  return [=](Threads& run) {
+    const auto state = std::make_shared<FreedInAStream>();
+    state->caches.set_limit(1 << 20);
+    state->block.capacity = 4096;
+    state->known = state->place();
+    run.thread([=] {
+      const std::uint64_t known_life = state->life.incarnation();
+      if (!state->life.usable()) return;
+      StreamFree freed = state->free(state->known, known_life);
+      if (freed == StreamFree::gone) {
+        const std::uint64_t life = state->life.incarnation();
+        if (!state->life.usable()) return;
+        freed = state->free(state->place(), life);
+      }
+      if (freed == StreamFree::lost) ++state->owners;
+    });
+    run.thread([=] {
+      state->life.end();
+      const bool cached = !state->caches.context_ends(state->context).empty();
+      const std::uint64_t word = state->block.state.word();
+      const bool live = BlockStateCell::state_of(word) == BlockState::live;
+      if (cached || (live && state->block.state.claim(word))) ++state->owners;
+      if (revives) state->life.revive();
+    });
+    run.after([=] {
+      require(state->caches.context_ends(state->context).empty(),
+              "the caches have none of the old life");
       require(state->owners == 1, "one thread has the block");
     });
   };
@@ -343,6 +407,9 @@ std::vector<Program> short_programs() {
 TEST(Explorer, LivesOfAContext) {
   for (const Program& program : short_programs()) expect_right(program);
   expect_right(waiting_beside_an_end());
+  for (const bool revives : {false, true}) {
+    expect_right(freeing_in_a_stream_beside_an_end(revives));
+  }
 }
 
 // Too many to be seen whole: the first ones. Some minutes: tests/explorer/run.sh.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engine/async/stream_free.h"
 #include "engine/context/rdma_libraries.h"
 #include "engine/reclaim/dependent_launches.h"
 #include "util/mutation.h"
@@ -125,19 +126,24 @@ std::optional<CUresult> AsyncMemory::try_free(CUdeviceptr address, CUstream stre
   if (block->address != address) return std::nullopt;
   Context* const context = registry_.known_current();
   const Known& known = known_of(stream);
+  const std::uint64_t life = context == nullptr ? 0 : context->incarnation();
   if (!is_known(known, stream, context) || block->context != context || !serves(*context) ||
       block->shared_outside.load(std::memory_order_relaxed)) {
     return free_slowly(*block, word, stream);
   }
-  if (BlockStateCell::state_of(word) != BlockState::live || !block->state.claim(word)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  const EpochNumber open = context->ordering().epochs().open();
-  if (known.place.cache->push(known.place.use, *block, open) == StreamCache::Taken::yes) {
-    return CUDA_SUCCESS;
-  }
-  block->state.store(BlockState::live);
+  const auto open = [&] { return context->ordering().epochs().open(); };
+  const StreamFree freed = free_into(known.place, *block, word, *context, life, open);
+  if (freed == StreamFree::done) return CUDA_SUCCESS;
+  if (freed == StreamFree::invalid) return CUDA_ERROR_INVALID_VALUE;
+  if (freed == StreamFree::lost) return drop_lost(*block);
   return free_slowly(*block, block->state.word(), stream);
+}
+
+// The pool outlives the context, and the driver frees the memory.
+std::nullopt_t AsyncMemory::drop_lost(Block& block) {
+  blocks_.forget(block);
+  delete_block(&block);
+  return std::nullopt;
 }
 
 std::optional<CUresult> AsyncMemory::free_slowly(Block& block, std::uint64_t word,
@@ -148,20 +154,19 @@ std::optional<CUresult> AsyncMemory::free_slowly(Block& block, std::uint64_t wor
     return std::nullopt;
   }
   Context* const context = registry_.current_for_certain();
-  if (context == nullptr || block.context != context || !serves(*context)) return std::nullopt;
+  if (context == nullptr || block.context != context) return std::nullopt;
+  const std::uint64_t life = context->incarnation();
+  if (!serves(*context)) return std::nullopt;
   const StreamCaches::Place place = find_place(*context, stream);
   if (place.cache == nullptr) return std::nullopt;
-  if (BlockStateCell::state_of(word) != BlockState::live || !block.state.claim(word)) {
-    return CUDA_ERROR_INVALID_VALUE;
+  const auto open = [&] { return context->ordering().epochs().open(); };
+  StreamFree freed = free_into(place, block, word, *context, life, open);
+  if (freed == StreamFree::full && caches_.allot(place, block.capacity)) {
+    freed = free_into(place, block, block.state.word(), *context, life, open);
   }
-  const EpochNumber open = context->ordering().epochs().open();
-  using Taken = StreamCache::Taken;
-  Taken taken = place.cache->push(place.use, block, open);
-  if (taken == Taken::full && caches_.allot(place, block.capacity)) {
-    taken = place.cache->push(place.use, block, open);
-  }
-  if (taken == Taken::yes) return CUDA_SUCCESS;
-  block.state.store(BlockState::live);
+  if (freed == StreamFree::done) return CUDA_SUCCESS;
+  if (freed == StreamFree::invalid) return CUDA_ERROR_INVALID_VALUE;
+  if (freed == StreamFree::lost) return drop_lost(block);
   return std::nullopt;
 }
 

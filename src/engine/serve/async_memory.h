@@ -140,6 +140,7 @@ class AsyncMemory {
   bool may_have_cache(Context& context, CUstream stream);
   CUdeviceptr pop(const Request& request);
   void adopt(const Request& request, CUdeviceptr address);
+  std::nullopt_t drop_lost(Block& block);
   std::optional<CUresult> free_slowly(Block& block, std::uint64_t word, CUstream stream);
   int device_of(CUmemoryPool pool) const;
 
