@@ -127,6 +127,7 @@ CUresult allocate_unwatched_in_stream(CUdeviceptr* address, CUmemoryPool pool, s
   if (served == Served::from_cache) return CUDA_SUCCESS;
   CUresult result = CUDA_SUCCESS;
   if (served == Served::by_driver) {
+    if (Allocator* const serving = engine()) serving->default_pools().serves_blocks();
     count(Counter::own_async_malloc_calls_total, CUDA_SUCCESS);
   } else {
     result =

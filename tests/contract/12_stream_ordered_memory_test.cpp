@@ -110,6 +110,15 @@ TEST(StreamOrderedMemory, GoesBackAfterAWhile) {
   }
 }
 
+// Also if nothing else would start the threads that give memory back.
+TEST(StreamOrderedMemory, GoesBackAfterAWhileToAPoolThatIsNotKept) {
+  for (const char* mode : {"late", "early"}) {
+    const Environment environment = {{"CUPOOL_DECAY_MS", "80"}, {"CUPOOL_SIM_MODE", mode}};
+    expect_same_serving("decay threshold=1", environment);
+    expect_same_serving("decay", with(environment, {{"CUPOOL_RELEASE_THRESHOLD", "0"}}));
+  }
+}
+
 TEST(StreamOrderedMemory, IsFreedByTheDriverWhereTheStreamIsNotKnown) {
   expect_same_serving("free");
 }

@@ -31,6 +31,10 @@ class DefaultPools {
   /// The program has allocated from `pool`, as above.
   void allocated(CUmemoryPool pool);
 
+  /// Memory of a default pool is served from now on, whether or not the pool is kept: there will be
+  /// idle memory to give back.
+  void serves_blocks() { preparation_.pools_serve(); }
+
   /// The known default pool with this handle, or null.
   DefaultPool* find(CUmemoryPool pool);
   /// The program is about to set the threshold of `pool`, or to trim it, and DefaultPool::claim()

@@ -171,7 +171,8 @@ std::optional<std::uint64_t> OutOfMemory::give_to_neighbour(const channel::Devic
   for (Device* each : registry_.devices().all()) {
     PoolBackend* const pools = each->pools();
     if (each->limits().use_default_pool) continue;
-    if (pools == nullptr && !each->default_pool().is_kept()) continue;
+    const bool holds_other = each->default_pool().is_kept() || async_.idle().bytes(*each) != 0;
+    if (pools == nullptr && !holds_other) continue;
     if (each->id() != device) continue;
     shares_device = true;
     GivingBack part(idle_.give_backs());

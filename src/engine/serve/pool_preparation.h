@@ -30,7 +30,7 @@ class PoolPreparation {
   /// Whether the driver serves for now, because the pools of `device` are still to be started.
   bool pools_are_awaited(Device& device);
 
-  /// `start` is called once, when a pool first serves.
+  /// `start` is called once, when a pool first serves, or is kept, or memory of one is served.
   void when_pools_serve(void (*start)()) { start_with_pools_.store(start); }
   void pools_serve() {
     if (start_with_pools_.load(std::memory_order_relaxed) == nullptr) return;

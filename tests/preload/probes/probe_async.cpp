@@ -10,7 +10,7 @@
 // and a reset), end (of a context, while how= another thread captures, no event can be had, or
 // after a sticky error), oom (every allocator gets
 // what is idle), free (by cuMemFree, and in other streams), managed (there is managed memory),
-// decay, sizes.
+// decay (threshold=1: the program has set the pool's threshold), sizes.
 #include <cuda.h>
 #include <cupool_sim.h>
 #include <unistd.h>
@@ -449,6 +449,10 @@ int main(int argc, char** argv) {
   MUST(cuDevicePrimaryCtxRetain(&context, 0));
   MUST(cuCtxSetCurrent(context));
   MUST(cuDeviceGetDefaultMemPool(&pool, 0));
+  if (probe::number(argc, argv, "threshold", 0) != 0) {
+    cuuint64_t none = 0;
+    MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none));
+  }
   // The engine starts with the first allocation, which is the driver's.
   release(allocate(256, CU_STREAM_LEGACY), 256, CU_STREAM_LEGACY);
   MUST(cuCtxSynchronize());
