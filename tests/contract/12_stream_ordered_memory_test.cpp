@@ -96,6 +96,17 @@ TEST(StreamOrderedMemory, GoesBackAlthoughItsContextEndsInABadMoment) {
   }
 }
 
+// Contract 5.
+TEST(StreamOrderedMemory, OfEachContextCountsAsFree) {
+  for (const char* threshold : {"100%", "0"}) {
+    for (const char* mode : {"late", "early"}) {
+      SCOPED_TRACE(std::string(threshold) + ", " + mode);
+      expect_same_serving("info",
+                          {{"CUPOOL_RELEASE_THRESHOLD", threshold}, {"CUPOOL_SIM_MODE", mode}});
+    }
+  }
+}
+
 // Contract 4 and 5.
 TEST(StreamOrderedMemory, IsThereForEveryAllocator) {
   for (const char* mode : {"late", "early", "timed"}) {

@@ -69,11 +69,15 @@ std::uint64_t OutOfMemory::trim_default_pool(Device& device) {
 void OutOfMemory::trim_if_unclear() {
   Context* const context = registry_.current();
   if (context == nullptr) return;
-  if (async_.idle().bytes(context->device()) >= stats::kPoolGrowthStep)
-    async_.idle().give_back(*context, AsyncIdle::To::pool);
-  if (!context->device().default_pool().fill().is_unclear()) return;
+  Device& device = context->device();
+  if (async_.idle().bytes(device) >= stats::kPoolGrowthStep) {
+    for (Context* const each : registry_.contexts_of(device.ordinal())) {
+      async_.idle().give_back(*each, AsyncIdle::To::pool);
+    }
+  }
+  if (!device.default_pool().fill().is_unclear()) return;
   if (CUPOOL_MUTATED("counts-fragments") || CUPOOL_MUTATED("counts-no-default-pool")) return;
-  trim_default_pool(context->device());
+  trim_default_pool(device);
 }
 
 bool OutOfMemory::give_back_idle_of(Context& context, Patience& patience) {

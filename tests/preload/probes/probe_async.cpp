@@ -8,7 +8,7 @@
 // again (a stream's handle comes again), errors,
 // reads (bytes in use, and trims), queries, capture, pool (another current pool), context (its end
 // and a reset), end (of a context, while how= another thread captures, no event can be had, or
-// after a sticky error), oom (every allocator gets
+// after a sticky error), info (free memory, idle in another context), oom (every allocator gets
 // what is idle), free (by cuMemFree, and in other streams), managed (there is managed memory),
 // decay (threshold=1: the program has set the pool's threshold), sizes.
 #include <cuda.h>
@@ -365,6 +365,19 @@ void ends(const std::string& how) {
   probe::say("after a reset", static_cast<long>(used()));
 }
 
+// What is idle in the other context counts as free.
+void info() {
+  CUcontext other = nullptr;
+  MUST(cuCtxCreate_v2(&other, 0, 0));
+  const size_t before = free_bytes();
+  leave_idle(64 * kMiB);
+  MUST(cuCtxSynchronize());
+  MUST(cuCtxSetCurrent(context));
+  probe::say("free", free_bytes() == before);
+  MUST(cuCtxDestroy(other));
+  MUST(cuCtxSetCurrent(context));
+}
+
 // The device has 256 MiB.
 void oom() {
   constexpr size_t kMuch = 96 * kMiB;
@@ -481,6 +494,8 @@ int main(int argc, char** argv) {
     contexts();
   } else if (mode == "end") {
     ends(probe::argument(argc, argv, "how", "capture"));
+  } else if (mode == "info") {
+    info();
   } else if (mode == "oom") {
     oom();
   } else if (mode == "free") {
