@@ -51,6 +51,21 @@ TEST(Neighbours, GiveBackWhatLiesIdleInTheDefaultPool) {
   }
 }
 
+// Contract 12, whether or not the default pool is kept: with a threshold of 0 it is the program's.
+TEST(Neighbours, GiveBackWhatLiesIdleInStreams) {
+  for (const char* threshold : {"100%", "0"}) {
+    for (const char* backend : {"auto", "malloc"}) {
+      SCOPED_TRACE(std::string(threshold) + ", " + backend);
+      const PreloadedRun result =
+          run_scene("holder=served", {{"CUPOOL_BACKEND", backend},
+                                      {"CUPOOL_ASYNC", "serve"},
+                                      {"CUPOOL_RELEASE_THRESHOLD", threshold}});
+      EXPECT_EQ(result.process.out, "asker 0\nin time 1\ndone\n") << result.describe();
+      EXPECT_GE(result.counter("given_to_neighbours_bytes_total"), 128 * kMiB);
+    }
+  }
+}
+
 TEST(Neighbours, OfOneAnotherMayAskAtTheSameTime) {
   const PreloadedRun result = run_scene("scene=mutual mib=150");
   EXPECT_EQ(result.process.out, "failed 0\nfailed 0\ndone\n") << result.describe();

@@ -3,9 +3,11 @@
 // their context.
 #include "engine/serve/async_idle.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "cuda/scopes.h"
+#include "engine/backend/pool_attributes.h"
 #include "engine/block/accounting.h"
 #include "engine/serve/failure.h"
 #include "engine/serve/giving_back.h"
@@ -105,24 +107,28 @@ void AsyncIdle::release_in_order(Context& context, BlockList& idle) {
   driver_.cuEventDestroy_v2(behind);
 }
 
-std::uint64_t AsyncIdle::give_back(Context& context, To to) {
-  if (!AsyncBlocks::any() || Serving::any_capture() || caches_.bytes(&context) == 0) return 0;
+AsyncIdle::Given AsyncIdle::give_back(Context& context, To to) {
+  if (!AsyncBlocks::any() || Serving::any_capture() || caches_.bytes(&context) == 0) return {};
   const util::Uncancelled throughout;
   const ContextVisit visit(context);
-  if (!visit || !context.usable()) return 0;
+  if (!visit || !context.usable()) return {};
   GivingBack part(idle_.give_backs());
   BlockList idle = caches_.take(&context, settle(context, Look::for_a_moment),
                                 StreamCaches::Which::complete, ~std::uint64_t{0});
-  const std::uint64_t bytes = release(context, idle);
-  part.gave_back = bytes != 0;
+  const cuda::RelaxedCaptureScope relaxed(driver_);
   Device& device = context.device();
-  if (bytes != 0 && to == To::device && !device.default_pool().is_kept()) {
-    const cuda::RelaxedCaptureScope relaxed(driver_);
-    CUmemoryPool pool = nullptr;
-    const CUresult found = driver_.cuDeviceGetDefaultMemPool(&pool, device.ordinal());
-    if (found == CUDA_SUCCESS) driver_.cuMemPoolTrimTo(pool, 0);
+  CUmemoryPool trimmed = nullptr;
+  if (to == To::device && !device.default_pool().is_kept()) {
+    driver_.cuDeviceGetDefaultMemPool(&trimmed, device.ordinal());
   }
-  return bytes;
+  const std::uint64_t before = trimmed == nullptr ? 0 : reserved_bytes(driver_, trimmed);
+  Given given;
+  given.blocks = release(context, idle);
+  part.gave_back = given.blocks != 0;
+  if (given.blocks == 0 || trimmed == nullptr) return given;
+  driver_.cuMemPoolTrimTo(trimmed, 0);
+  given.device = before - std::min(before, reserved_bytes(driver_, trimmed));
+  return given;
 }
 
 EpochNumber AsyncIdle::covering_epoch(Context& context) {

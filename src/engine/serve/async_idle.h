@@ -23,11 +23,15 @@ class AsyncIdle {
   enum class Look { once, for_a_moment };
   EpochNumber settle(Context& context, Look look);
 
-  /// Gives idle memory of the context that the GPU does not use back to the driver. Returns its
-  /// bytes. Records a fence, and asks for it for a moment. The caller need not be in a visit.
-  /// To::device: then the pool gives back what is idle, although the program may have set it.
+  /// Gives idle memory of the context that the GPU does not use back to the driver. Records a
+  /// fence, and asks for it for a moment. The caller need not be in a visit. To::device: then a
+  /// pool that is not kept gives back what is idle, although the program may have set it.
   enum class To { pool, device };
-  std::uint64_t give_back(Context& context, To to);
+  struct Given {
+    std::uint64_t blocks = 0;  ///< bytes that the driver's pool got
+    std::uint64_t device = 0;  ///< bytes that the device got of a pool that is not kept
+  };
+  Given give_back(Context& context, To to);
   /// Gives all back, in the order of the work of each context. The caches are empty then.
   void give_all_back();
   /// The epoch whose completion covers all idle memory of the context; kNoEpoch: there is none.

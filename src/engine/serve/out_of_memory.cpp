@@ -140,7 +140,7 @@ bool OutOfMemory::give_back_cached(Context& context) {
   BlockList idle = context.cache().evict_to(0);
   idle_.release(context, idle);
   device.orphans().release(driver_, context, device.pools());
-  const bool gave = async_.idle().give_back(context, AsyncIdle::To::device) != 0;
+  const bool gave = async_.idle().give_back(context, AsyncIdle::To::device).blocks != 0;
   const bool trimmed = trim_default_pool(device) != 0 || gave;
   const stats::PoolFigures before = device.pool_figures();
   // A pool keeps a growth step or more only if that memory could go back to the device.
@@ -184,7 +184,7 @@ std::optional<std::uint64_t> OutOfMemory::give_to_neighbour(const channel::Devic
     const auto trim = [&](Context& context) {
       const ContextVisit visit(context, kPatienceForNeighboursNs);
       if (!visit || !context.usable() || Serving::any_capture()) return false;
-      async_.idle().give_back(context, AsyncIdle::To::device);
+      given += async_.idle().give_back(context, AsyncIdle::To::device).device;
       given += trim_default_pool(*each);
       if (is_enough() || pools == nullptr) return is_enough();
       const std::uint64_t before = each->pool_figures().reserved_current;
@@ -199,9 +199,11 @@ std::optional<std::uint64_t> OutOfMemory::give_to_neighbour(const channel::Devic
     for (Context* context : registry_.contexts_of(each->ordinal())) {
       if (patience.over() || trim(*context)) break;
       if (Serving::any_capture()) break;
-      if (reclaim_all_of(*context, patience, [&] { return give_back_pooled(*context); })) {
-        if (trim(*context)) break;
-      }
+      const auto any_complete = [&] {
+        const bool pooled = give_back_pooled(*context);
+        return pooled || async_.idle().bytes(*each) != 0;
+      };
+      if (reclaim_all_of(*context, patience, any_complete) && trim(*context)) break;
     }
     part.gave_back = given != 0;
     each->stats().add(Counter::given_to_neighbours_bytes_total, given);
@@ -236,7 +238,7 @@ bool OutOfMemory::neighbours_gave(Context& context, Patience& patience, std::uin
 bool OutOfMemory::more_given_back(Context& context, std::uint64_t* tried_ns, Patience& patience) {
   const util::Uncancelled throughout;
   const auto look = [&] {
-    const bool gave = async_.idle().give_back(context, AsyncIdle::To::device) != 0;
+    const bool gave = async_.idle().give_back(context, AsyncIdle::To::device).blocks != 0;
     const std::uint64_t trimmed = trim_default_pool(context.device());
     const std::uint64_t wanted = patience.wanted_bytes();
     if (wanted != 0 && trimmed >= wanted) return true;  // without a wait

@@ -97,8 +97,9 @@ class OutOfMemory {
   /// Gives back idle pool memory of the device with this UUID, for another process that wants
   /// `wanted_bytes` (0: not known). First what the pools hold idle; if that does not do, cached
   /// blocks, and retired ones whose fence completes soon. Not the bytes of CUPOOL_PREALLOC, plain
-  /// memory, or a default pool that is not kept, and nothing during a capture. Returns the bytes
-  /// given back. The caller is in no visit, and holds off the driver's end.
+  /// memory, or what the program keeps in a default pool that is not kept, and nothing during a
+  /// capture. Returns the bytes given back. The caller is in no visit, and holds off the driver's
+  /// end.
   std::optional<std::uint64_t> give_to_neighbour(const channel::DeviceId& device,
                                                  std::uint64_t wanted_bytes);
 

@@ -5,8 +5,9 @@
 // (closes cupool's sockets), stop (is stopped), fork (its child stays as well), leave (ends while
 // it is asked), busy (frees what it has when it has been asked for a while); a= sets a variable of
 // the holder's environment. holder=pestered: strangers connect to it; holder=async: the
-// memory is the default pool's. threads= of the asker share
-// what it needs, in blocks of block_mib=. scene=mutual: two processes need memory again and again.
+// memory is the default pool's; holder=served: it is idle in a non-blocking stream. threads= of the
+// asker share what it needs, in blocks of block_mib=. scene=mutual: two processes need memory again
+// and again.
 #include <cuda_runtime_api.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -67,11 +68,25 @@ void leave_in_default_pool(long mib) {
   MUST(cudaStreamSynchronize(nullptr));
 }
 
+// The engine starts with the first allocation, which is the driver's.
+void leave_in_stream(long mib) {
+  void* block = nullptr;
+  cudaStream_t stream = nullptr;
+  MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  for (const size_t bytes : {size_t{256}, static_cast<size_t>(mib) * kMiB}) {
+    MUST(cudaMallocAsync(&block, bytes, stream));
+    MUST(cudaFreeAsync(block, stream));
+    MUST(cudaStreamSynchronize(stream));
+  }
+}
+
 // Frees everything, says so, and waits for the conductor.
 int hold(const std::string& how, long mib) {
   int code = 0;
   if (how == "async") {
     leave_in_default_pool(mib);
+  } else if (how == "served") {
+    leave_in_stream(mib);
   } else {
     free_all(allocate(mib, 16, &code));
   }
