@@ -163,6 +163,7 @@ TEST(StreamOrderedMemory, IsJudged) {
     environment["LD_PRELOAD"] = tested_build().folder + "/tests/libcupool_mutable.so";
     const ProcessResult run = run_plain(std::string("probe_async mode=") + mode, environment);
     EXPECT_NE(run.exit_code, 0) << run.describe();
+    EXPECT_NE(run.err.find("cupool sim judge: "), std::string::npos) << run.describe();
   }
 }
 

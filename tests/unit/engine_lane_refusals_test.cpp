@@ -202,6 +202,14 @@ TEST_F(DependentLaunchTest, OneWithMoreAttributesThanCanBeCopiedWaitsForTheMark)
   EXPECT_EQ(calls.synchronised, 1) << "its kernel may begin before the one before it has ended";
 }
 
+TEST_F(DependentLaunchTest, NoneOverlapsWhereBlocksAreHandedOutWithoutAMark) {  // I1
+  EXPECT_TRUE(is_serialised());
+  EXPECT_FALSE(is_serialised());
+  DependentLaunch::serialise_all();
+  EXPECT_TRUE(is_serialised());
+  EXPECT_TRUE(is_serialised());
+}
+
 TEST_F(DependentLaunchTest, OneIntoACaptureLaunchesNothingYet) {
   Serving::capture_begins();
   EXPECT_FALSE(is_serialised());
