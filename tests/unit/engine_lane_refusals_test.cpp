@@ -210,6 +210,29 @@ TEST_F(DependentLaunchTest, NoneOverlapsWhereBlocksAreHandedOutWithoutAMark) {  
   EXPECT_TRUE(is_serialised());
 }
 
+// The stream is waited for, since it may have no mark. Other threads capture meanwhile.
+TEST_F(DependentLaunchTest, OneThatCannotBeCopiedThenWaitsForItsStream) {  // I1
+  static int streams = 0;
+  static int modes = 0;
+  streams = modes = 0;
+  driver_.cuThreadExchangeStreamCaptureMode = [](CUstreamCaptureMode*) {
+    ++modes;
+    return CUDA_SUCCESS;
+  };
+  driver_.cuStreamSynchronize = [](CUstream stream) {
+    streams += stream == created ? 1 : 0;
+    EXPECT_EQ(modes % 2, 1) << "in relaxed mode";
+    return CUDA_SUCCESS;
+  };
+  set_attributes(33);
+  EXPECT_FALSE(is_serialised());
+  EXPECT_EQ(streams, 0) << "its mark was waited for";
+  DependentLaunch::serialise_all();
+  EXPECT_FALSE(is_serialised());
+  EXPECT_FALSE(is_serialised());
+  EXPECT_EQ(streams, 2);
+}
+
 TEST_F(DependentLaunchTest, OneIntoACaptureLaunchesNothingYet) {
   Serving::capture_begins();
   EXPECT_FALSE(is_serialised());

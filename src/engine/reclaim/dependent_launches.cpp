@@ -3,6 +3,7 @@
 #include "engine/reclaim/dependent_launches.h"
 
 #include "cuda/capture_state.h"
+#include "cuda/scopes.h"
 #include "engine/reclaim/lane_mark.h"
 #include "engine/reclaim/serving.h"
 #include "util/mutation.h"
@@ -20,6 +21,7 @@ void DependentLaunch::serialise(const cuda::Driver& driver, CUstream stream) {
   if (CUPOOL_MUTATED("launches-overlap")) return;
   if (Serving::any_capture() && cuda::is_capturing(driver, stream).value_or(true)) return;
   if (configuration_->attribute_count > kMostAttributes) {
+    const cuda::RelaxedCaptureScope relaxed(driver);
     LaneMark::wait(driver);
     if (!all) return;
     driver.cuStreamSynchronize(stream);
