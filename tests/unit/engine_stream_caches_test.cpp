@@ -68,6 +68,21 @@ TEST_F(StreamCachesTest, SizesWasteAnEighthAtMost) {
   EXPECT_LT(stream_class(kLargestStreamBlock) + 1, kStreamClasses);
 }
 
+// Of what the driver would use: its own memory comes in units of kAlignment.
+TEST_F(StreamCachesTest, ABlockWastesAnEighthAtMost) {
+  std::uintptr_t streams = 0;
+  for (const std::uint64_t bytes : {1ull, 4097ull, 4200ull, 4600ull, 70'000ull, 1'100'000ull}) {
+    for (std::uint64_t other = bytes; other < 2 * bytes + 2 * kAlignment; other += kAlignment) {
+      const Place mine = place(++streams % 100 + 1);
+      push(mine, other);
+      const std::uint64_t capacity = blocks_.back()->capacity;
+      const bool fits = capacity - bytes < kAlignment || capacity - bytes <= bytes / 8;
+      EXPECT_EQ(pop(mine, bytes) != 0, fits) << capacity << " for " << bytes;
+      caches_.context_ends(context(1));
+    }
+  }
+}
+
 TEST_F(StreamCachesTest, ABlockIsTheStreamsThatFreedIt) {  // I1
   const Place one = place(1);
   const Place other = place(2);

@@ -17,26 +17,27 @@ StreamUseNumber next_use() {
 
 }  // namespace
 
-Block* StreamCache::find_fitting(std::uint64_t wanted) const {
+Block* StreamCache::find_fitting(std::uint64_t wanted, std::uint64_t requested) const {
   const std::size_t first = stream_class(wanted);
   for (const std::size_t index : {first, first + 1}) {
     unsigned looks = 0;
     for (Block* block = lists_[index].newest; block != nullptr && looks != kLongestSearch;
          block = block->next, ++looks) {
-      if (stream_block_fits(block->capacity, wanted)) return block;
+      if (stream_block_fits(block->capacity, wanted, requested)) return block;
     }
   }
   return nullptr;
 }
 
 // From the oldest on.
-Block* StreamCache::find_complete(std::uint64_t wanted, EpochNumber complete, bool* pending) const {
+Block* StreamCache::find_complete(std::uint64_t wanted, std::uint64_t requested,
+                                  EpochNumber complete, bool* pending) const {
   const std::size_t first = stream_class(wanted);
   for (const std::size_t index : {first, first + 1}) {
     unsigned looks = 0;
     for (Block* block = lists_[index].oldest; block != nullptr && looks != kLongestSearch;
          block = block->newer, ++looks) {
-      if (!stream_block_fits(block->capacity, wanted)) continue;
+      if (!stream_block_fits(block->capacity, wanted, requested)) continue;
       if (block->lane_epoch <= value_of(complete) || CUPOOL_MUTATED("reuses-on-another-stream")) {
         return block;
       }
@@ -173,7 +174,7 @@ CUdeviceptr StreamCaches::pop_complete(const Context* context, std::uint64_t lif
     if (address != 0 || cache.bytes() < wanted) return;
     const std::lock_guard lock(cache.mutex_);
     if (cache.use_ == 0 || cache.name_.context != context || cache.name_.life != life) return;
-    Block* const block = cache.find_complete(wanted, complete, pending);
+    Block* const block = cache.find_complete(wanted, requested, complete, pending);
     if (block != nullptr) address = cache.hand_out(*block, requested);
   });
   return address;

@@ -41,12 +41,12 @@ struct StreamName {
 /// another: whoever looked it up earlier has another number.
 class alignas(128) StreamCache {
  public:
-  /// Address of a block that fits `wanted`, a result of stream_capacity_for(), live from now on for
-  /// `requested` bytes. 0: none, or the cache is another stream's by now.
+  /// Address of a block that fits `requested`, whose stream_capacity_for() is `wanted`, live from
+  /// now on. 0: none, or the cache is another stream's by now.
   CUdeviceptr pop(StreamUseNumber use, std::uint64_t wanted, std::uint64_t requested) {
     const std::lock_guard lock(mutex_);
     if (use_ != use) return 0;
-    Block* const block = find_fitting(wanted);
+    Block* const block = find_fitting(wanted, requested);
     return block == nullptr ? 0 : hand_out(*block, requested);
   }
 
@@ -80,8 +80,9 @@ class alignas(128) StreamCache {
 
   std::uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
   void set_bytes(std::uint64_t bytes) { bytes_.store(bytes, std::memory_order_relaxed); }
-  Block* find_fitting(std::uint64_t wanted) const;
-  Block* find_complete(std::uint64_t wanted, EpochNumber complete, bool* pending) const;
+  Block* find_fitting(std::uint64_t wanted, std::uint64_t requested) const;
+  Block* find_complete(std::uint64_t wanted, std::uint64_t requested, EpochNumber complete,
+                       bool* pending) const;
   CUdeviceptr hand_out(Block& block, std::uint64_t requested);
   void link(Block& block);
   void unlink(Block& block);

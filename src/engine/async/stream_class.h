@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stream-ordered memory by size. The driver is asked for sizes that several requests share; a block
-// serves the requests that waste an eighth of it at most.
+// Stream-ordered memory by size. The driver is asked for sizes that several requests share. A block
+// is an eighth larger than the request at most, or by the driver's own unit of 512 bytes.
 #pragma once
 
 #include <algorithm>
@@ -35,9 +35,9 @@ inline std::size_t stream_class(std::uint64_t capacity) {
 static_assert(kLargestStreamBlock / kAlignment == 1ull << 31,
               "8 * (31 - 3) + 8, and the class above it, are below the classes");
 
-/// Whether a block may serve a request whose capacity is `wanted`.
-inline bool stream_block_fits(std::uint64_t capacity, std::uint64_t wanted) {
-  return capacity >= wanted && capacity - wanted <= wanted / 8;
+/// Whether a block may serve a request of `bytes`, whose capacity is `wanted`.
+inline bool stream_block_fits(std::uint64_t capacity, std::uint64_t wanted, std::uint64_t bytes) {
+  return capacity == wanted || (capacity > wanted && capacity - bytes <= bytes / 8);
 }
 
 }  // namespace cupool::engine
