@@ -61,5 +61,15 @@ TEST_F(AsyncMemoryTest, NoDependentLaunchOverlapsOnceThereIsABlock) {  // I1
   EXPECT_EQ(async().try_free(address, stream_), CUDA_SUCCESS);
 }
 
+// A context that is about to end keeps visitors out for as long as that takes.
+TEST_F(AsyncMemoryTest, StoppingWaitsForNoContextWithoutIdleMemory) {
+  CUdeviceptr address = 0;
+  ASSERT_EQ(allocate_in_stream(kUnit, &address), AsyncMemory::Served::by_driver);
+  const ContextEnd ends(*context_);
+  const std::uint64_t start = util::now_ns();
+  async().stop();
+  EXPECT_LT(util::now_ns() - start, kLongestWaitForOthersNs);
+}
+
 }  // namespace
 }  // namespace cupool::engine

@@ -199,9 +199,11 @@ void AsyncIdle::fold() {
   }
 }
 
+// A free that is just under way may still leave its block idle; decay has it then.
 void AsyncIdle::give_all_back() {
-  if (!AsyncBlocks::any()) return;
+  if (!AsyncBlocks::any() || caches_.bytes() == 0) return;
   for (Context* const context : registry_.all()) {
+    if (caches_.bytes(context) == 0) continue;
     const ContextVisit visit(*context, kLongestWaitForOthersNs);
     if (!visit || !context->usable()) continue;
     GivingBack part(idle_.give_backs());

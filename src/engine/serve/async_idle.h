@@ -32,7 +32,7 @@ class AsyncIdle {
     std::uint64_t device = 0;  ///< bytes that the device got of a pool that is not kept
   };
   Given give_back(Context& context, To to);
-  /// Gives all back, in the order of the work of each context. The caches are empty then.
+  /// Gives all back, in the order of the work of each context.
   void give_all_back();
   /// The epoch whose completion covers all idle memory of the context; kNoEpoch: there is none.
   EpochNumber covering_epoch(Context& context);
