@@ -19,6 +19,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "probe.h"
@@ -86,7 +87,7 @@ void leave_idle(size_t bytes) {
   for (int i : {0, 1}) release(blocks[i], bytes, streams[i]);
 }
 
-void pairs(int threads, bool per_thread) {
+void pairs(long threads, bool per_thread) {
   std::vector<std::thread> all;
   for (int i = 0; i < threads; ++i) {
     all.emplace_back([per_thread] {
@@ -462,51 +463,35 @@ int main(int argc, char** argv) {
   MUST(cuDevicePrimaryCtxRetain(&context, 0));
   MUST(cuCtxSetCurrent(context));
   MUST(cuDeviceGetDefaultMemPool(&pool, 0));
-  if (probe::number(argc, argv, "threshold", 0) != 0) {
-    cuuint64_t none = 0;
+  cuuint64_t none = 0;
+  if (probe::argument_is(argc, argv, "threshold", "1"))
     MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none));
-  }
   // The engine starts with the first allocation, which is the driver's.
   release(allocate(256, CU_STREAM_LEGACY), 256, CU_STREAM_LEGACY);
   MUST(cuCtxSynchronize());
-  if (mode == "pairs") {
-    pairs(static_cast<int>(probe::number(argc, argv, "n", 1)),
-          probe::number(argc, argv, "own", 0) != 0);
-  } else if (mode == "others") {
-    others();
-  } else if (mode == "implicit") {
-    implicit();
-  } else if (mode == "order") {
-    order(probe::argument(argc, argv, "stream", "legacy"));
-  } else if (mode == "again") {
-    again();
-  } else if (mode == "errors") {
-    errors();
-  } else if (mode == "reads") {
-    reads();
-  } else if (mode == "queries") {
-    queries();
-  } else if (mode == "capture") {
-    capture();
-  } else if (mode == "pool") {
-    other_pool();
-  } else if (mode == "context") {
-    contexts();
-  } else if (mode == "end") {
-    ends(probe::argument(argc, argv, "how", "capture"));
-  } else if (mode == "info") {
-    info();
-  } else if (mode == "oom") {
-    oom();
-  } else if (mode == "free") {
-    frees();
-  } else if (mode == "managed") {
-    managed();
-  } else if (mode == "decay") {
-    decay();
-  } else if (mode == "sizes") {
-    sizes();
-  }
+  const bool own = probe::argument_is(argc, argv, "own", "1");
+  const std::pair<const char*, std::function<void()>> modes[] = {
+      {"pairs", [&] { pairs(probe::number(argc, argv, "n", 1), own); }},
+      {"others", others},
+      {"implicit", implicit},
+      {"order", [&] { order(probe::argument(argc, argv, "stream", "legacy")); }},
+      {"again", again},
+      {"errors", errors},
+      {"reads", reads},
+      {"queries", queries},
+      {"capture", capture},
+      {"pool", other_pool},
+      {"context", contexts},
+      {"end", [&] { ends(probe::argument(argc, argv, "how", "capture")); }},
+      {"info", info},
+      {"oom", oom},
+      {"free", frees},
+      {"managed", managed},
+      {"decay", decay},
+      {"sizes", sizes},
+  };
+  for (const auto& [name, body] : modes)
+    if (mode == name) body();
   MUST(cuCtxSynchronize());
   probe::say("complaints", static_cast<long>(cupoolSimComplaints()));
   return 0;
