@@ -289,7 +289,16 @@ engine::Allocator* start_engine() {
   }
   config::announce_warnings();
   warn_of_other_copy();
-  if (config::settings().mode == config::Mode::observe) {
+  const bool observes = config::settings().mode == config::Mode::observe;
+  if (!observes && !engine::watch_thread_end()) {
+    CUPOOL_LOG(warn,
+               "no thread-specific key is left (PTHREAD_KEYS_MAX): the driver serves. Have the "
+               "program's libraries create fewer (pthread_key_create), or allocate GPU memory "
+               "before they do");
+    stop();
+    return nullptr;
+  }
+  if (observes) {
     measuring = new observe::Observer(*driver, config::settings());
   } else {
     allocator = new engine::Allocator(*driver, config::settings());

@@ -104,18 +104,28 @@ Buffer* unused_buffer() {
 
 Buffer* buffer_of_thread() {
   if (own_buffer != nullptr) return own_buffer;
-  static const pthread_key_t key = [] {
-    pthread_key_t created{};
-    pthread_key_create(&created, thread_ends);
-    return created;
-  }();
+  struct ThreadKey {
+    ThreadKey() : made(pthread_key_create(&key, thread_ends) == 0) {}
+    pthread_key_t key{};
+    const bool made;  ///< else the first key of all, which is another library's
+  };
+  static const ThreadKey at_end;
+  if (!at_end.made) {
+    CUPOOL_WARN_ONCE(
+        "no thread-specific key is left (PTHREAD_KEYS_MAX): CUPOOL_TRACE has no events. Have the "
+        "program's libraries create fewer (pthread_key_create)");
+    return nullptr;
+  }
   Buffer* buffer = unused_buffer();
   if (buffer == nullptr) return nullptr;
   {
     const BufferLock lock(*buffer);
     buffer->tid = static_cast<int>(::syscall(SYS_gettid));
   }
-  pthread_setspecific(key, buffer);
+  if (pthread_setspecific(at_end.key, buffer) != 0) {  // out of host memory
+    buffer->in_use.store(false, std::memory_order_release);
+    return nullptr;
+  }
   return own_buffer = buffer;
 }
 

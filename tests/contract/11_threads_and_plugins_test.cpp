@@ -33,6 +33,38 @@ TEST(Threads, CancelledOnesEndBetweenTheirCalls) {
   }
 }
 
+// The end of a thread is seen by a thread-specific key, of which a process has 1,024.
+constexpr char kNoKey[] = "no thread-specific key is left (PTHREAD_KEYS_MAX)";
+
+TEST(ThreadSpecificKeys, AllTakenLeaveTheProgramToTheDriver) {
+  const ScratchFolder folder;
+  for (const Environment& extra :
+       {Environment{}, Environment{{"CUPOOL_TRACE", folder.path() + "/trace.csv"}}}) {
+    const PreloadedRun run = run_preloaded("probe_keys", extra);
+    EXPECT_EQ(run.process.exit_code, 0) << run.describe();
+    EXPECT_EQ(run.process.signal, 0) << run.describe();
+    EXPECT_EQ(run.process.out, run_plain("probe_keys").out);
+    EXPECT_TRUE(contains(run.process.out, "has the first key: 1")) << run.describe();
+    EXPECT_TRUE(contains(run.process.err, kNoKey)) << run.describe();
+    EXPECT_EQ(lines_of(run.process.err).size(), 1u) << run.describe();
+    EXPECT_EQ(run.reports.size(), 0u);
+  }
+}
+
+TEST(ThreadSpecificKeys, TheLastOneIsNotTheTraces) {
+  const ScratchFolder folder;
+  const PreloadedRun run =
+      run_preloaded("probe_keys leave=1", {{"CUPOOL_TRACE", folder.path() + "/trace.csv"}});
+  EXPECT_EQ(run.process.exit_code, 0) << run.describe();
+  EXPECT_EQ(run.process.out, run_plain("probe_keys leave=1").out);
+  EXPECT_TRUE(contains(run.process.err, kNoKey)) << run.describe();
+  EXPECT_EQ(lines_of(run.process.err).size(), 2u) << "and what the trace lacks: " << run.describe();
+  ASSERT_EQ(run.reports.size(), 1u) << run.describe();
+  expect_counts(run);
+  EXPECT_EQ(run.reports[0].at("trace").at("dropped_events_total"),
+            run.counter("malloc_calls_total") + run.counter("free_calls_total"));
+}
+
 class Unloading : public testing::TestWithParam<const char*> {};
 
 TEST_P(Unloading, OfTheLibraryThatAllocatedLosesNothing) {

@@ -70,13 +70,12 @@ struct State {
   bool alternates = false;         ///< counted in `alternating`
 };
 // On the heap, since a library that is opened late finds little room for thread-local data. Null:
-// the thread needs none yet, or host memory is exhausted.
+// the thread needs none yet, host memory is exhausted, or the thread's end cannot be seen.
 thread_local State* own_state = nullptr;
 
 bool has_state() {
   if (own_state != nullptr) return true;
-  own_state = new (std::nothrow) State;
-  if (own_state != nullptr) watch_thread_end();
+  if (watch_thread_end()) own_state = new (std::nothrow) State;
   return own_state != nullptr;
 }
 
@@ -329,7 +328,7 @@ bool ThreadOrder::is_on_for_thread() {
 
 void ThreadOrder::submits_elsewhere(const cuda::Driver& driver, CUstream handle) {
   if (!is_on_for_thread()) {
-    hot_.has_work = is_on();  // without host memory for the state, the free waits
+    hot_.has_work = is_on();  // without a state, the free waits
     return;
   }
   hot_.stream = nullptr;  // its entry may be taken

@@ -71,13 +71,14 @@ void thread_ends(void* part) {
 }  // namespace
 
 // Registers thread_ends() for the end of this thread.
-void watch_thread_end() {
-  static const pthread_key_t key = [] {
-    pthread_key_t created{};
-    pthread_key_create(&created, thread_ends);
-    return created;
-  }();
-  pthread_setspecific(key, &first_part);
+bool watch_thread_end() {
+  struct Key {
+    Key() : made(pthread_key_create(&key, thread_ends) == 0) {}
+    pthread_key_t key{};
+    const bool made;  ///< else the first key of all, which is another library's
+  };
+  static const Key at_end;
+  return at_end.made && pthread_setspecific(at_end.key, &first_part) == 0;
 }
 
 void keep_thread_streams() {
@@ -87,7 +88,7 @@ void keep_thread_streams() {
 namespace {
 
 // The calling thread's entry for the present incarnation of the context. Null: host memory is
-// exhausted. Reuses entries of contexts that are gone.
+// exhausted, or the thread's end cannot be seen. Reuses entries of contexts that are gone.
 Entry* entry_of(Context& context) {
   const std::uint64_t incarnation = context.incarnation();
   for (Part* part = &first_part; part != nullptr; part = part->next) {
@@ -104,6 +105,7 @@ Entry* entry_of(Context& context) {
       }
     }
   }
+  if (!watch_thread_end()) return nullptr;
   if (free_one == nullptr) {
     last->next = new (std::nothrow) Part{};
     if (last->next == nullptr) return nullptr;
@@ -112,7 +114,6 @@ Entry* entry_of(Context& context) {
   give_back(*free_one);
   free_one->context = &context;
   free_one->incarnation = incarnation;
-  watch_thread_end();
   return free_one;
 }
 

@@ -30,7 +30,9 @@ ThreadCache* find_thread_cache(Context& context);
 CUresult thread_stream(const cuda::Driver& driver, Context& context, CUstream* stream);
 
 /// Has the calling thread give back what it holds when it ends (ThreadOrder, streams and caches).
-void watch_thread_end();
+/// False: its end cannot be seen, and it must hold nothing. The process has no thread-specific key
+/// left (PTHREAD_KEYS_MAX), or no host memory.
+bool watch_thread_end();
 
 /// In a forked child: threads that end no longer give back the parent's caches, since the lock for
 /// that may be held forever.
