@@ -5,6 +5,7 @@
 #include <atomic>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine_fast_path_fixture.h"
@@ -101,6 +102,60 @@ TEST_F(PendingTest, PhasesOfDifferentSizesDoNotGrowBeyondThePeak) {
   EXPECT_LE(held, 1.15 * peak + (32 << 20) + (32 << 20))
       << "a step of the pool, and what is pending";
   expect_identity();
+}
+
+// What others submit after a free began may wait for this thread, which goes on after the free.
+// Here it would stay pending for ever: no fence that covers it is waited for.
+class LaterWorkTest : public PendingTest {
+ protected:
+  cuda::Driver make_driver() override {
+    cuda::Driver driver = PendingTest::make_driver();
+    driver.cuCtxRecordEvent = [](CUcontext context, CUevent event) {
+      const CUresult result = test::fake::record(context, event);
+      // Behind the fence of the free itself: the epoch that is open when the wait begins.
+      if (std::exchange(frees_behind_next_fence, false)) free_elsewhere();
+      return result;
+    };
+    driver.cuEventSynchronize = [](CUevent event) {
+      if (last_before == 0) {
+        last_before = gpu.recorded.load();
+        free_elsewhere();
+      }
+      EXPECT_LE(reinterpret_cast<const test::fake::Event*>(event)->number.load(), last_before)
+          << "it covers work that was submitted after the wait had begun";
+      return test::fake::wait(event);
+    };
+    return driver;
+  }
+  // As much as keeps the wait waiting.
+  static void free_elsewhere() { epochs->join(256 << 20, 1); }
+  void free_until_a_wait() {
+    gpu.work.store(Work::held);
+    last_before = 0;
+    epochs = &context_->ordering().epochs();
+    for (int i = 0; count(Counter::free_waits_pending_limit_total) == 0; ++i) {
+      ASSERT_LT(i, 10'000);
+      frees_behind_next_fence = behind_fence && epochs->pending_bytes() > 60u << 20;
+      free(allocate(1 << 20));
+    }
+    EXPECT_NE(last_before, 0u);
+  }
+
+  static inline Epochs* epochs = nullptr;
+  static inline std::uint64_t last_before = 0;  ///< fence, when the wait began
+  static inline bool frees_behind_next_fence = false;
+  bool behind_fence = false;
+};
+
+TEST_F(LaterWorkTest, DoesNotHoldAFreeThatWaitsForThePendingBytes) {  // contract 2
+  start({{"CUPOOL_MAX_PENDING", "64M"}});
+  free_until_a_wait();
+}
+
+TEST_F(LaterWorkTest, NorWhereTheOpenEpochHasFreesOfOthers) {  // contract 2
+  start({{"CUPOOL_MAX_PENDING", "64M"}});
+  behind_fence = true;
+  free_until_a_wait();
 }
 
 // The limit of `auto`, on a GPU whose work ends with the first wait of the host that sleeps, or

@@ -74,8 +74,11 @@ CUresult FreeWait::bound_pending(Context& context, std::uint64_t bytes_freed, Wa
   Budget& budget = context.device().budget();
   bool waited = false;
   bool ran_dry = false;
-  // Other threads may free as much meanwhile: a wait for what is pending now is enough.
-  const EpochNumber all = ordering.epochs().open();
+  // Other threads may free as much meanwhile: a wait for what is pending now is enough. Its fence
+  // is recorded before any wait: one recorded later would cover what others submit meanwhile, which
+  // may wait for this thread.
+  const EpochNumber all = ordering.newest();
+  ordering.fence(all);
   while (ordering.pending_bytes() > limit && ordering.epochs().complete_up_to() < all) {
     result = ordering.wait_for_oldest(budget.pending_may_grow() ? &ran_dry : nullptr);
     waited = waited || result.waited;
