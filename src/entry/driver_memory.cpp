@@ -73,10 +73,10 @@ Allocator* asked() {
   if (address != nullptr && cupool::entry::allocates_unsampled(bytes) &&
       !cupool::entry::is_bypassed(caller)) {
     Allocator* const serving = engine();
-    const Block* const block =
-        serving == nullptr ? nullptr : cupool::entry::pop_unsampled(*serving, bytes);
-    if (block != nullptr) {
-      *address = block->address;
+    const CUdeviceptr served =
+        serving == nullptr ? 0 : cupool::entry::allocate_unsampled(*serving, bytes);
+    if (served != 0) {
+      *address = served;
       return CUDA_SUCCESS;
     }
   }
@@ -131,9 +131,9 @@ CUresult cupool_hook_cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   if (context == nullptr || address == nullptr || cupool::entry::is_bypassed(caller)) {
     return allocate_slowly(address, bytes, caller);
   }
-  const Block* const block = pop_hot(*context, bytes);
-  if (block == nullptr) return allocate_slowly(address, bytes, caller);
-  *address = block->address;
+  const CUdeviceptr served = allocate_hot(*context, bytes);
+  if (served == 0) return allocate_slowly(address, bytes, caller);
+  *address = served;
   return CUDA_SUCCESS;
 }
 

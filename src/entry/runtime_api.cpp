@@ -134,10 +134,10 @@ bool serve_pitched(const ShortCut& cut, std::size_t width, std::uint64_t rows, v
                                                  const void* caller) {
   const bool unsampled = address != nullptr && cupool::entry::allocates_unsampled(bytes);
   Allocator* const allocator = unsampled ? engine_of_unsampled(kMalloc, caller) : nullptr;
-  const Block* const block =
-      allocator == nullptr ? nullptr : cupool::entry::pop_unsampled(*allocator, bytes);
-  if (block == nullptr) return allocate_slowly(address, bytes, caller);
-  *address = reinterpret_cast<void*>(static_cast<CUdeviceptr>(block->address));
+  const CUdeviceptr served =
+      allocator == nullptr ? 0 : cupool::entry::allocate_unsampled(*allocator, bytes);
+  if (served == 0) return allocate_slowly(address, bytes, caller);
+  *address = reinterpret_cast<void*>(served);
   return cudaSuccess;
 }
 
@@ -170,9 +170,9 @@ cudaError_t cupool_hook_cudaMalloc(void** address, std::size_t bytes) {
   const void* const caller = __builtin_return_address(0);
   Allocator* const allocator = address == nullptr ? nullptr : hot_engine(kMalloc, caller);
   Context* const context = allocator == nullptr ? nullptr : allocator->registry().known_current();
-  Block* const block = context == nullptr ? nullptr : pop_hot(*context, bytes);
-  if (block == nullptr) return allocate_otherwise(address, bytes, caller);
-  *address = reinterpret_cast<void*>(static_cast<CUdeviceptr>(block->address));
+  const CUdeviceptr served = context == nullptr ? 0 : allocate_hot(*context, bytes);
+  if (served == 0) return allocate_otherwise(address, bytes, caller);
+  *address = reinterpret_cast<void*>(served);
   return cudaSuccess;
 }
 

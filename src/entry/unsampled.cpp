@@ -6,11 +6,11 @@
 
 namespace cupool::entry {
 
-engine::Block* pop_unsampled(engine::Allocator& allocator, std::uint64_t bytes) {
+CUdeviceptr allocate_unsampled(engine::Allocator& allocator, std::uint64_t bytes) {
   engine::Context* const context = allocator.registry().known_current();
-  engine::Block* const block = context == nullptr ? nullptr : engine::pop_hot(*context, bytes);
-  if (block != nullptr) trace::count_unsampled(bytes);
-  return block;
+  const CUdeviceptr address = context == nullptr ? 0 : engine::allocate_hot(*context, bytes);
+  if (address != 0) trace::count_unsampled(bytes);
+  return address;
 }
 
 std::optional<CUresult> free_unsampled(engine::Allocator& allocator, CUdeviceptr address) {

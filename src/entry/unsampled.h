@@ -22,9 +22,9 @@ inline bool frees_unsampled(CUdeviceptr address) {
   return trace::only_samples() && !trace::may_be_sampled(address);
 }
 
-/// Such an allocation in the current context. Null: no side effect, and watchers are to be notified
-/// of the allocation.
-engine::Block* pop_unsampled(engine::Allocator& allocator, std::uint64_t bytes);
+/// Such an allocation in the current context. 0: no side effect, and watchers are to be notified of
+/// the allocation.
+CUdeviceptr allocate_unsampled(engine::Allocator& allocator, std::uint64_t bytes);
 
 /// Such a free. `std::nullopt`: no side effect.
 std::optional<CUresult> free_unsampled(engine::Allocator& allocator, CUdeviceptr address);

@@ -36,9 +36,9 @@ Allocator& engine() {
 }
 
 CUdeviceptr allocate(Allocator& allocator, std::uint64_t bytes) {
-  CUdeviceptr address = 0;
   Context* context = allocator.registry().current();
-  if (const Block* block = pop_hot(*context, bytes)) return block->address;
+  CUdeviceptr address = allocate_hot(*context, bytes);
+  if (address != 0) return address;
   if (!allocator.allocations().try_allocate_cached(*context, bytes, &address)) {
     cupool::engine::Patience patience;
     allocator.allocations().try_allocate(bytes, &address, patience);

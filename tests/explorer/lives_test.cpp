@@ -202,6 +202,8 @@ struct World {
     if (BlockStateCell::state_of(word) != BlockState::live) return;
     if (!is_alive() || !block.state.claim(word)) return;
     const ThreadCache::Guard guard(*cache);
+    if (life.incarnation() != 1) return;  // ClaimedBlock::is_alive()
+    require(!is_nobodys, "who has a block finds its record");
     if (in_lane) {
       cache->retire_hot(&block, ordering.epochs().open());
       return;
@@ -243,6 +245,8 @@ struct World {
     if (given_back) taken.clear();
     ordering.abandon();
     shared.abandon();
+    is_nobodys = true;
+    block.state.begin_new_life();  // delete_block()
     life.revive();
     if (closes_gate) gate.open();
   }
@@ -265,6 +269,7 @@ struct World {
 
   bool given_back = false;  ///< the cache, to be deleted with the context
   bool ended = false;
+  bool is_nobodys = false;   ///< the record of the block
   bool closes_gate = false;  ///< some thread may be a visitor
   ContextLife life;
   ContextGate gate;
@@ -284,6 +289,10 @@ Program freeing_beside_an_end(bool in_lane) {
       world->allocate(!in_lane);
     });
     run.thread([=] { world->end_and_revive(); });
+    run.after([=] {
+      require(world->cache->waiting_bytes() == 0 && world->cache->idle.bytes() == 0,
+              "a thread's cache has nothing of a life that has ended");
+    });
   };
 }
 

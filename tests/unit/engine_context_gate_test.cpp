@@ -5,7 +5,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <thread>
+#include <utility>
 
 #include "engine/serve/retire.h"
 #include "engine_fast_path_fixture.h"
@@ -183,6 +185,88 @@ TEST_F(ContextGateTest, AThreadMayEndBesideItsContext) {
     EXPECT_EQ(now(Gauge::held_bytes), 0);
     expect_identity();
   }
+}
+
+// CUDA forbids the end of a context beside a free of its memory. Here the context ends, lives
+// again, and has given the block's record to another block by the time the free goes on.
+class EndBesideAFreeTest : public ContextGateTest {
+ protected:
+  static inline std::function<void()> meanwhile;
+  static inline int looks_at_stream = 0;  ///< so many before `meanwhile`
+  static inline const CUstream kStream = reinterpret_cast<CUstream>(0x70000);
+
+  static void do_meanwhile() {
+    if (const auto call = std::exchange(meanwhile, nullptr)) std::thread(call).join();
+  }
+  cuda::Driver make_driver() override {
+    cuda::Driver driver = ContextGateTest::make_driver();
+    driver.cuEventSynchronize = [](CUevent event) {
+      do_meanwhile();
+      return test::fake::wait(event);
+    };
+    driver.cuStreamGetCtx = [](CUstream, CUcontext* context) {
+      if (--looks_at_stream == 0) do_meanwhile();
+      *context = test::fake::context();
+      return CUDA_SUCCESS;
+    };
+    return driver;
+  }
+  void SetUp() override {
+    ContextGateTest::SetUp();
+    start({{"CUPOOL_FREE_MODE", "auto"}});
+    freed_ = allocate(kBlockBytes);
+    record_ = allocator_->blocks().find(freed_);
+    meanwhile = [this] {
+      end();
+      ASSERT_EQ(allocator_->registry().current(), context_);
+      next_ = allocate(kBlockBytes);
+      ASSERT_EQ(allocator_->blocks().find(next_), record_);
+    };
+  }
+  void expect_nothing_touched() {
+    ASSERT_NE(next_, 0u) << "the free was done before";
+    EXPECT_EQ(record_->state.load(), BlockState::live);
+    gpu.work.store(Work::none);
+    context_->threads().drain(Drain::all);
+    BlockList reclaimed;
+    EXPECT_EQ(context_->ordering().poll(Ordering::Poll::all, &reclaimed), CUDA_SUCCESS);
+    EXPECT_TRUE(reclaimed.empty());
+    for (const CUdeviceptr address : allocate_several(100, kBlockBytes)) {
+      ASSERT_NE(address, next_) << "it is live";
+      ASSERT_NE(address, freed_) << "it went with its context";
+    }
+    free(next_);
+  }
+
+  CUdeviceptr freed_ = 0;
+  CUdeviceptr next_ = 0;
+  const Block* record_ = nullptr;
+};
+
+TEST_F(EndBesideAFreeTest, AFreeThatWaitsLeavesTheNextLifeAlone) {  // contract 10
+  gpu.work.store(Work::held);
+  context_->host_work().submitted(kStream);
+  free(freed_);
+  expect_nothing_touched();
+}
+
+TEST_F(EndBesideAFreeTest, AStreamOrderedFreeLeavesTheNextLifeAlone) {  // contract 10
+  looks_at_stream = 2;  // the second one comes when the block is claimed
+  EXPECT_EQ(allocator_->frees().try_free_in_stream(freed_, kStream), CUDA_SUCCESS);
+  expect_nothing_touched();
+}
+
+// Nor does a look-up from the earlier life claim the record while it is nobody's.
+TEST(DeletedBlock, IsNotClaimedByWhoHasLookedItUpBefore) {
+  Block* const block = new_block();
+  block->state.store(BlockState::live);
+  const std::uint64_t seen = block->state.word();
+  delete_block(block);
+  EXPECT_FALSE(block->state.claim(seen));
+  Block* const next = new_block();
+  ASSERT_EQ(next, block);
+  EXPECT_NE(next->state.load(), BlockState::live);
+  delete_block(next);
 }
 
 // What a thread does not do costs nobody anything.

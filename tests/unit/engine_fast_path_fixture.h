@@ -60,8 +60,8 @@ class FastPathTest : public testing::Test {
 
   // As the hooks do it.
   CUdeviceptr allocate(std::uint64_t bytes) {
-    if (const Block* block = pop_hot(*context_, bytes)) return block->address;
-    CUdeviceptr address = 0;
+    CUdeviceptr address = allocate_hot(*context_, bytes);
+    if (address != 0) return address;
     if (!allocator_->allocations().try_allocate_cached(*context_, bytes, &address)) {
       Patience patience;
       EXPECT_EQ(allocator_->allocations().try_allocate(bytes, &address, patience), CUDA_SUCCESS);

@@ -387,18 +387,19 @@ TEST_F(FastPathTest, LargeBlocksTakeTheHotPathToo) {
   EXPECT_EQ(allocator_->synchronization().of_legacy_stream(*context_, [] { return CUDA_SUCCESS; }),
             CUDA_SUCCESS);
   untimed_calls = kTimedShare;
-  const Block* const block = pop_hot(*context_, kLarge - 1);
+  const CUdeviceptr served = allocate_hot(*context_, kLarge - 1);
+  const Block* const block = allocator_->blocks().find(served);
   ASSERT_NE(block, nullptr);
   EXPECT_EQ(block->requested, kLarge - 1);
   EXPECT_EQ(block->capacity, kLarge);
-  EXPECT_EQ(pop_hot(*context_, kLarge), nullptr) << "there was one";
-  free(block->address);
+  EXPECT_EQ(allocate_hot(*context_, kLarge), 0u) << "there was one";
+  free(served);
   EXPECT_EQ(allocator_->synchronization().of_legacy_stream(*context_, [] { return CUDA_SUCCESS; }),
             CUDA_SUCCESS);
   untimed_calls = kTimedShare;
   // Neither is served, nor wraps round to a size that could be.
   for (const std::uint64_t bytes : {std::uint64_t{0}, ~std::uint64_t{0}, std::uint64_t{1} << 63}) {
-    EXPECT_EQ(pop_hot(*context_, bytes), nullptr) << bytes;
+    EXPECT_EQ(allocate_hot(*context_, bytes), 0u) << bytes;
   }
   expect_identity();
 }

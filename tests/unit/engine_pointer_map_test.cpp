@@ -244,9 +244,9 @@ TEST_F(PointerMapTest, ExtractTakesWhatBelongsAndLeavesTheRest) {
 TEST_F(PointerMapTest, ALiveBlockIsClaimedOnce) {  // contract 3
   Block* const live = block(kFirstAddress);
   add_block(map_, live);
-  Block* claimed = nullptr;
+  ClaimedBlock claimed;
   EXPECT_EQ(claim_block(map_, kFirstAddress, &claimed), Claim::claimed);
-  EXPECT_EQ(claimed, live);
+  EXPECT_EQ(claimed.block, live);
   EXPECT_EQ(live->state.load(), BlockState::freed);
   for (const BlockState state : {BlockState::freed, BlockState::cached, BlockState::leaving}) {
     live->state.store(state);
@@ -260,7 +260,7 @@ TEST_F(PointerMapTest, ALiveBlockIsClaimedOnce) {  // contract 3
 }
 
 TEST_F(PointerMapTest, WhatIsNotOursIsMissing) {  // contract 3
-  Block* claimed = nullptr;
+  ClaimedBlock claimed;
   EXPECT_EQ(claim_block(map_, kFirstAddress, &claimed), Claim::missing);
   Block* const passed = block(kFirstAddress);
   passed->source = BlockSource::passed_through;
@@ -268,7 +268,7 @@ TEST_F(PointerMapTest, WhatIsNotOursIsMissing) {  // contract 3
   EXPECT_EQ(claim_block(map_, kFirstAddress, &claimed), Claim::missing)
       << "its free is the driver's";
   EXPECT_EQ(claim_block(map_, kFirstAddress + kAlignment, &claimed), Claim::missing) << "inside";
-  EXPECT_EQ(claimed, nullptr);
+  EXPECT_EQ(claimed.block, nullptr);
   EXPECT_EQ(passed->state.load(), BlockState::live);
   EXPECT_EQ(claim_block(map_, 0, &claimed), Claim::missing);
 }
@@ -276,10 +276,10 @@ TEST_F(PointerMapTest, WhatIsNotOursIsMissing) {  // contract 3
 TEST_F(PointerMapTest, InAContextOfNoUseNothingIsClaimed) {  // I7
   Block* const live = block(kFirstAddress);
   add_block(map_, live);
-  Block* claimed = nullptr;
+  ClaimedBlock claimed;
   context_.set_poisoned();
   EXPECT_EQ(claim_block(map_, kFirstAddress, &claimed), Claim::unusable);
-  EXPECT_EQ(claimed, live) << "the caller is told which block it would be";
+  EXPECT_EQ(claimed.block, live) << "the caller is told which block it would be";
   EXPECT_EQ(live->state.load(), BlockState::live);
   context_.set_gone();
   EXPECT_EQ(claim_block(map_, kFirstAddress, &claimed), Claim::unusable);
@@ -298,7 +298,7 @@ TEST_F(PointerMapTest, AClaimFromAnEarlierLifeFails) {
   EXPECT_FALSE(reused->state.claim(seen));
   EXPECT_EQ(reused->state.load(), BlockState::live);
   add_block(map_, reused);
-  Block* claimed = nullptr;
+  ClaimedBlock claimed;
   EXPECT_EQ(claim_block(map_, kFirstAddress, &claimed), Claim::claimed);
 }
 
@@ -332,9 +332,9 @@ TEST_F(PointerMapThreadsTest, OneOfSeveralThreadsThatFreeAnAddressGetsIt) {  // 
       for (unsigned looks = 1; arrived < kThreads * (i + 1); ++looks) {
         if (looks % 1024 == 0) std::this_thread::yield();
       }
-      Block* found = nullptr;
+      ClaimedBlock found;
       const Claim claim = claim_block(map_, address_of(i), &found);
-      if (claim == Claim::claimed && found == blocks[i]) ++claimed;
+      if (claim == Claim::claimed && found.block == blocks[i]) ++claimed;
       if (claim == Claim::not_live) ++refused;
     }
   });

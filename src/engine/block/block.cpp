@@ -28,7 +28,6 @@ Block* new_block() {
       block->aside = false;
       block->kind = Block::kNoKind;
       block->lane_epoch = 0;
-      block->state.begin_new_life();
       return block;
     }
   }
@@ -36,6 +35,7 @@ Block* new_block() {
 }
 
 void delete_block(Block* block) {
+  block->state.begin_new_life();
   const std::lock_guard lock(spare_mutex);
   block->next = spare;
   spare = block;

@@ -52,8 +52,8 @@ class BlockStateCell {
         (word_.load(std::memory_order_relaxed) & ~kStateMask) | static_cast<std::uint64_t>(state),
         order);
   }
-  /// The record is reused. Not live until its owner says so: a thread that looked it up in an
-  /// earlier life must not claim it in between.
+  /// The record is nobody's, and will be reused. Not live until its owner says so: a thread that
+  /// looked it up in an earlier life must not claim it in between, nor while it is nobody's.
   void begin_new_life() {
     const std::uint64_t next_life = (word_.load(std::memory_order_relaxed) & ~kStateMask) + kLife;
     word_.store(next_life | static_cast<std::uint64_t>(BlockState::leaving),
@@ -124,7 +124,17 @@ struct alignas(128) Block {
   std::uint32_t idle_turn = 0;
 };
 
+/// Makes a cached block the program's, for a request of `bytes`. Returns its address. The caller
+/// holds off the end of its context: by the lock of the cache that it comes from, or by a visit.
+inline CUdeviceptr hand_over(Block& block, std::uint64_t bytes) {
+  block.requested = bytes;
+  block.state.store(BlockState::live, std::memory_order_release);
+  return block.address;
+}
+
+/// A record for a block. Null: host memory is exhausted.
 Block* new_block();
+/// Gives a record up, whose life ends at once. The caller is its only owner.
 void delete_block(Block* block);
 
 /// A list of blocks threaded through Block::next, with its totals. Not thread-safe.

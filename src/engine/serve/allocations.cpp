@@ -59,31 +59,29 @@ inline bool Allocations::can_serve(Context& context, std::uint64_t bytes) {
          bytes <= device.total_bytes();
 }
 
-[[gnu::always_inline]] inline Block* Allocations::pop_counted(Context& context, ThreadCache& cache,
-                                                              std::uint64_t bytes) {
+[[gnu::always_inline]] inline CUdeviceptr Allocations::allocate_counted(Context& context,
+                                                                        ThreadCache& cache,
+                                                                        std::uint64_t bytes) {
   const ThreadCache::Guard guard(cache);
   Block* block = cache.idle.pop(bytes);
-  if (block == nullptr) return nullptr;
+  if (block == nullptr) return 0;
   Tally& tally = cache.tally;
   tally.count_malloc(bytes, block->capacity);
   if (tally.is_due(cache.limits.tally)) tally.fold(context.stats());
-  return block;
+  return hand_over(*block, bytes);
 }
 
 // The hot path: pops from the thread's own cache. One call in 63 is timed and stands for all.
-[[gnu::always_inline]] inline Block* Allocations::pop_own(Context& context, std::uint64_t bytes) {
+[[gnu::always_inline]] inline CUdeviceptr Allocations::allocate_own(Context& context,
+                                                                    std::uint64_t bytes) {
   ThreadCache* cache = thread_cache(context);
-  if (cache == nullptr) return nullptr;
+  if (cache == nullptr) return 0;
   const bool timed = is_timed();
   const std::uint64_t start = timed ? util::now_ns() : 0;
-  Block* block = pop_counted(context, *cache, bytes);
-  if (block == nullptr && (block = reclaim_and_pop(context, *cache, bytes)) == nullptr) {
-    return nullptr;
-  }
-  block->requested = bytes;
-  block->state.store(BlockState::live, std::memory_order_release);
+  CUdeviceptr address = allocate_counted(context, *cache, bytes);
+  if (address == 0 && (address = reclaim_and_allocate(context, *cache, bytes)) == 0) return 0;
   if (timed) context.stats().call_times().malloc.record(util::now_ns() - start, kTimedShare);
-  return block;
+  return address;
 }
 
 std::optional<CUresult> Allocations::try_allocate(std::uint64_t bytes, CUdeviceptr* address,
@@ -93,8 +91,8 @@ std::optional<CUresult> Allocations::try_allocate(std::uint64_t bytes, CUdevicep
   Context* context = registry_.current();
   if (context == nullptr) return std::nullopt;
   if (can_serve(*context, bytes)) {
-    if (Block* block = pop_own(*context, bytes)) {
-      *address = block->address;
+    if (const CUdeviceptr served = allocate_own(*context, bytes)) {
+      *address = served;
       return CUDA_SUCCESS;
     }
   }
@@ -102,16 +100,14 @@ std::optional<CUresult> Allocations::try_allocate(std::uint64_t bytes, CUdevicep
   context = registry_.ask_for_current(context);
   if (context == nullptr || !can_serve(*context, bytes)) return std::nullopt;
   if (preparation_.pools_are_awaited(context->device())) return std::nullopt;
-  const std::uint64_t capacity = capacity_for(bytes);
   Counter served_by = Counter::served_shared_cache_total;
-  Block* block = pop_or_reclaim(*context, capacity, &served_by);
-  if (block == nullptr) {
+  CUdeviceptr served = allocate_shared(*context, bytes, &served_by);
+  if (served == 0) {
     served_by = Counter::served_fresh_total;
-    block = fresh_block(*context, capacity, patience);
-    if (block == nullptr) return std::nullopt;
+    served = allocate_new(*context, bytes, patience);
+    if (served == 0) return std::nullopt;
   }
-  make_live(*block, bytes);
-  *address = block->address;
+  *address = served;
   count_malloc(context->stats(), bytes, served_by, start);
   if (served_by == Counter::served_fresh_total) peak_.look(*context);
   return CUDA_SUCCESS;
@@ -119,15 +115,25 @@ std::optional<CUresult> Allocations::try_allocate(std::uint64_t bytes, CUdevicep
 
 bool Allocations::try_allocate_cached(Context& context, std::uint64_t bytes, CUdeviceptr* address) {
   if (!can_serve(context, bytes)) return false;
-  Block* block = pop_own(context, bytes);
-  if (block == nullptr) return false;
-  *address = block->address;
+  const CUdeviceptr served = allocate_own(context, bytes);
+  if (served == 0) return false;
+  *address = served;
   return true;
 }
 
-[[gnu::noinline]] Block* Allocations::reclaim_and_pop(Context& context, ThreadCache& cache,
-                                                      std::uint64_t bytes) {
-  return idle_.reclaim(context, cache) ? pop_counted(context, cache, bytes) : nullptr;
+[[gnu::noinline]] CUdeviceptr Allocations::reclaim_and_allocate(Context& context,
+                                                                ThreadCache& cache,
+                                                                std::uint64_t bytes) {
+  return idle_.reclaim(context, cache) ? allocate_counted(context, cache, bytes) : 0;
+}
+
+CUdeviceptr Allocations::allocate_shared(Context& context, std::uint64_t bytes,
+                                         Counter* served_by) {
+  idle_.look_for_libraries();
+  const ContextVisit visit(context);
+  if (!visit) return 0;
+  Block* const block = pop_or_reclaim(context, capacity_for(bytes), served_by);
+  return block == nullptr ? 0 : make_live(*block, bytes);
 }
 
 // Pops from the shared cache, with more blocks of that kind for the thread's next calls.
@@ -156,9 +162,6 @@ Block* Allocations::pop_shared(Context& context, ThreadCache* cache, std::uint64
 // memory lets it grow, so that one fence serves many frees. The bound is higher while another
 // thread is at a fence, so that no thread queues.
 Block* Allocations::pop_or_reclaim(Context& context, std::uint64_t capacity, Counter* served_by) {
-  idle_.look_for_libraries();
-  const ContextVisit visit(context);
-  if (!visit) return nullptr;
   ThreadCache* cache = thread_cache(context);
   Ordering& ordering = context.ordering();
   Block* block = pop_shared(context, cache, capacity);
@@ -208,8 +211,9 @@ Block* Allocations::pop_or_reclaim(Context& context, std::uint64_t capacity, Cou
 }
 
 // Fresh memory of the backend. If there is none, idle memory of other sizes and other contexts is
-// given back first. Null: the real call decides.
-Block* Allocations::fresh_block(Context& context, std::uint64_t capacity, Patience& patience) {
+// given back first. 0: the real call decides.
+CUdeviceptr Allocations::allocate_new(Context& context, std::uint64_t bytes, Patience& patience) {
+  const std::uint64_t capacity = capacity_for(bytes);
   Device& device = context.device();
   DeviceStats& stats = context.stats();
   idle_.look_for_libraries();
@@ -217,7 +221,7 @@ Block* Allocations::fresh_block(Context& context, std::uint64_t capacity, Patien
   idle_.release_ended_leases();
   if (held_bytes(stats) + capacity > device.budget().footprint()) {
     const ContextVisit visit(context);
-    if (!visit) return nullptr;
+    if (!visit) return 0;
     // Blocks held by other threads count as well.
     context.threads().drain(Drain::all);
     idle_.cache_reclaimed(context);
@@ -234,7 +238,7 @@ Block* Allocations::fresh_block(Context& context, std::uint64_t capacity, Patien
       stats.add(Counter::trims_total);
       stats::note_event(EventKind::trim, stats, 0);
     }
-    if (block != nullptr) return block;
+    if (block != nullptr) return make_live(*block, bytes);
   }
 
   CUdeviceptr address = 0;
@@ -268,10 +272,10 @@ Block* Allocations::fresh_block(Context& context, std::uint64_t capacity, Patien
           "CUPOOL_BACKEND=malloc avoids the failed attempts",
           static_cast<int>(result));
     }
-    return nullptr;
+    return 0;
   }
   if (source == BlockSource::pool) preparation_.pools_serve();
-  return adopt(context, capacity, address, source);
+  return adopt(context, bytes, address, source);
 }
 
 // Fresh memory of the pools. Near the device's limit, where pool growth would leave too little,
@@ -309,20 +313,21 @@ CUresult Allocations::allocate_fresh(Context& context, std::uint64_t capacity, C
   return plain;
 }
 
-Block* Allocations::adopt(Context& context, std::uint64_t capacity, CUdeviceptr address,
-                          BlockSource source) {
+CUdeviceptr Allocations::adopt(Context& context, std::uint64_t bytes, CUdeviceptr address,
+                               BlockSource source) {
+  const std::uint64_t capacity = capacity_for(bytes);
   Device& device = context.device();
   const std::uint64_t alignment =
       is_large(capacity) && !device.limits().use_default_pool ? kLargeUnit : kAlignment;
   const ContextVisit visit(context);
   if (!visit) {  // plain memory is gone with the context
     if (source == BlockSource::pool) device.orphans().add({address});
-    return nullptr;
+    return 0;
   }
   Block* block = address % alignment == 0 ? new_block() : nullptr;
   if (block == nullptr) {  // misaligned (contract 6), or out of host memory
     device.backend_of(source).release(context, address);
-    return nullptr;
+    return 0;
   }
   block->address = address;
   block->capacity = capacity;
@@ -332,8 +337,7 @@ Block* Allocations::adopt(Context& context, std::uint64_t capacity, CUdeviceptr 
   if (!is_large(capacity)) {
     block->kind = kind_of_small(small_class(capacity), source == BlockSource::pool);
   }
-  // Not live before it is returned to the program: a stray free of this address is refused until
-  // then.
+  // Not live before it is the program's: a stray free of this address is refused until then.
   block->state.store(BlockState::cached, std::memory_order_relaxed);
   if (Block* stale = add_block(blocks_, block)) {
     if (stale->source == BlockSource::passed_through) {
@@ -351,13 +355,14 @@ Block* Allocations::adopt(Context& context, std::uint64_t capacity, CUdeviceptr 
   stats.gauge_add(Gauge::held_bytes, signed_bytes(capacity));
   count_plain(stats, *block, +1);
   stats::note_event(EventKind::growth, stats, capacity);
-  return block;
+  return make_live(*block, bytes);
 }
 
-void Allocations::make_live(Block& block, std::uint64_t bytes) {
+// In a visit.
+CUdeviceptr Allocations::make_live(Block& block, std::uint64_t bytes) {
   block.requested = bytes;
   count_live(block.context->stats(), block, +1);
-  block.state.store(BlockState::live, std::memory_order_release);
+  return hand_over(block, bytes);
 }
 
 }  // namespace cupool::engine

@@ -37,16 +37,20 @@ class Allocations {
 
  private:
   static bool can_serve(Context& context, std::uint64_t bytes);
-  static Block* pop_counted(Context& context, ThreadCache& cache, std::uint64_t bytes);
-  Block* pop_own(Context& context, std::uint64_t bytes);
-  Block* reclaim_and_pop(Context& context, ThreadCache& cache, std::uint64_t bytes);
+  // Each returns the address of a block that it has made live under the lock of its cache, or in a
+  // visit: once the context may end, the record may be another block's. 0: none.
+  static CUdeviceptr allocate_counted(Context& context, ThreadCache& cache, std::uint64_t bytes);
+  CUdeviceptr allocate_own(Context& context, std::uint64_t bytes);
+  CUdeviceptr reclaim_and_allocate(Context& context, ThreadCache& cache, std::uint64_t bytes);
+  CUdeviceptr allocate_shared(Context& context, std::uint64_t bytes, stats::Counter* served_by);
+  CUdeviceptr allocate_new(Context& context, std::uint64_t bytes, Patience& patience);
+  CUdeviceptr adopt(Context& context, std::uint64_t bytes, CUdeviceptr address, BlockSource source);
+  static CUdeviceptr make_live(Block& block, std::uint64_t bytes);
+  // In a visit:
   static Block* pop_shared(Context& context, ThreadCache* cache, std::uint64_t capacity);
   Block* pop_or_reclaim(Context& context, std::uint64_t capacity, stats::Counter* served_by);
-  Block* fresh_block(Context& context, std::uint64_t capacity, Patience& patience);
   CUresult allocate_fresh(Context& context, std::uint64_t capacity, CUdeviceptr* address,
                           BlockSource* source);
-  Block* adopt(Context& context, std::uint64_t capacity, CUdeviceptr address, BlockSource source);
-  static void make_live(Block& block, std::uint64_t bytes);
 
   ContextRegistry& registry_;
   PointerMap& blocks_;

@@ -5,7 +5,6 @@
 
 #include "cuda/errors.h"
 #include "engine/block/accounting.h"
-#include "engine/serve/retire.h"
 #include "util/clock.h"
 
 namespace cupool::engine {
@@ -33,10 +32,10 @@ std::optional<CUresult> DriverFrees::refuse(CUdeviceptr address, CUresult answer
 }
 
 std::optional<CUresult> DriverFrees::free_as_driver(CUdeviceptr address) {
-  Block* block = block_of_ours(address);
-  if (block == nullptr) return std::nullopt;
+  const Block* const found = block_of_ours(address);
+  if (found == nullptr) return std::nullopt;
   const std::uint64_t start = util::now_ns();
-  Context& context = *block->context;
+  Context& context = *found->context;
   WaitResult wait;
   const HostWork::Mark before = context.host_work().begin_wait();
   if (context.usable()) {
@@ -47,26 +46,36 @@ std::optional<CUresult> DriverFrees::free_as_driver(CUdeviceptr address) {
       return refused_by_driver(context, wait.error);
     }
   }
-  const PointerMap::Claim claim = claim_block(blocks_, address, &block);
-  if (claim != PointerMap::Claim::claimed) return answer_unclaimed(driver_, address, claim, block);
+  ClaimedBlock claimed;
+  const PointerMap::Claim claim = claim_block(blocks_, address, &claimed);
+  if (claim != PointerMap::Claim::claimed) {
+    return answer_unclaimed(driver_, address, claim, claimed);
+  }
+  retire_claimed(claimed, wait.complete() && claimed.context == &context);
+  context.stats().call_times().free.record(util::now_ns() - start);
+  return FreeWait::answer_of_free(context, wait.error);
+}
+
+// Counts a claimed block, and retires it, or caches it where the free has waited for the GPU.
+void DriverFrees::retire_claimed(const ClaimedBlock& claimed, bool has_waited) {
+  Context& context = *claimed.context;
+  const ContextVisit visit(context);
+  if (!visit || !claimed.is_alive()) return;
+  Block* const block = claimed.block;
   DeviceStats& stats = context.stats();
   stats.add(Counter::free_calls_total);
   stats.add(Counter::free_passthrough_total);
   stats.add(Counter::free_bytes_total, block->requested);
   stats::this_thread().add_frees(1);
-  if (wait.complete()) {
-    count_live(stats, *block, -1);
-    stats.gauge_add(Gauge::retired_bytes, signed_bytes(block->capacity));
-    const ContextVisit visit(context);
-    BlockList reclaimed;
-    reclaimed.push(block);
-    if (visit) idle_.cache_or_release(context, reclaimed);
-    idle_.cache_reclaimed(context);
-  } else {
+  if (!has_waited) {
     retire(*block);
+    return;
   }
-  stats.call_times().free.record(util::now_ns() - start);
-  return FreeWait::answer_of_free(context, wait.error);
+  count_retired(*block);
+  BlockList reclaimed;
+  reclaimed.push(block);
+  idle_.cache_or_release(context, reclaimed);
+  idle_.cache_reclaimed(context);
 }
 
 std::optional<CUresult> DriverFrees::refuse_in_stream(CUdeviceptr address,

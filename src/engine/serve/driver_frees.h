@@ -7,6 +7,7 @@
 #include "engine/block/pointer_map.h"
 #include "engine/serve/free_wait.h"
 #include "engine/serve/idle_memory.h"
+#include "engine/serve/retire.h"
 
 namespace cupool::engine {
 
@@ -31,6 +32,7 @@ class DriverFrees {
 
  private:
   Block* block_of_ours(CUdeviceptr address) const;
+  void retire_claimed(const ClaimedBlock& claimed, bool has_waited);
   static CUresult refused_by_driver(Context& context, CUresult answer);
 
   const cuda::Driver& driver_;

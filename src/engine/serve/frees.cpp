@@ -9,7 +9,6 @@
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/message_calls.h"
 #include "engine/serve/host_function.h"
-#include "engine/serve/retire.h"
 #include "engine/serve/thread_limits.h"
 #include "util/clock.h"
 #include "util/log.h"
@@ -22,26 +21,32 @@ using stats::DeviceStats;
 using stats::Gauge;
 
 // Adds a block to the thread's batch. True: the batch has reached its threshold.
-[[gnu::always_inline]] inline bool Frees::add_to_batch(Context& context, ThreadCache& cache,
-                                                       Block& block) {
+[[gnu::always_inline]] inline bool Frees::add_to_batch(ThreadCache& cache,
+                                                       const ClaimedBlock& claimed) {
   const ThreadCache::Guard guard(cache);
+  if (!claimed.is_alive()) return false;
+  Block& block = *claimed.block;
   Tally& tally = cache.tally;
   tally.count_free(block.requested, block.capacity);
-  if (tally.is_due(cache.limits.tally)) tally.fold(context.stats());
+  if (tally.is_due(cache.limits.tally)) tally.fold(claimed.context->stats());
   return cache.retire(&block);
 }
 
 // A free in a lane: the block is cached at once, since its next owner's work runs behind all work
 // so far. What the thread has no room for goes to the shared cache. False: no side effect.
-[[gnu::noinline]] bool Frees::free_in_lane(Context& context, ThreadCache& cache, Block& block,
+[[gnu::noinline]] bool Frees::free_in_lane(ThreadCache& cache, const ClaimedBlock& claimed,
                                            Waited waited) {
+  Context& context = *claimed.context;
+  Block& block = *claimed.block;
   if (!idle_.is_reusable_in_lane(context.device(), block)) return false;
   if (LaneWork::any()) idle_.look_for_libraries();
   DeviceStats* const unwaited = waited == Waited::no ? &context.stats() : nullptr;
   if (!Lane::covers_free(driver_, unwaited)) return false;
-  block.lane_epoch = value_of(context.ordering().epochs().open());
+  const EpochNumber epoch = context.ordering().epochs().open();
   {
     const ThreadCache::Guard guard(cache);
+    if (!claimed.is_alive()) return true;
+    block.lane_epoch = value_of(epoch);
     Tally& tally = cache.tally;
     tally.count_free(block.requested, block.capacity);
     const bool due = tally.is_due(cache.limits.tally) || tally.is_long();
@@ -51,30 +56,31 @@ using stats::Gauge;
     if (due) tally.fold(context.stats());
     if (cached) return true;
   }
+  const ContextVisit visit(context);
+  if (!visit || !claimed.is_alive()) return true;
   BlockList surplus;
   surplus.push(&block);
-  const ContextVisit visit(context);
-  if (visit) idle_.cache_or_release(context, surplus);
+  idle_.cache_or_release(context, surplus);
   return true;
 }
 
 // The common case only adds the block to the thread's batch, or in a lane to its cache. Exceptions:
 // the mode or the program's host memory requires a wait, or the batch is full.
-[[gnu::always_inline]] inline CUresult Frees::free_claimed(Block& block) {
-  Context& context = *block.context;
+[[gnu::always_inline]] inline CUresult Frees::free_claimed(const ClaimedBlock& claimed) {
+  Context& context = *claimed.context;
   using For = FreePolicy::Wait::For;
   const For what = policy_.wait_of(context).what;
   const bool waits = what != For::nothing && what != For::messages;
   ThreadCache* cache = waits ? nullptr : thread_cache(context);
-  if (cache == nullptr) return free_waiting(block, what);
+  if (cache == nullptr) return free_waiting(claimed, what);
   const bool timed = is_timed();
   const std::uint64_t start = timed ? util::now_ns() : 0;
-  if (!Lane::is_open() || !free_in_lane(context, *cache, block, Waited::no)) {
+  if (!Lane::is_open() || !free_in_lane(*cache, claimed, Waited::no)) {
     Waited waited = Waited::no;
     if (!keeps_order(context, waited)) {
-      return free_singly(block, util::now_ns(), Order::by_wait);
+      return free_singly(claimed, util::now_ns(), Order::by_wait);
     }
-    if (add_to_batch(context, *cache, block) || leaves_wait(what)) {
+    if (add_to_batch(*cache, claimed) || leaves_wait(what)) {
       return end_batch(context, *cache, start, waited);
     }
   }
@@ -85,21 +91,23 @@ using stats::Gauge;
 std::optional<CUresult> Frees::try_free(CUdeviceptr address) {
   if (const CUresult refusal = refusal_in_host_function(driver_)) return refusal;
   if (!Serving::open()) return free_closed(address);
-  Block* block = nullptr;
-  const PointerMap::Claim claim = claim_block(blocks_, address, &block);
-  if (claim != PointerMap::Claim::claimed) return answer_unclaimed(driver_, address, claim, block);
-  return free_claimed(*block);
+  ClaimedBlock claimed;
+  const PointerMap::Claim claim = claim_block(blocks_, address, &claimed);
+  if (claim != PointerMap::Claim::claimed) {
+    return answer_unclaimed(driver_, address, claim, claimed);
+  }
+  return free_claimed(claimed);
 }
 
-[[gnu::noinline]] CUresult Frees::free_claimed_otherwise(Block& block) {
-  return free_claimed(block);
+[[gnu::noinline]] CUresult Frees::free_claimed_otherwise(const ClaimedBlock& claimed) {
+  return free_claimed(claimed);
 }
 
 bool Frees::try_free_live(CUdeviceptr address) {
   if (!Serving::open() || refusal_in_host_function(driver_) != CUDA_SUCCESS) return false;
-  Block* block = nullptr;
-  return claim_block(blocks_, address, &block) == PointerMap::Claim::claimed &&
-         free_claimed(*block) == CUDA_SUCCESS;
+  ClaimedBlock claimed;
+  return claim_block(blocks_, address, &claimed) == PointerMap::Claim::claimed &&
+         free_claimed(claimed) == CUDA_SUCCESS;
 }
 
 // The rest of a free that fills the batch. If this call is timed, it stands for itself only, since
@@ -114,21 +122,22 @@ bool Frees::try_free_live(CUdeviceptr address) {
 
 // Waits for copies and callbacks first, so that the block can go to the thread's batch as usual.
 // Most frees of a program that copies between its kernels take this path.
-[[gnu::noinline]] CUresult Frees::free_waiting(Block& block, FreePolicy::Wait::For what) {
-  Context& context = *block.context;
+[[gnu::noinline]] CUresult Frees::free_waiting(const ClaimedBlock& claimed,
+                                               FreePolicy::Wait::For what) {
+  Context& context = *claimed.context;
   const std::uint64_t start = util::now_ns();
-  if (what == FreePolicy::Wait::For::context) return free_singly(block, start);
+  if (what == FreePolicy::Wait::For::context) return free_singly(claimed, start);
   ThreadCache* cache = thread_cache(context);
   // finish_free() meets a failure again, after the block is retired, and answers it.
-  if (cache == nullptr) return free_singly(block, start);
+  if (cache == nullptr) return free_singly(claimed, start);
   const WaitResult result = wait_.wait_for_host_work(context);
   Waited waited = result.waited ? Waited::yes : Waited::no;
-  if (!result.complete()) return free_singly(block, start, Order::by_points, waited);
-  if (!Lane::is_open() || !free_in_lane(context, *cache, block, waited)) {
+  if (!result.complete()) return free_singly(claimed, start, Order::by_points, waited);
+  if (!Lane::is_open() || !free_in_lane(*cache, claimed, waited)) {
     if (!keeps_order(context, waited)) {
-      return free_singly(block, start, Order::by_wait, waited);
+      return free_singly(claimed, start, Order::by_wait, waited);
     }
-    if (add_to_batch(context, *cache, block) || leaves_wait(what)) {
+    if (add_to_batch(*cache, claimed) || leaves_wait(what)) {
       return end_batch(context, *cache, start, waited);
     }
   }
@@ -151,17 +160,25 @@ bool Frees::try_free_live(CUdeviceptr address) {
   return true;
 }
 
-CUresult Frees::free_singly(Block& block, std::uint64_t start_ns, Order order, Waited waited) {
-  Context& context = *block.context;
+CUresult Frees::free_singly(const ClaimedBlock& claimed, std::uint64_t start_ns, Order order,
+                            Waited waited) {
+  Context& context = *claimed.context;
   DeviceStats& stats = context.stats();
-  stats.add(Counter::free_calls_total);
-  stats.add(Counter::free_bytes_total, block.requested);
-  stats::this_thread().add_frees(1);
-  const std::uint64_t capacity = block.capacity;
   // Before the block joins an epoch: another thread may record its fence at once, and a wait for
   // that fence does not cover work submitted after it.
   const HostWork::Mark before = context.host_work().begin_wait();
-  const CUresult result = finish_free(context, before, retire(block), capacity, order, waited);
+  std::uint64_t capacity = 0;
+  EpochNumber epoch = kNoEpoch;
+  {
+    const ContextVisit visit(context);
+    if (!visit || !claimed.is_alive()) return CUDA_SUCCESS;
+    stats.add(Counter::free_calls_total);
+    stats.add(Counter::free_bytes_total, claimed.block->requested);
+    stats::this_thread().add_frees(1);
+    capacity = claimed.block->capacity;
+    epoch = retire(*claimed.block);
+  }
+  const CUresult result = finish_free(context, before, epoch, capacity, order, waited);
   stats.call_times().free.record(util::now_ns() - start_ns);
   return result;
 }
@@ -221,18 +238,23 @@ std::optional<CUresult> Frees::try_free_in_stream(CUdeviceptr address, CUstream 
     if (const CUresult refusal = refusal_of(stream)) return driver_frees_.refuse(address, refusal);
   }
   const std::uint64_t start = util::now_ns();
-  Block* block = nullptr;
-  const PointerMap::Claim claim = claim_block(blocks_, address, &block);
-  if (claim != PointerMap::Claim::claimed) return answer_unclaimed(driver_, address, claim, block);
-  Context& context = *block->context;
+  ClaimedBlock claimed;
+  const PointerMap::Claim claim = claim_block(blocks_, address, &claimed);
+  if (claim != PointerMap::Claim::claimed) {
+    return answer_unclaimed(driver_, address, claim, claimed);
+  }
+  Context& context = *claimed.context;
+  const bool ordered = context.foreign_streams().order_behind(stream);
+  const ContextVisit visit(context);
+  if (!visit || !claimed.is_alive()) return CUDA_SUCCESS;
   context.stats().add(Counter::free_calls_total);
-  context.stats().add(Counter::free_bytes_total, block->requested);
+  context.stats().add(Counter::free_bytes_total, claimed.block->requested);
   stats::this_thread().add_frees(1);
-  if (context.foreign_streams().order_behind(stream)) {
-    retire(*block);
+  if (ordered) {
+    retire(*claimed.block);
   } else {
-    count_retired(*block);
-    set_aside(*block);
+    count_retired(*claimed.block);
+    set_aside(*claimed.block);
     CUPOOL_WARN_ONCE(
         "the driver refused to order a cudaFreeAsync in a stream of another context; the block is "
         "set aside, and not reused. Free it in a stream of its own context");
@@ -247,10 +269,12 @@ std::optional<CUresult> Frees::free_closed(CUdeviceptr address) {
   if (Serving::any_capture() || policy_.mode() != config::FreeMode::ordered) {
     return driver_frees_.free_as_driver(address);
   }
-  Block* block = nullptr;
-  const PointerMap::Claim claim = claim_block(blocks_, address, &block);
-  if (claim != PointerMap::Claim::claimed) return answer_unclaimed(driver_, address, claim, block);
-  return free_singly(*block, util::now_ns());
+  ClaimedBlock claimed;
+  const PointerMap::Claim claim = claim_block(blocks_, address, &claimed);
+  if (claim != PointerMap::Claim::claimed) {
+    return answer_unclaimed(driver_, address, claim, claimed);
+  }
+  return free_singly(claimed, util::now_ns());
 }
 
 // The waits of a free whose block is retired: the policy's, and those that bound pending bytes.

@@ -9,6 +9,7 @@
 #include "engine/serve/driver_frees.h"
 #include "engine/serve/free_policy.h"
 #include "engine/serve/free_wait.h"
+#include "engine/serve/retire.h"
 
 namespace cupool::engine {
 
@@ -47,22 +48,23 @@ class Frees {
   }
 
   /// Completes a free whose block the hot path has claimed.
-  CUresult free_claimed_otherwise(Block& block);
+  CUresult free_claimed_otherwise(const ClaimedBlock& claimed);
 
  private:
   using Waited = FreeWait::Waited;
 
   CUresult refusal_of(CUstream stream) const;
   std::optional<CUresult> free_closed(CUdeviceptr address);
-  CUresult free_claimed(Block& block);
-  static bool add_to_batch(Context& context, ThreadCache& cache, Block& block);
-  bool free_in_lane(Context& context, ThreadCache& cache, Block& block, Waited waited);
-  CUresult free_waiting(Block& block, FreePolicy::Wait::For what);
+  // Of a block whose context ends meanwhile they touch nothing, and succeed (ClaimedBlock).
+  CUresult free_claimed(const ClaimedBlock& claimed);
+  static bool add_to_batch(ThreadCache& cache, const ClaimedBlock& claimed);
+  bool free_in_lane(ThreadCache& cache, const ClaimedBlock& claimed, Waited waited);
+  CUresult free_waiting(const ClaimedBlock& claimed, FreePolicy::Wait::For what);
   /// How the thread's next work comes behind its work so far: by points (ThreadOrder), or because
   /// this free waits for the context.
   enum class Order { by_points, by_wait };
-  CUresult free_singly(Block& block, std::uint64_t start_ns, Order order = Order::by_points,
-                       Waited waited = Waited::no);
+  CUresult free_singly(const ClaimedBlock& claimed, std::uint64_t start_ns,
+                       Order order = Order::by_points, Waited waited = Waited::no);
   CUresult end_batch(Context& context, ThreadCache& cache, Waited waited);
   CUresult end_batch(Context& context, ThreadCache& cache, std::uint64_t start_ns, Waited waited);
   CUresult finish_free(Context& context, const HostWork::Mark& before, EpochNumber epoch,

@@ -13,20 +13,18 @@
 
 namespace cupool::engine {
 
-/// Pops a small block of the calling thread in `context`, its current one. Null: no side effect.
-[[gnu::always_inline]] inline Block* pop_hot(Context& context, std::uint64_t bytes) {
+/// Allocates from the calling thread's cache in `context`, its current one. 0: no side effect.
+[[gnu::always_inline]] inline CUdeviceptr allocate_hot(Context& context, std::uint64_t bytes) {
   ThreadCache* const cache = last_thread_cache(context);
   if (cache == nullptr || is_timed_next() || !context.usable() || bytes > context.max_block() ||
       !Serving::open() || !cache->try_lock()) {
-    return nullptr;
+    return 0;
   }
   Block* const block = cache->pop_hot(bytes);
+  const CUdeviceptr address = block == nullptr ? 0 : hand_over(*block, bytes);
   cache->unlock();
-  if (block == nullptr) return nullptr;
-  count_untimed();
-  block->requested = bytes;
-  block->state.store(BlockState::live, std::memory_order_release);
-  return block;
+  if (address != 0) count_untimed();
+  return address;
 }
 
 /// Whether the lane covers a free of this block without a mark.
@@ -55,9 +53,12 @@ namespace cupool::engine {
       !block->state.claim(word)) {
     return std::nullopt;
   }
+  const ClaimedBlock claimed{block, &context, detail::last_cache.incarnation};
   if (cache->try_lock()) {
     bool retired = false;
-    if (!in_lane_now) {
+    if (!claimed.is_alive()) {
+      retired = true;  // with its context
+    } else if (!in_lane_now) {
       retired = cache->retire_hot(block);
     } else if (in_lane(*block)) {
       retired = cache->retire_hot(block, context.ordering().epochs().open());
@@ -68,7 +69,7 @@ namespace cupool::engine {
       return CUDA_SUCCESS;
     }
   }
-  return allocator.frees().free_claimed_otherwise(*block);
+  return allocator.frees().free_claimed_otherwise(claimed);
 }
 
 }  // namespace cupool::engine

@@ -24,15 +24,15 @@ EpochNumber retire(Block& block) {
 }
 
 std::optional<CUresult> answer_unclaimed(const cuda::Driver& driver, CUdeviceptr address,
-                                         PointerMap::Claim claim, const Block* found) {
+                                         PointerMap::Claim claim, const ClaimedBlock& found) {
   if (claim == PointerMap::Claim::missing) return std::nullopt;
-  DeviceStats& stats = found->context->stats();
+  DeviceStats& stats = found.context->stats();
   stats.add(Counter::free_calls_total);
   if (claim == PointerMap::Claim::unusable) {
     // I7: after a sticky error the driver answers, and frees nothing any more. The block's own
     // context is current, because from a healthy one the driver would free pool memory that cupool
     // releases later.
-    const cuda::ContextScope scope(driver, found->context->handle());
+    const cuda::ContextScope scope(driver, found.context->handle());
     return scope.ok() ? driver.cuMemFree_v2(address) : scope.result();
   }
   stats.add(Counter::free_rejected_total);

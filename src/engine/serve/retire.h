@@ -9,10 +9,26 @@
 
 namespace cupool::engine {
 
+/// A block that a free has claimed, and the life of its context at that time. If the context ends
+/// meanwhile, the record may be another block's: it is touched only while is_alive(), as seen under
+/// the lock of a cache of that context, which its end empties, or in a visit.
+struct ClaimedBlock {
+  Block* block = nullptr;
+  Context* context = nullptr;
+  std::uint64_t life = 0;
+
+  bool is_alive() const { return context->incarnation() == life; }
+};
+
 /// Claims the live block that begins at `address` (PointerMap::claim()).
 [[gnu::always_inline]] inline PointerMap::Claim claim_block(PointerMap& blocks, CUdeviceptr address,
-                                                            Block** block) {
-  return blocks.claim(address, block, [](const Block& found) { return found.context->usable(); });
+                                                            ClaimedBlock* claimed) {
+  return blocks.claim(address, &claimed->block, [claimed](const Block& found) {
+    claimed->context = found.context;
+    // Before the look whether it is usable: a context that ends is marked first.
+    claimed->life = claimed->context->incarnation();
+    return claimed->context->usable();
+  });
 }
 
 /// Adds a block to the map. Returns the block that it replaced (PointerMap::insert()).
@@ -22,12 +38,13 @@ inline Block* add_block(PointerMap& blocks, Block* block) {
 
 /// The result of a free of `address` whose claim failed. `std::nullopt`: not cupool's memory.
 std::optional<CUresult> answer_unclaimed(const cuda::Driver& driver, CUdeviceptr address,
-                                         PointerMap::Claim claim, const Block* found);
+                                         PointerMap::Claim claim, const ClaimedBlock& found);
 
-/// Counts a claimed block as retired.
+/// Counts a claimed block as retired. The caller is in a visit.
 void count_retired(Block& block);
 
-/// Counts a claimed block as retired and puts it into the open epoch, whose number it returns.
+/// Counts a claimed block as retired and puts it into the open epoch, whose number it returns. The
+/// caller is in a visit.
 EpochNumber retire(Block& block);
 
 /// Sets a retired block aside: it is in no list and is never reused.
