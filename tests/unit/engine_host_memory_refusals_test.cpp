@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/reclaim/lane.h"
 #include "engine/reclaim/pending_work.h"
 #include "engine/serve/host_memory.h"
 #include "engine_fast_path_fixture.h"
@@ -194,6 +195,38 @@ TEST_F(HostRefusalTest, AContextThatEndsDuringTheDriversCallsTakesItsMemoryAlong
             CUDA_ERROR_CONTEXT_IS_DESTROYED);
   EXPECT_EQ(known(), 0u);
   EXPECT_NE(second, freed);
+}
+
+// The driver's free of page-locked memory acts in all contexts, and may tell the error of another.
+TEST_F(HostRefusalTest, WhereThereAreSeveralContextsAFenceTellsWhoseErrorItIs) {  // I7
+  static ContextGate* gate = nullptr;
+  static CUresult state = CUDA_SUCCESS;
+  gate = &context_->gate();
+  driver_->cuCtxRecordEvent = [](CUcontext context, CUevent event) {
+    EXPECT_NE(ContextVisit::of_this_thread(*gate), 0u) << "its end is held off";
+    return state == CUDA_SUCCESS ? test::fake::record(context, event) : state;
+  };
+  void* const address = allocate_host(kMiB);
+  Lane::context_seen(context_->handle());
+  Lane::context_seen(reinterpret_cast<CUcontext>(0x100));
+  ASSERT_TRUE(several_contexts());
+  const auto free_fails = [&] {
+    const auto fail = [] { return CUDA_ERROR_LAUNCH_FAILED; };
+    EXPECT_EQ(host().free_by_driver(address, fail), CUDA_ERROR_LAUNCH_FAILED);
+  };
+  const std::uint64_t fences = gpu.recorded.load();
+  Serving::capture_begins();
+  free_fails();
+  EXPECT_EQ(gpu.recorded.load(), fences) << "contract 9";
+  Serving::captures_end(1);
+  EXPECT_TRUE(context_->usable()) << "nobody knows";
+  free_fails();
+  EXPECT_GT(gpu.recorded.load(), fences);
+  EXPECT_TRUE(context_->usable()) << "it was another one's";
+  state = CUDA_ERROR_LAUNCH_FAILED;
+  free_fails();
+  EXPECT_FALSE(context_->usable());
+  Lane::reset();
 }
 
 TEST_F(HostRefusalTest, NothingGoesBackInAContextThatHasFailed) {  // I7

@@ -4,6 +4,7 @@
 // through (contract 8).
 #include <gtest/gtest.h>
 
+#include "cuda/scopes.h"
 #include "engine/serve/free_policy.h"
 #include "engine_fast_path_fixture.h"
 
@@ -17,6 +18,7 @@ class StreamOrderedFreeTest : public FastPathTest {
   static inline bool has_context = true;
   static inline CUresult synchronised = CUDA_SUCCESS;
   static inline CUresult stream_state = CUDA_SUCCESS;
+  static inline int queries = 0;
   static inline const CUstream kStream = reinterpret_cast<CUstream>(0x70000);
 
   void SetUp() override {
@@ -24,6 +26,7 @@ class StreamOrderedFreeTest : public FastPathTest {
     has_context = true;
     synchronised = CUDA_SUCCESS;
     stream_state = CUDA_SUCCESS;
+    queries = 0;
     FastPathTest::SetUp();
     block_ = allocate(kBlock);
   }
@@ -44,7 +47,12 @@ class StreamOrderedFreeTest : public FastPathTest {
       return next_answer();
     };
     driver.cuStreamSynchronize = [](CUstream) { return synchronised; };
-    driver.cuStreamQuery = [](CUstream) { return stream_state; };
+    driver.cuStreamQuery = [](CUstream) {
+      ++queries;
+      EXPECT_TRUE(cuda::RelaxedCaptureScope::is_open());
+      EXPECT_TRUE(ContextVisit::any_of_this_thread()) << "its end is held off";
+      return stream_state;
+    };
     return driver;
   }
   std::optional<CUresult> free_in(CUstream stream) {
@@ -84,6 +92,14 @@ TEST_F(StreamOrderedFreeTest, AStreamOfAFailedContextAnswersItsError) {  // I7
     EXPECT_EQ(free_in(stream), CUDA_ERROR_LAUNCH_FAILED);
   }
   EXPECT_EQ(now(Gauge::application_bytes), static_cast<std::int64_t>(kBlock));
+}
+
+TEST_F(StreamOrderedFreeTest, NoStreamOfAFailedContextIsAskedDuringACapture) {  // contract 9
+  context_->set_poisoned();
+  Serving::capture_begins();
+  EXPECT_EQ(free_in(kStream), CUDA_SUCCESS) << "the driver's answer about the block";
+  Serving::captures_end(1);
+  EXPECT_EQ(queries, 0);
 }
 
 TEST_F(StreamOrderedFreeTest, ADefaultStreamNeedsAContext) {  // contract 3

@@ -4,6 +4,7 @@
 #include "engine/serve/frees.h"
 
 #include "cuda/errors.h"
+#include "cuda/scopes.h"
 #include "engine/block/accounting.h"
 #include "engine/context/thread_order.h"
 #include "engine/reclaim/lane.h"
@@ -222,7 +223,12 @@ CUresult Frees::refusal_of(CUstream stream) const {
   if (result == CUDA_SUCCESS) {
     if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
     Context* const known = registry_.find(context);
-    if (known != nullptr && !known->usable()) result = driver_.cuStreamQuery(stream);
+    // A query could end a capture.
+    if (known != nullptr && !known->usable() && !Serving::any_capture()) {
+      const ContextVisit visit(*known);
+      const cuda::RelaxedCaptureScope relaxed(driver_);
+      if (visit) result = driver_.cuStreamQuery(stream);
+    }
   }
   if (cuda::is_sticky(result)) return result;
   const bool no_stream = result == CUDA_ERROR_INVALID_HANDLE ||

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "cuda/errors.h"
-#include "cuda/scopes.h"
 #include "engine/block/accounting.h"
 #include "engine/context/rdma_libraries.h"
 #include "engine/host/host_limit.h"
@@ -171,17 +170,15 @@ void HostMemory::given_up(const Given& given, bool freed) {
 }
 
 // I7: the program knows of a sticky error now, so no later call may hide it. The driver's call acts
-// in all contexts, so where there are several, the error may be another one's.
+// in all contexts, so where there are several, the error may be another one's: the context's own
+// fence tells.
 void HostMemory::driver_refused(Context* context, std::uint64_t life, CUresult error) {
   if (context == nullptr || context->incarnation() != life) return;
-  if (cuda::is_sticky(error) && several_contexts() && !has_failed(*context)) return;
-  note_failure(*context, error);
-}
-
-bool HostMemory::has_failed(const Context& context) const {
-  if (Serving::any_capture()) return false;  // the query could end it
-  const cuda::ContextScope scope(driver_, context.handle());
-  return scope.ok() && cuda::is_sticky(driver_.cuStreamQuery(CU_STREAM_LEGACY));
+  if (cuda::is_sticky(error) && several_contexts()) {
+    frees_.settle(*context);
+  } else {
+    note_failure(*context, error);
+  }
 }
 
 // Whether no context has work for the GPU, of which the driver's free may wait for any.

@@ -116,7 +116,6 @@ class HostMemory {
   Given give_up(void* host);
   void given_up(const Given& given, bool freed);
   void driver_refused(Context* context, std::uint64_t life, CUresult error);
-  bool has_failed(const Context& context) const;
 
   const cuda::Driver& driver_;
   ContextRegistry& registry_;
