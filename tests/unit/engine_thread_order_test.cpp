@@ -112,10 +112,18 @@ TEST_F(ThreadOrderTest, WhatAStreamCannotWaitForTheHostDoes) {
   submit(1);
   ASSERT_TRUE(frees());
   order.wait = CUDA_ERROR_UNKNOWN;
-  gpu.takes_ns.store(2'000'000);
-  gpu.work.store(Work::timed);
+  gpu.work.store(Work::held);
   EXPECT_FALSE(ThreadOrder::is_complete(*driver_, ThreadOrder::Of::own));
+  // The GPU goes on once the host asks it.
+  const std::uint64_t asked = gpu.queries.load();
+  std::atomic<bool> returned{false};
+  std::thread work([&] {
+    while (gpu.queries.load() == asked && !returned) std::this_thread::yield();
+    if (!returned) gpu.finish();
+  });
   submit(2);
+  returned = true;
+  work.join();
   EXPECT_TRUE(ThreadOrder::is_complete(*driver_, ThreadOrder::Of::own));
 }
 
