@@ -53,13 +53,21 @@ CUresult answer_of(CUresult result) {
   return result == CUDA_SUCCESS || as_it_is ? result : CUDA_ERROR_MAP_FAILED;
 }
 
-void add_context(std::vector<Context*>& contexts, Context& context) {
-  if (std::find(contexts.begin(), contexts.end(), &context) == contexts.end()) {
-    contexts.push_back(&context);
-  }
+// False: it was there.
+bool add_context(std::vector<Context*>& contexts, Context& context) {
+  if (std::find(contexts.begin(), contexts.end(), &context) != contexts.end()) return false;
+  contexts.push_back(&context);
+  return true;
 }
 
 }  // namespace
+
+// Without a context it is closed.
+void IpcImports::remove_context(Import& import, const Context& context) {
+  std::vector<Context*>& contexts = import.contexts;
+  contexts.erase(std::remove(contexts.begin(), contexts.end(), &context), contexts.end());
+  if (contexts.empty()) import.references = 0;
+}
 
 CUresult IpcImports::open(const ipc::Handle& handle, Context& context, CUdeviceptr* address) {
   const util::Uncancelled throughout;
@@ -75,6 +83,7 @@ CUresult IpcImports::open(const ipc::Handle& handle, Context& context, CUdevicep
 bool IpcImports::reopen(const ipc::Handle& handle, Context& context, CUdeviceptr* address,
                         CUresult* result) {
   std::uint64_t pool = 0;
+  bool added = false;
   {
     const std::lock_guard lock(table_mutex_);
     const auto found = std::find_if(imports_.begin(), imports_.end(), [&](const auto& entry) {
@@ -84,14 +93,16 @@ bool IpcImports::reopen(const ipc::Handle& handle, Context& context, CUdeviceptr
     });
     if (found == imports_.end()) return false;
     ++found->second.references;
-    add_context(found->second.contexts, context);
+    added = add_context(found->second.contexts, context);
     *address = found->first;
     pool = found->second.pool;
   }
   *result = answer_of(admit(exporters_.at(handle.exporter).pools.at(pool), context));
   if (*result == CUDA_SUCCESS) return true;
   const std::lock_guard lock(table_mutex_);
-  --imports_.at(*address).references;
+  Import& import = imports_.at(*address);
+  import.references -= std::min(1u, import.references);  // its contexts may have ended meanwhile
+  if (added) remove_context(import, context);
   return true;
 }
 
@@ -358,8 +369,7 @@ std::optional<IpcImports::Seen> IpcImports::find(CUdeviceptr base) {
   const std::lock_guard lock(table_mutex_);
   const auto found = imports_.find(base);
   if (found == imports_.end() || found->second.references == 0) return std::nullopt;
-  const std::vector<Context*>& contexts = found->second.contexts;
-  return Seen{contexts.empty() ? nullptr : contexts.front()->handle(), found->second.requested};
+  return Seen{found->second.contexts.front()->handle(), found->second.requested};
 }
 
 bool IpcImports::holds(CUdeviceptr address) {
@@ -370,11 +380,7 @@ bool IpcImports::holds(CUdeviceptr address) {
 
 void IpcImports::context_gone(const Context& context) {
   const std::lock_guard lock(table_mutex_);
-  for (auto& entry : imports_) {
-    std::vector<Context*>& contexts = entry.second.contexts;
-    contexts.erase(std::remove(contexts.begin(), contexts.end(), &context), contexts.end());
-    if (contexts.empty()) entry.second.references = 0;
-  }
+  for (auto& entry : imports_) remove_context(entry.second, context);
 }
 
 // Drops pools of processes that have ended, and pools without open imports whose process hung up.

@@ -70,6 +70,7 @@ class IpcImports {
     std::vector<Context*> contexts;  ///< contexts that opened it and are not gone
   };
 
+  static void remove_context(Import& import, const Context& context);
   bool reopen(const ipc::Handle& handle, Context& context, CUdeviceptr* address, CUresult* result);
   CUresult import(const ipc::Handle& handle, Context& context, CUdeviceptr* address);
   bool ask(Exporter& exporter, const ipc::Handle& handle, ipc::Reply* reply,
