@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 #include <gnu/libc-version.h>
+#include <link.h>
 
 extern "C" {
 void* cupool_next_dlsym = nullptr;
@@ -80,6 +81,19 @@ DlsymFunction next_dlsym() {
     __atomic_store_n(&cupool_next_dlsym, next, __ATOMIC_RELEASE);
   }
   return reinterpret_cast<DlsymFunction>(next);
+}
+
+// Entries before cupool in the list are never removed.
+void* program_handle() {
+  Dl_info info = {};
+  void* entry = nullptr;
+  if (dladdr1(reinterpret_cast<const void*>(&program_handle), &info, &entry, RTLD_DL_LINKMAP) ==
+      0) {
+    return RTLD_DEFAULT;
+  }
+  auto* object = static_cast<link_map*>(entry);
+  while (object->l_prev != nullptr) object = object->l_prev;
+  return object;
 }
 
 CloseFunction real_dlclose() {

@@ -21,6 +21,10 @@ DlsymFunction real_dlsym();
 /// library, which has to see the calls as well. Thread-safe. Never null on glibc.
 DlsymFunction next_dlsym();
 
+/// The program's handle, whose search order is the program's own, without dlopen(): the C library
+/// refuses that in a child forked while another thread loaded a library. Thread-safe.
+void* program_handle();
+
 /// The next `dlclose` behind ours. It closes cupool's own handles, since ours checks the libraries
 /// afterwards. Thread-safe. Null only if the linker has none.
 using CloseFunction = int (*)(void* handle);

@@ -37,6 +37,14 @@ std::uint64_t object_id(const void* address) {
   return id == 0 ? 1 : id;
 }
 
+bool is_own_code(const void* address) {
+  Dl_info info = {};
+  Dl_info own = {};
+  return dladdr(address, &info) != 0 &&
+         dladdr(reinterpret_cast<const void*>(&is_own_code), &own) != 0 &&
+         info.dli_fbase == own.dli_fbase;
+}
+
 bool is_cuda_library(const void* address) {
   const char* name = object_of(address);
   for (const char* library : cuda_libraries) {

@@ -20,4 +20,7 @@ std::uint64_t object_id(const void* address);
 /// The file name of the object that contains the code at `address`; "?" if there is none.
 const char* object_of(const void* address);
 
+/// Whether `address` is in cupool's own library. Asks the dynamic linker. Thread-safe.
+bool is_own_code(const void* address);
+
 }  // namespace cupool::entry

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -101,8 +102,8 @@ int find_range(dl_phdr_info* object, std::size_t, void* data) {
     const ElfW(Phdr)& header = object->dlpi_phdr[i];
     if (header.p_type != PT_LOAD) continue;
     const Address start = object->dlpi_addr + header.p_vaddr;
-    begin = start < begin ? start : begin;
-    end = start + header.p_memsz > end ? start + header.p_memsz : end;
+    begin = std::min(begin, start);
+    end = std::max(end, start + header.p_memsz);
   }
   if (range->of < begin || range->of >= end) return 0;
   range->begin = begin;
@@ -233,11 +234,12 @@ std::optional<void*> look_up_mpi(void* handle, const char* symbol, const void* c
   if (!index.has_value()) return std::nullopt;
   const bool by_mpi = engine::is_part_of_mpi(object_of(caller));
   if (handle == RTLD_NEXT) {
+    if (look_up_behind_us(caller, symbol) == nullptr) return nullptr;  // it would find the guard
     if (!by_mpi && !defines_itself(symbol, caller)) note_unseen_route();
     return std::nullopt;
   }
+  if (handle == RTLD_DEFAULT && is_defined_before_us(symbol)) return std::nullopt;
   void* const found = cuda::real_dlsym()(handle, symbol);
-  if (handle == RTLD_DEFAULT && !is_guard(found)) return std::nullopt;
   if (found == nullptr) return std::nullopt;
   if (is_guard(found)) return look_up_behind_us(caller, symbol) == nullptr ? nullptr : found;
   if (found == real_of(*index, caller)) return guard_of(*index);

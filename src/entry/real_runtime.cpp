@@ -8,20 +8,10 @@
 #include <cstring>
 
 #include "cuda/dynamic_linker.h"
+#include "entry/caller.h"
 
 namespace cupool::entry {
 namespace {
-
-// A function of ours, to find our own object by.
-int look_into_runtime(dl_phdr_info* object, std::size_t, void* data);
-
-bool is_own_code(const void* address) {
-  Dl_info info = {};
-  Dl_info own = {};
-  return dladdr(address, &info) != 0 &&
-         dladdr(reinterpret_cast<const void*>(&look_into_runtime), &own) != 0 &&
-         info.dli_fbase == own.dli_fbase;
-}
 
 // Searches the caller's own dependencies: exact, even with several versions.
 void* find_through_caller(const char* name, const void* caller) {

@@ -12,6 +12,7 @@
 #include "cuda/driver.h"
 #include "cuda/dynamic_linker.h"
 #include "engine/reclaim/lane.h"
+#include "entry/caller.h"
 #include "entry/hooks.h"
 #include "entry/memory_hooks.h"
 #include "entry/mpi_calls.h"
@@ -39,6 +40,12 @@ void* look_up_behind_us(const void* caller, const char* name) {
   if (library != nullptr) found = cuda::real_dlsym()(library, name);
   if (found != nullptr) dlerror();  // the program must not see the first look-up's error
   return found;
+}
+
+bool is_defined_before_us(const char* name) {
+  void* const found = cuda::real_dlsym()(cuda::program_handle(), name);
+  if (found == nullptr) dlerror();
+  return found != nullptr && !is_own_code(found);
 }
 
 namespace {
@@ -127,6 +134,7 @@ CupoolDlsymAnswer cupool_dlsym_filter(void* handle, const char* name, const void
   const bool driver_name = is_driver_hook(name);
   if (!driver_name && !is_runtime_hook(name)) return guarded(handle, name, caller);
 
+  if (handle == RTLD_DEFAULT && is_defined_before_us(name)) return {handle, 0};
   if (handle == RTLD_NEXT || handle == RTLD_DEFAULT) {
     // cupool's export would be found even without a driver or runtime: it may be visible only if a
     // real definition follows it.
@@ -138,11 +146,7 @@ CupoolDlsymAnswer cupool_dlsym_filter(void* handle, const char* name, const void
 
   void* found = cupool::cuda::real_dlsym()(handle, name);
   // A handle of the whole program (dlopen(NULL)) finds cupool's export first, too.
-  Dl_info info = {};
-  Dl_info own = {};
-  if (found != nullptr && dladdr(found, &info) != 0 &&
-      dladdr(reinterpret_cast<void*>(&cupool_dlsym_filter), &own) != 0 &&
-      info.dli_fbase == own.dli_fbase) {
+  if (found != nullptr && is_own_code(found)) {
     found = look_up_behind_us(caller, name);
     if (found == nullptr) return refusal(caller);
   }

@@ -13,4 +13,8 @@ void* handle_of(const void* address);
 /// code at `caller`; null: none. Thread-safe.
 void* look_up_behind_us(const void* caller, const char* name);
 
+/// Whether an object that stands before this library in the program's search order, as the program
+/// itself does, defines `name`: that is what the program means by it. Thread-safe.
+bool is_defined_before_us(const char* name);
+
 }  // namespace cupool::entry

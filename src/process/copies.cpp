@@ -3,7 +3,6 @@
 #include "process/copies.h"
 
 #include <dlfcn.h>
-#include <link.h>
 
 #include <atomic>
 
@@ -31,19 +30,6 @@ Object copy_by(void* handle) {
   return object_at(symbol);
 }
 
-// The program's handle, without dlopen(): the C library refuses that in a child forked while
-// another thread loaded a library. Entries before cupool in the list are never removed.
-void* first_object() {
-  Dl_info info = {};
-  void* entry = nullptr;
-  if (dladdr1(reinterpret_cast<const void*>(&is_first_copy), &info, &entry, RTLD_DL_LINKMAP) == 0) {
-    return RTLD_DEFAULT;
-  }
-  auto* object = static_cast<link_map*>(entry);
-  while (object->l_prev != nullptr) object = object->l_prev;
-  return object;
-}
-
 const void* own_base() {
   return object_at(reinterpret_cast<const void*>(&is_first_copy)).base;
 }
@@ -56,7 +42,7 @@ bool is_first_copy() noexcept {
   if (known.load(std::memory_order_relaxed) == unknown) {
     // The program's own look-up; RTLD_DEFAULT would find this copy first, which is linked with
     // -Bsymbolic.
-    const Object front = copy_by(first_object());
+    const Object front = copy_by(cuda::program_handle());
     known.store(front.base == nullptr || front.base == own_base() ? first : later,
                 std::memory_order_relaxed);
   }

@@ -46,14 +46,49 @@ INSTANTIATE_TEST_SUITE_P(
                     Way{"thread", true, "auto"}, Way{"no_context", true, "auto"},
                     Way{"several", true, "auto"}, Way{"copies", true, "auto"},
                     Way{"found", true, "auto"}, Way{"found_in_library", true, "auto"},
-                    Way{"hang", true, "auto"}, Way{"unseen", false, "sync"},
-                    Way{"callback", true, "auto"}, Way{"found_elsewhere", true, "sync"},
-                    Way{"found_next", true, "sync"}, Way{"user_of_ucx", true, "sync"}),
+                    Way{"made_at_run_time", true, "auto"}, Way{"awaited", true, "auto"},
+                    Way{"mpi_looks_up", true, "auto"}, Way{"hang", true, "auto"},
+                    Way{"unseen", false, "sync"}, Way{"callback", true, "auto"},
+                    Way{"found_elsewhere", true, "sync"}, Way{"found_next", true, "sync"},
+                    Way{"user_of_ucx", true, "sync"}),
     [](const auto& row) { return std::string(row.param.name); });
+
+// A tool that defines MPI's functions and calls the next ones is no route past cupool.
+TEST(MessagesOfATool, ComeAfterTheWorkBeforeAFree) {
+  const PreloadedRun run = expect_same("probe_mpi_tool send", 0, 1, kLateMessages);
+  EXPECT_TRUE(contains(run.process.out, "wrong 0\n")) << run.describe();
+  EXPECT_EQ(run.reports.at(0).at("free_mode"), "auto") << run.describe();
+  EXPECT_GT(run.counter("message_waits_total"), 0u) << run.describe();
+}
+
+// Contract 13: no look-up finds what the program alone would not.
+TEST(MessagesByName, AreFoundWhereTheyAre) {
+  const PreloadedRun run = expect_same("probe_mpi names", 0, 1, kLateMessages);
+  EXPECT_TRUE(contains(run.process.out, "MPI_Test in all: 0")) << run.describe();
+  EXPECT_TRUE(contains(run.process.out, "own 42\n")) << run.describe();
+}
+
+// Nobody can read the memory by a route that leads nowhere.
+TEST(MessagesOfNoMpi, ChangeNothingWhenTheyAreAskedFor) {
+  const PreloadedRun run = expect_same("probe_mpi_late asks");
+  expect_counts(run);
+  EXPECT_TRUE(contains(run.process.out, "found 0\nfound 0\n")) << run.describe();
+  EXPECT_EQ(run.reports.at(0).at("free_mode"), "auto") << run.describe();
+  EXPECT_EQ(run.reports.at(0).at("backend"), "pool") << run.describe();
+}
+
+// What a weak reference finds without MPI says why it fails, once.
+TEST(MessagesOfNoMpi, FailWithAWord) {
+  EXPECT_EQ(run_plain("probe_mpi_late weak").out, "no MPI\n");
+  const ProcessResult run = run_with_library("probe_mpi_late weak");
+  EXPECT_EQ(run.out, "error 16\nerror 16\n") << run.describe();
+  EXPECT_EQ(lines_of(run.err).size(), 1u) << run.describe();
+  EXPECT_TRUE(contains(run.err, "a weak reference finds them")) << run.describe();
+}
 
 // MPI comes after the frees, in a scope of its own, goes, and comes again.
 TEST(MessagesOfALateMpi, ComeAfterTheWorkBeforeAFree) {
-  for (const char* way : {"opened", "later"}) {
+  for (const char* way : {"opened", "later", "made_at_run_time"}) {
     for (const char* lane : {"1", "0"}) {
       const PreloadedRun run = expect_same(std::string("probe_mpi_late ") + way, 0, 1,
                                            with(kLateMessages, {{"CUPOOL_LANE", lane}}));

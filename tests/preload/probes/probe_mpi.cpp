@@ -5,6 +5,7 @@
 //
 //   probe_mpi WAY        one of the ways below; "seen" are those whose calls cupool sees
 //   probe_mpi hang       what is submitted after a free holds no message up
+//   probe_mpi names      what it finds by names
 #include <cuda.h>
 #include <dlfcn.h>
 #include <unistd.h>
@@ -18,14 +19,21 @@
 
 #include "owner.h"
 #include "probe.h"
+#include "thunk.h"
 
 extern "C" {
+int MPI_Wait(void*, void*);
+void* look_up_within_mpi(void* handle, const char* name);
 int MPI_Send(const void*, int, long, int, int, long, long);
 int PMPI_Send(const void*, int, long, int, int, long, long);
 int MPI_Barrier(long);
 int send_unseen(const void*, int);
 uint32_t last_word_seen();
 int plugin_send(const void*, int);
+// A function of that name of the program's own.
+__attribute__((visibility("default"))) int MPI_Iprobe() {
+  return 42;
+}
 }
 
 namespace {
@@ -132,6 +140,17 @@ bool round_of(const std::string& way, uint32_t value) {
     static void* const library = dlopen("libmpi.so.40", RTLD_LAZY | RTLD_NOLOAD);
     CHECK(library != nullptr);
     send(looked_up(library));
+  } else if (way == "made_at_run_time") {
+    static Send const thunk = probe::thunk(&MPI_Send);
+    send(thunk);
+  } else if (way == "awaited") {  // the message was begun before the free
+    MUST(MPI_Wait(nullptr, nullptr));
+    send();
+  } else if (way == "mpi_looks_up") {
+    static void* const library = open_library("libplugin_defines.so");
+    CHECK(look_up_within_mpi(library, "MPI_Send") != nullptr);
+    look_up_within_mpi(RTLD_NEXT, "MPI_Send");
+    send();
   } else if (way == "found_elsewhere" || way == "found_next") {  // without a guard
     send();
     produce(value + 1, first);
@@ -182,6 +201,23 @@ bool round_of(const std::string& way, uint32_t value) {
   return last_word_seen() == value;
 }
 
+// What a program finds by name: MPI's, its own, or nothing.
+void look_up() {
+  static void* const mpi = dlopen("libmpi.so.40", RTLD_LAZY | RTLD_NOLOAD);
+  CHECK(mpi != nullptr);
+  for (const char* name :
+       {"MPI_Send", "PMPI_Send", "MPI_Test", "MPI_Iprobe", "MPI_No_such", "MPI", "P"}) {
+    for (void* const handle : {static_cast<void*>(RTLD_DEFAULT), mpi}) {
+      dlerror();
+      const bool found = dlsym(handle, name) != nullptr;
+      std::printf("%s in %s: %d, error %d\n", name, handle == mpi ? "mpi" : "all", found,
+                  dlerror() != nullptr);
+    }
+  }
+  auto* const own = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "MPI_Iprobe"));
+  probe::say("own", own());
+}
+
 std::atomic<bool> sent{false};
 void wait_until_sent(void*) {
   while (!sent) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -215,7 +251,9 @@ int main(int argc, char** argv) {
   MUST(cuModuleGetFunction(&stamp_function, module, "stamp_u32"));
   results = allocate();
   if (way != "unseen" && way != "found" && way != "found_in_library") MUST(MPI_Barrier(0));
-  if (way == "hang") {
+  if (way == "names") {
+    look_up();
+  } else if (way == "hang") {
     submit_later_work();
   } else {
     int wrong = 0;

@@ -3,7 +3,10 @@
 //
 //   probe_mpi_late opened     after memory has come from caches; opened and closed in rounds
 //   probe_mpi_late later      then another thread sends, beside work that was submitted later
+//   probe_mpi_late made_at_run_time   then code that is in no object sends
+//   probe_mpi_late asks       asks for functions of MPI, which there is not
 //   probe_mpi_late stand_in   libraries with functions of their own of those names; no GPU
+//   probe_mpi_late weak       a function of MPI by a weak reference, without MPI
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -14,9 +17,12 @@
 #include <thread>
 
 #include "probe.h"
+#include "thunk.h"
 
 using CUdeviceptr = unsigned long long;  // the driver is opened, too
 using Handle = void*;
+
+extern "C" int MPI_Test(void*, int*, void*) __attribute__((weak));
 
 namespace {
 
@@ -61,6 +67,16 @@ int main(int argc, char** argv) {
   const std::string self = argv[0];
   folder = self.substr(0, self.rfind('/') + 1) + "mpi/";
   if (way == "stand_in") return stand_in();
+  if (way == "weak") {
+    int (*volatile test)(void*, int*, void*) = &MPI_Test;
+    if (test == nullptr) {
+      std::printf("no MPI\n");
+    } else {
+      probe::say("error", test(nullptr, nullptr, nullptr));
+      probe::say("error", test(nullptr, nullptr, nullptr));
+    }
+    return 0;
+  }
 
   void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   CHECK(driver != nullptr);
@@ -86,8 +102,13 @@ int main(int argc, char** argv) {
     MUST(free(temporary));
   };
   for (unsigned i = 0; i < 100; ++i) produce(i);
+  if (way == "asks") {
+    probe::say("found", dlsym(RTLD_NEXT, "MPI_Send") != nullptr);
+    probe::say("found", dlsym(RTLD_DEFAULT, "MPI_Send") != nullptr);
+    for (unsigned i = 0; i < 100; ++i) produce(i);
+  }
   int wrong = 0;
-  for (unsigned round = 1; round <= 3; ++round) {
+  for (unsigned round = 1; way != "asks" && round <= 3; ++round) {
     void* const library = open("plugin_calls");
     produce(1000 * round);
     MUST(find<Send>(library, "plugin_send")(reinterpret_cast<const void*>(results), kWords));
@@ -98,6 +119,18 @@ int main(int argc, char** argv) {
     dlclose(library);
   }
   probe::say("wrong", wrong);
+  if (way == "made_at_run_time") {
+    using MpiSend = int(const void*, int, long, int, int, long, long);
+    open("plugin_calls");
+    void* const mpi = dlopen((folder + "libmpi.so.40").c_str(), RTLD_NOW | RTLD_NOLOAD);
+    CHECK(mpi != nullptr);
+    MpiSend* const send = probe::thunk(find<MpiSend*>(mpi, "MPI_Send"));
+    for (unsigned value = 7000; value < 7003; ++value) {
+      produce(value);
+      MUST(send(reinterpret_cast<const void*>(results), kWords, 3, 4, 5, 6, 77));
+      CHECK(find<uint32_t (*)()>(mpi, "last_word_seen")() == value);
+    }
+  }
   if (way == "later") {
     alarm(8);
     void* const library = open("plugin_calls");
