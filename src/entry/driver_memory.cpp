@@ -45,7 +45,7 @@ CUresult allocate_pitched(Allocator& allocator, const cupool::cuda::Driver& real
   std::uint64_t wanted = 0;
   if (__builtin_mul_overflow(width, height, &wanted)) wanted = ~std::uint64_t{0};
   const CUresult result = allocator.pass_through().allocate(
-      wanted, [&] { return pitch == nullptr ? 0 : *pitch * height; }, address, patience,
+      wanted, [&] { return *pitch * height; }, address, patience,
       [&] { return real.cuMemAllocPitch_v2(address, pitch, width, height, element_bytes); });
   if (result == CUDA_SUCCESS && plain) allocator.queries().learn_pitch(width, *pitch);
   return result;
@@ -143,7 +143,7 @@ CUresult cupool_hook_cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, siz
   Allocator* allocator = started_engine();
   if (allocator == nullptr) {
     return cupool::entry::observed_allocation(
-        [&] { return pitch == nullptr ? 0 : *pitch * height; }, address,
+        [&] { return *pitch * height; }, address,
         [&] { return real.cuMemAllocPitch_v2(address, pitch, width, height, element_bytes); });
   }
   const void* caller = __builtin_return_address(0);

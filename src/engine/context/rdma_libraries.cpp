@@ -60,7 +60,7 @@ int looks_past_mpi(dl_phdr_info* object, std::size_t, void* data) {
     return 1;
   };
   if (is_among(libraries_below_mpi, path)) return shows_use();
-  const char* strings = nullptr;
+  const char* strings = nullptr;  // each object with a dynamic section has some
   for (int pass = 0; pass < 2; ++pass) {
     for (int i = 0; i < object->dlpi_phnum; ++i) {
       const ElfW(Phdr)& header = object->dlpi_phdr[i];
@@ -73,7 +73,7 @@ int looks_past_mpi(dl_phdr_info* object, std::size_t, void* data) {
           strings = reinterpret_cast<const char*>(entry->d_un.d_ptr +
                                                   (is_offset ? object->dlpi_addr : 0));
         }
-        if (pass == 1 && strings != nullptr && entry->d_tag == DT_NEEDED &&
+        if (pass == 1 && entry->d_tag == DT_NEEDED &&
             is_among(libraries_below_mpi, strings + entry->d_un.d_val)) {
           return shows_use();
         }

@@ -39,9 +39,8 @@ struct Point {
   std::uint64_t number = 0;  ///< 0: complete, or none
   std::uint64_t covers = 0;  ///< its stream came behind all points up to this number
 
-  bool is_alive() const {
-    return owner != nullptr && !owner->gone() && owner->incarnation() == incarnation;
-  }
+  /// Of a point with an event.
+  bool is_alive() const { return !owner->gone() && owner->incarnation() == incarnation; }
 };
 
 struct Stream {

@@ -49,7 +49,7 @@ HostMemory::HostMemory(const cuda::Driver& driver, const config::Settings& setti
 
 // RDMA libraries keep page-locked memory registered with their hardware.
 bool HostMemory::may_serve(const Context& context) const {
-  return most_cached_ != 0 && context.usable() && Serving::open() && has_one_context() &&
+  return context.usable() && Serving::open() && has_one_context() &&
          noted_rdma_library() == nullptr;
 }
 
