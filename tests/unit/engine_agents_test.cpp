@@ -26,7 +26,7 @@ TEST(Agents, PartsOfMpiAreNoUsersOfIt) {
   for (const char* part :
        {"/usr/lib/libmpi_mpifh.so.40", "/opt/lib/openmpi/mca_pml_ucx.so", "libopen-pal.so.80",
         "libuct_cuda.so.0", "libfabric.so.1", "/lib/openmpi/libfabric/libverbs-fi.so",
-        "/usr/lib/libibverbs/libmlx5-rdmav34.so", "librdmacm.so.1"}) {
+        "/usr/lib/libibverbs/libmlx5-rdmav34.so", "librxe-rdmav34.so", "librdmacm.so.1"}) {
     EXPECT_TRUE(is_part_of_mpi(part)) << part;
   }
   for (const char* other : {"", "/opt/libmpi/program", "libnixl.so", "libtorch_ucc.so",

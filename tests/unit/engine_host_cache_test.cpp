@@ -117,6 +117,14 @@ TEST_F(HostCacheTest, ClassesAreInOrderAndWithinTheTable) {
   }
 }
 
+TEST_F(HostCacheTest, TakesNoMoreThanItIsAskedFor) {
+  using Which = HostCache::Which;
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(retire(block(kMib), 5), HostCache::Taken::yes);
+  EXPECT_EQ(cache_.take(Which::all, 1).count, 1u);
+  EXPECT_EQ(cache_.take(Which::all, kMib + 1).count, 2u);
+  EXPECT_EQ(cache_.take(Which::all, 1).count, 0u);
+}
+
 TEST_F(HostCacheTest, ServesWhatFitsAndNothingElse) {
   Block& one = block(100 * 1024);
   EXPECT_EQ(cache(one), HostCache::Taken::yes);

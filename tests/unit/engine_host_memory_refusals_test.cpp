@@ -24,6 +24,11 @@ struct PinnedDriver {
   CUresult current = CUDA_SUCCESS;  // the answer of cuCtxGetCurrent
   bool has_context = true;
   CUresult wait = CUDA_SUCCESS;
+  int frees_refused = 0;           // so often cuMemFreeHost fails
+  bool busy_after_a_free = false;  // the program submits work meanwhile
+  bool busy_at_a_query = false;
+  std::uint64_t idle_at_ns = 0;                  // from then on the GPU has nothing to do; 0: never
+  CUresult device_pointer = CUDA_ERROR_UNKNOWN;  // the answer of cuMemHostGetDevicePointer
 };
 PinnedDriver pinned;
 
@@ -34,12 +39,15 @@ class HostRefusalTest : public FastPathTest {
   void SetUp() override {
     PendingWork::reset();
     pinned = PinnedDriver{};
+    static std::uintptr_t tests = 0;  // the table of page-locked memory is the process's
+    pinned.next += ++tests << 32;
     FastPathTest::SetUp();
     start({{"CUPOOL_HOST_MAX_CACHED", "4M"}, {"CUPOOL_FREE_MODE", "auto"}});
   }
   void TearDown() override {
     gpu.work.store(Work::none);
     pinned = PinnedDriver{};
+    Lane::reset();
     ContextRegistry::current_may_change();
     PendingWork::reset();
     FastPathTest::TearDown();
@@ -47,7 +55,15 @@ class HostRefusalTest : public FastPathTest {
   cuda::Driver make_driver() override {
     cuda::Driver driver = test::fake_driver();
     driver.cuMemFreeHost = [](void* address) {
+      if (pinned.frees_refused != 0) {
+        --pinned.frees_refused;
+        return CUDA_ERROR_UNKNOWN;
+      }
       pinned.freed.push_back(address);
+      if (pinned.busy_after_a_free) {
+        gpu.work.store(Work::held);
+        PendingWork::submitted();
+      }
       return CUDA_SUCCESS;
     };
     driver.cuCtxGetCurrent = [](CUcontext* context) {
@@ -56,6 +72,18 @@ class HostRefusalTest : public FastPathTest {
     };
     driver.cuEventSynchronize = [](CUevent event) {
       return pinned.wait == CUDA_SUCCESS ? test::fake::wait(event) : pinned.wait;
+    };
+    driver.cuEventQuery = [](CUevent event) {
+      if (pinned.busy_at_a_query) PendingWork::submitted();
+      if (pinned.idle_at_ns != 0 && util::now_ns() >= pinned.idle_at_ns) gpu.work = Work::none;
+      return test::fake::query(event);
+    };
+    driver.cuPointerGetAttribute = [](void*, CUpointer_attribute, CUdeviceptr) {
+      return CUDA_ERROR_UNKNOWN;
+    };
+    driver.cuMemHostGetDevicePointer_v2 = [](CUdeviceptr* device, void* host, unsigned) {
+      if (pinned.device_pointer == CUDA_SUCCESS) *device = reinterpret_cast<CUdeviceptr>(host);
+      return pinned.device_pointer;
     };
     return driver;
   }
@@ -87,6 +115,8 @@ class HostRefusalTest : public FastPathTest {
     EXPECT_EQ(host().allocate(&address, bytes, 0, real), CUDA_SUCCESS);
     EXPECT_EQ(address, at);
   }
+  // The thread knows its context.
+  void registry_current() { EXPECT_EQ(allocator_->registry().current(), context_); }
   std::uint64_t known() { return host().blocks().bytes(); }
 };
 
@@ -363,6 +393,169 @@ TEST_F(HostRefusalTest, RetiredMemoryIsBounded) {
   gpu.work.store(Work::none);
   EXPECT_EQ(host().try_free(all[9]), CUDA_SUCCESS);
   EXPECT_EQ(count(Counter::host_free_waits_total), 1u);
+}
+
+TEST_F(HostRefusalTest, AnAllocationInAHostFunctionIsTheDrivers) {  // contract 3
+  EXPECT_EQ(host().try_free(allocate_host(kMiB)), CUDA_SUCCESS);
+  in_thread([&] {
+    registry_current();
+    pinned.current = CUDA_ERROR_NOT_PERMITTED;
+    void* address = nullptr;
+    const auto refuse = [](std::size_t bytes) {
+      EXPECT_EQ(bytes, kMiB) << "not rounded up, as for a block";
+      return CUDA_ERROR_NOT_PERMITTED;
+    };
+    EXPECT_EQ(host().allocate(&address, kMiB, 0, refuse), CUDA_ERROR_NOT_PERMITTED);
+    EXPECT_EQ(address, nullptr) << "no idle memory";
+    pinned.current = CUDA_SUCCESS;
+  });
+}
+
+// By a call that no hook sees.
+TEST_F(HostRefusalTest, WithoutTheContextThatItHadTheDriverServes) {
+  EXPECT_EQ(host().try_free(allocate_host(kMiB)), CUDA_SUCCESS);
+  pinned.has_context = false;
+  allocate_host(4 * kMiB);
+  EXPECT_EQ(known(), kMiB) << "that is not cupool's";
+}
+
+// The driver's free would wait for work that nobody knows of.
+TEST_F(HostRefusalTest, NothingGoesBackBesideAContextThatIsNotKnown) {
+  EXPECT_EQ(host().try_free(allocate_host(kMiB)), CUDA_SUCCESS);
+  Patience patience(0);
+  Lane::context_seen(context_->handle());
+  Lane::context_seen(reinterpret_cast<CUcontext>(0x770000));
+  EXPECT_FALSE(host().give_back(patience));
+  Lane::context_ends(nullptr, reinterpret_cast<CUcontext>(0x770000));
+  for (std::uintptr_t i = 0; i < 1000; ++i) {
+    Lane::context_seen(reinterpret_cast<CUcontext>(0x780000 + 0x1000 * i));
+  }
+  for (std::uintptr_t i = 0; i < 1000; ++i) {
+    Lane::context_ends(nullptr, reinterpret_cast<CUcontext>(0x780000 + 0x1000 * i));
+  }
+  EXPECT_FALSE(host().give_back(patience)) << "too many were there";
+  EXPECT_TRUE(pinned.freed.empty());
+  Lane::reset();
+  EXPECT_TRUE(host().give_back(patience));
+}
+
+TEST_F(HostRefusalTest, AFreeThatTheDriverRefusesOnceIsMadeAgain) {
+  void* const address = allocate_host(kMiB);
+  EXPECT_EQ(host().try_free(address), CUDA_SUCCESS);
+  pinned.frees_refused = 1;
+  Patience patience(0);
+  EXPECT_TRUE(host().give_back(patience));
+  EXPECT_EQ(pinned.freed, std::vector<void*>{address});
+}
+
+TEST_F(HostRefusalTest, MemoryBeyondWhatWasAskedForIsNobodys) {  // contract 6
+  const auto address = reinterpret_cast<CUdeviceptr>(allocate_host(kMiB + 5));
+  EXPECT_FALSE(host().blocks().find_around(address + kMiB + 4).nobodys);
+  EXPECT_TRUE(host().blocks().find_around(address + kMiB + 4).served());
+  EXPECT_TRUE(host().blocks().find_around(address + kMiB + 5).nobodys);
+}
+
+TEST_F(HostRefusalTest, AFullCacheKeepsItsBlocksDuringACapture) {  // contract 9
+  std::vector<void*> all;
+  for (int i = 0; i < 5; ++i) all.push_back(allocate_host(kMiB));
+  void* const last = all.back();
+  all.pop_back();
+  for (void* address : all) EXPECT_EQ(host().try_free(address), CUDA_SUCCESS);
+  Serving::capture_begins();
+  EXPECT_EQ(host().try_free(last), std::nullopt);
+  Serving::captures_end(1);
+  EXPECT_TRUE(pinned.freed.empty());
+  EXPECT_EQ(host().try_free(last), CUDA_SUCCESS);
+}
+
+// The next free of the driver's would wait for work that came since.
+TEST_F(HostRefusalTest, AFullCacheGivesNothingMoreBackOnceTheGpuIsBusy) {
+  std::vector<void*> all;
+  for (int i = 0; i < 4; ++i) all.push_back(allocate_host(kMiB));
+  void* const large = allocate_host(3 * kMiB);
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(host().try_free(all[i]), CUDA_SUCCESS);
+  for (std::uint32_t i = 0; i <= HostCache::kDecaySteps; ++i) host().end_decay_step();
+  for (std::size_t i = 2; i < 4; ++i) EXPECT_EQ(host().try_free(all[i]), CUDA_SUCCESS);
+  pinned.busy_after_a_free = true;
+  EXPECT_EQ(host().try_free(large), std::nullopt) << "the driver's";
+  EXPECT_EQ(pinned.freed.size(), 1u);
+}
+
+TEST_F(HostRefusalTest, WorkThatComesDuringALookIsNoUnseenWork) {
+  start({{"CUPOOL_FREE_MODE", "ordered"}});
+  pinned.busy_at_a_query = true;
+  gpu.work.store(Work::held);
+  for (int i = 0; i < 1000; ++i) {
+    PendingWork::Claim().settle();
+    void* const address = allocate_host(kMiB);
+    EXPECT_EQ(host().try_free(address), CUDA_SUCCESS);
+    gpu.finish();
+  }
+  pinned.busy_at_a_query = false;
+  PendingWork::Claim().settle();
+  EXPECT_TRUE(PendingWork::is_trusted());
+}
+
+// In visits of a millisecond each.
+TEST_F(HostRefusalTest, IdleMemoryWaitsForTheGpuAsLongAsThereIsPatience) {
+  EXPECT_EQ(host().try_free(allocate_host(kMiB)), CUDA_SUCCESS);
+  gpu.work.store(Work::held);
+  pinned.idle_at_ns = util::now_ns() + 10'000'000;
+  PendingWork::submitted();
+  Patience patience(4'000'000'000);
+  EXPECT_TRUE(host().give_back(patience));
+  EXPECT_EQ(pinned.freed.size(), 1u);
+}
+
+// What it waited for is complete, but there is more.
+TEST_F(HostRefusalTest, IdleMemoryStaysIfTheGpuIsBusyAgain) {
+  EXPECT_EQ(host().try_free(allocate_host(kMiB)), CUDA_SUCCESS);
+  gpu.takes_ns.store(5'000'000);
+  gpu.work.store(Work::timed);
+  PendingWork::submitted();
+  Patience patience(4'000'000'000);
+  EXPECT_FALSE(host().give_back(patience));
+  EXPECT_TRUE(pinned.freed.empty());
+}
+
+TEST_F(HostRefusalTest, NothingGoesBackIfTheWaitForTheGpuFails) {  // I7
+  EXPECT_EQ(host().try_free(allocate_host(kMiB)), CUDA_SUCCESS);
+  gpu.work.store(Work::held);
+  PendingWork::submitted();
+  driver_->cuEventQuery = [](CUevent) { return CUDA_ERROR_LAUNCH_FAILED; };
+  Patience patience(0);
+  EXPECT_FALSE(host().give_back(patience));
+  EXPECT_TRUE(pinned.freed.empty());
+  EXPECT_FALSE(context_->usable());
+}
+
+// Kernels may still have it: it stays on record.
+TEST_F(HostRefusalTest, AZeroCopyBlockWhoseDevicePointerIsNotToldIsFreed) {
+  void* const address = allocate_host(kMiB);
+  const auto device = reinterpret_cast<CUdeviceptr>(address);
+  allocator_->pass_through().zero_copy_requested(device);
+  ASSERT_TRUE(allocator_->pass_through().is_zero_copy(device));
+  EXPECT_EQ(host().try_free(address), CUDA_SUCCESS);
+  EXPECT_TRUE(allocator_->pass_through().is_zero_copy(device));
+}
+
+// A thread without a context: under unified addressing the pointers are the same.
+TEST_F(HostRefusalTest, ZeroCopyMemoryEndsWithItsRegistration) {  // contract 2
+  constexpr CUdeviceptr kDevice = 0x55000;
+  PassThrough& pass_through = allocator_->pass_through();
+  const auto unregisters = [&](CUresult device_pointer, CUresult answer) {
+    pinned.device_pointer = device_pointer;
+    return pass_through.unregister_host(reinterpret_cast<void*>(kDevice), [&] { return answer; });
+  };
+  for (const CUresult known : {CUDA_SUCCESS, CUDA_ERROR_INVALID_CONTEXT}) {
+    pass_through.zero_copy_requested(kDevice);
+    EXPECT_EQ(unregisters(CUDA_ERROR_UNKNOWN, CUDA_SUCCESS), CUDA_SUCCESS);
+    EXPECT_TRUE(pass_through.is_zero_copy(kDevice)) << "it is not known which";
+    EXPECT_EQ(unregisters(known, CUDA_ERROR_UNKNOWN), CUDA_ERROR_UNKNOWN);
+    EXPECT_TRUE(pass_through.is_zero_copy(kDevice)) << "it is still registered";
+    EXPECT_EQ(unregisters(known, CUDA_SUCCESS), CUDA_SUCCESS);
+    EXPECT_FALSE(pass_through.is_zero_copy(kDevice));
+  }
 }
 
 }  // namespace

@@ -27,6 +27,20 @@ TEST_F(LaneTest, WorkIsPendingFromBeforeTheDriversCall) {
   EXPECT_FALSE(PendingWork::none());
 }
 
+// A thread without points of its own: the lane's mark is any thread's.
+TEST_F(LaneTest, WhatWasFreedInTheLaneIsCompleteWithItsMark) {
+  using Of = ThreadOrder::Of;
+  std::thread([&] {
+    open(created);
+    ASSERT_TRUE(free_is_covered());
+    submit(second);
+    EXPECT_FALSE(ThreadOrder::is_complete(driver_, Of::own_and_lane));
+    EXPECT_TRUE(ThreadOrder::is_complete(driver_, Of::own));
+    calls.complete = true;
+    EXPECT_TRUE(ThreadOrder::is_complete(driver_, Of::own_and_lane));
+  }).join();
+}
+
 TEST_F(LaneTest, AFreeAfterWorkMarksTheStreamOnce) {
   EXPECT_FALSE(free_is_covered()) << "nothing was submitted yet";
   open(CU_STREAM_LEGACY);

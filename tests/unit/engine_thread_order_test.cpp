@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <map>
 #include <thread>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct OrderCalls {
   CUresult create = CUDA_SUCCESS;
   CUresult current = CUDA_SUCCESS;
   CUresult stream_context = CUDA_SUCCESS;
+  std::map<CUstream, CUcontext> contexts;  // of streams that are not in the test's own
 };
 OrderCalls order;
 
@@ -39,6 +41,7 @@ class ThreadOrderTest : public FastPathTest {
     order.waiting = nullptr;
     order.wait = order.record = order.record_context = order.create = CUDA_SUCCESS;
     order.current = order.stream_context = CUDA_SUCCESS;
+    order.contexts.clear();
     ThreadOrder::reset();
     Lane::reset();
     FastPathTest::SetUp();
@@ -56,8 +59,11 @@ class ThreadOrderTest : public FastPathTest {
       *context = test::fake::context();
       return order.current;
     };
-    driver.cuStreamGetCtx = [](CUstream, CUcontext* context) {
-      *context = test::fake::context();
+    driver.cuCtxPushCurrent_v2 = [](CUcontext) { return CUDA_SUCCESS; };
+    driver.cuCtxPopCurrent_v2 = [](CUcontext*) { return CUDA_SUCCESS; };
+    driver.cuStreamGetCtx = [](CUstream stream, CUcontext* context) {
+      const auto other = order.contexts.find(stream);
+      *context = other == order.contexts.end() ? test::fake::context() : other->second;
       return order.stream_context;
     };
     driver.cuEventCreate = [](CUevent* event, unsigned flags) {
@@ -91,6 +97,14 @@ class ThreadOrderTest : public FastPathTest {
   }
   void submit(std::uintptr_t number) { ThreadOrder::submits(*driver_, stream(number)); }
   bool frees() { return ThreadOrder::frees(*driver_, *context_); }
+  // The `number`th other context, of the stream of that number. Never destroyed.
+  Context& other_context(std::uintptr_t number) {
+    static auto* const kept = new std::vector<Context*>;
+    const auto handle = reinterpret_cast<CUcontext>(0x9000000 + 0x1000 * number);
+    kept->push_back(new Context(*driver_, handle, context_->device()));
+    order.contexts[stream(number)] = handle;
+    return *kept->back();
+  }
 };
 
 TEST_F(ThreadOrderTest, AnotherStreamWaitsForThePointOfAFreeOnce) {
@@ -277,6 +291,83 @@ TEST_F(ThreadOrderTest, AStreamThatCapturesIsLeftAlone) {  // I3
   EXPECT_FALSE(ThreadOrder::has_work()) << "it is not submitted";
   submit(2);
   EXPECT_EQ(order.waits, 1);
+}
+
+// More threads than wait on the device, of which one goes to another context, and one has lost its
+// own: an event of a context that has ended must not be used, and one of another context only in a
+// visit.
+TEST_F(ThreadOrderTest, ManyThreadsWaitOnTheHostInTheirOwnLivingContextsOnly) {
+  other_context(90);
+  std::atomic<int> gone{0};
+  std::atomic<bool> end{false};
+  std::vector<std::thread> threads;
+  for (std::uintptr_t i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      submit(2 * i);
+      EXPECT_TRUE(frees());
+      submit(2 * i + 1);
+      ++gone;
+      while (!end) std::this_thread::yield();
+      ThreadOrder::thread_ends(*driver_);
+    });
+  }
+  while (gone < 4) std::this_thread::yield();
+  in_thread([&] {
+    submit(10);
+    EXPECT_TRUE(frees());
+    submit(90);
+    EXPECT_EQ(order.synchronised, 0) << "of another context: on the device";
+    EXPECT_EQ(order.waits, 5);
+    EXPECT_EQ(order.waiting, stream(90));
+    ThreadOrder::thread_ends(*driver_);
+  });
+  order.synchronised = 0;
+  in_thread([&] {
+    submit(10);
+    EXPECT_TRUE(frees());
+    context_->set_gone_untouched();
+    submit(11);
+    EXPECT_EQ(order.synchronised, 0);
+    EXPECT_EQ(order.waits, 5) << "there is nothing to wait for";
+    ThreadOrder::thread_ends(*driver_);
+  });
+  end = true;
+  for (std::thread& thread : threads) thread.join();
+}
+
+// There are entries for four contexts.
+TEST_F(ThreadOrderTest, WorkInTooManyContextsIsWaitedFor) {
+  gpu.work.store(Work::held);
+  for (std::uintptr_t i = 1; i <= 4; ++i) {
+    Context& context = other_context(i);
+    submit(i);
+    ThreadOrder::destroys_stream();
+    EXPECT_TRUE(ThreadOrder::frees(*driver_, context)) << i;
+    EXPECT_EQ(order.of_context, static_cast<int>(i));
+  }
+  Context& fifth = other_context(5);
+  EXPECT_TRUE(ThreadOrder::frees(*driver_, fifth)) << "it has no work";
+  EXPECT_EQ(order.of_context, 4);
+  submit(5);
+  ThreadOrder::destroys_stream();
+  EXPECT_FALSE(ThreadOrder::frees(*driver_, fifth)) << "no point covers its work";
+  EXPECT_TRUE(ThreadOrder::has_work());
+  gpu.work.store(Work::none);
+  EXPECT_TRUE(ThreadOrder::is_complete(*driver_, ThreadOrder::Of::own));
+  EXPECT_TRUE(ThreadOrder::frees(*driver_, fifth));
+  EXPECT_EQ(order.of_context, 5);
+}
+
+TEST_F(ThreadOrderTest, WhereFreesWaitAThreadEndsAtOnce) {
+  in_thread([&] {
+    submit(1);
+    EXPECT_TRUE(frees());
+    submit(1);
+    gpu.work.store(Work::held);
+    ThreadOrder::stop();
+    ThreadOrder::thread_ends(*driver_);
+  });
+  EXPECT_FALSE(ThreadOrder::has_work());
 }
 
 }  // namespace

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is given back for a call that ran out of memory, and for other processes, where the driver
+// refuses, time runs out, or others are at it as well (contract 4).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "engine_pool_engine_fixture.h"
+
+namespace cupool::engine {
+namespace {
+
+struct ScarceDriver {
+  CUresult destroy = CUDA_SUCCESS;
+  int destroyed = 0;
+  int queries_refused = 0;  // so often cuEventQuery fails
+};
+ScarceDriver scarce;
+
+class OutOfMemoryTest : public PoolEngineTest {
+ protected:
+  static constexpr std::uint64_t kBlock = 64 << 10;
+
+  void SetUp() override {
+    scarce = ScarceDriver{};
+    PoolEngineTest::SetUp();
+  }
+  void TearDown() override {
+    scarce = ScarceDriver{};
+    gpu.work.store(Work::none);
+    PoolEngineTest::TearDown();
+  }
+  cuda::Driver make_driver() override {
+    cuda::Driver driver = PoolEngineTest::make_driver();
+    driver.cuStreamDestroy_v2 = [](CUstream) {
+      if (scarce.destroy == CUDA_SUCCESS) ++scarce.destroyed;
+      return scarce.destroy;
+    };
+    driver.cuEventQuery = [](CUevent event) {
+      if (scarce.queries_refused == 0) return test::fake::query(event);
+      --scarce.queries_refused;
+      return CUDA_ERROR_UNKNOWN;
+    };
+    return driver;
+  }
+  OutOfMemory& out_of_memory() { return allocator_->out_of_memory(); }
+  void leave_idle_memory() { free_all(allocate_several(20, kBlock)); }
+  // A call that finds no memory however often it is made.
+  auto hopeless() {
+    return [this] {
+      ++calls_;
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    };
+  }
+  std::optional<std::uint64_t> give_to_neighbour(std::uint64_t wanted) {
+    return out_of_memory().give_to_neighbour(context_->device().id(), wanted);
+  }
+
+  int calls_ = 0;
+};
+
+TEST_F(OutOfMemoryTest, ASpareStreamThatTheDriverKeepsIsNoReasonToTryAgain) {
+  leave_idle_memory();  // with cupool's own streams, for each of which there is a spare
+  EXPECT_EQ(out_of_memory().retry_stream(hopeless()), CUDA_ERROR_OUT_OF_MEMORY);
+  const int destroyed = scarce.destroyed;
+  EXPECT_GT(destroyed, 0);
+  EXPECT_GT(calls_, destroyed);
+  leave_idle_memory();
+  calls_ = 0;
+  scarce.destroy = CUDA_ERROR_UNKNOWN;
+  EXPECT_EQ(out_of_memory().retry_stream(hopeless()), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(scarce.destroyed, destroyed);
+  EXPECT_EQ(calls_, 1) << "after the idle memory went back";
+}
+
+// The driver's answer to the second call is the program's, whatever it is.
+TEST_F(OutOfMemoryTest, AContextThatFailedMeanwhileAsksNoNeighbours) {  // I7
+  leave_idle_memory();
+  const auto real = [&] {
+    context_->set_poisoned();
+    return hopeless()();
+  };
+  const std::uint64_t before = count(Counter::neighbours_asked_total);
+  EXPECT_EQ(out_of_memory().retry(real), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(calls_, 2);
+  EXPECT_EQ(count(Counter::neighbours_asked_total), before);
+}
+
+TEST_F(OutOfMemoryTest, OthersThatGiveMemoryBackAreWaitedForWithinPatience) {
+  const GivingBack others(allocator_->idle().give_backs());
+  const ContextVisit visit(*context_);  // asks no neighbours
+  Patience patience(20'000'000);
+  const std::uint64_t start = util::now_ns();
+  EXPECT_EQ(out_of_memory().retry(hopeless(), patience), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_TRUE(patience.over());
+  EXPECT_LT(util::now_ns() - start, kLongestWaitForOthersNs);
+}
+
+TEST_F(OutOfMemoryTest, AWaitThatIsRefusedOnceIsMadeAgain) {
+  start({{"CUPOOL_BACKEND", "pool"}, {"CUPOOL_FREE_MODE", "auto"}});
+  gpu.takes_ns.store(5'000'000);
+  gpu.work.store(Work::timed);
+  leave_idle_memory();
+  context_->threads().drain(Drain::all);
+  scarce.queries_refused = 1;
+  Patience patience(1'000'000'000);
+  EXPECT_TRUE(out_of_memory().give_back_idle(*context_, patience));
+  EXPECT_EQ(scarce.queries_refused, 0);
+  EXPECT_TRUE(context_->usable());
+  EXPECT_EQ(now(Gauge::retired_bytes), 0);
+}
+
+TEST_F(OutOfMemoryTest, ANeighbourGetsCachedBlocksButPlainOnesOnlyStay) {
+  leave_idle_memory();
+  // Of the time before the pools.
+  Block* const plain = new_block();
+  ASSERT_NE(plain, nullptr);
+  plain->address = gpu.next_address.fetch_add(kUnit);
+  plain->capacity = kUnit;
+  plain->context = context_;
+  plain->source = BlockSource::malloc;
+  plain->state.store(BlockState::freed);
+  BlockList list;
+  list.push(plain);
+  context_->cache().cache(list);
+  context_->threads().drain(Drain::all);
+  const std::uint64_t frees = gpu.frees;
+  const auto given = give_to_neighbour(~std::uint64_t{0});
+  ASSERT_TRUE(given.has_value());
+  EXPECT_GT(*given, 0u);
+  EXPECT_EQ(gpu.frees, frees) << "that free would wait for the GPU";
+  EXPECT_EQ(context_->cache().bytes(), kUnit);
+  EXPECT_EQ(test::pools->reserved(), 0u);
+}
+
+TEST_F(OutOfMemoryTest, ANeighbourThatDoesNotSayHowMuchItWantsGetsAll) {
+  leave_idle_memory();
+  EXPECT_EQ(give_to_neighbour(0), std::optional<std::uint64_t>(test::FakePools::kStep));
+  EXPECT_EQ(test::pools->reserved(), 0u);
+  EXPECT_EQ(give_to_neighbour(0), std::optional<std::uint64_t>(0));
+}
+
+}  // namespace
+}  // namespace cupool::engine
