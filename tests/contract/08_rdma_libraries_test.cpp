@@ -12,7 +12,8 @@ const std::pair<std::string, std::string> kNoSharing{"CUPOOL_IPC", "0"};
 
 TEST(BypassedLibraries, NamedLibrariesHavePlainMemory) {
   // A whole name before its ending, or before a version or a dash.
-  for (const char* list : {"libnet", "libother, libnet ,libmore", "libnet_shared,libnet_static"}) {
+  for (const char* list : {"libnet", "libother, libnet ,libmore", "libnet_shared,libnet_static",
+                           " , ,libnet_shared.so,libnet_static.so"}) {
     const PreloadedRun run =
         run_preloaded("probe_bypass", {{"CUPOOL_BYPASS_LIBS", list}, kNoSharing});
     EXPECT_EQ(run.process.out,
@@ -24,6 +25,28 @@ TEST(BypassedLibraries, NamedLibrariesHavePlainMemory) {
     EXPECT_GE(run.counter("served_passthrough_total"), 240u);
     expect_identity(run.reports[0]);
   }
+}
+
+// Nor page-locked memory that the program has freed: they may keep it registered.
+TEST(BypassedLibraries, GetPageLockedMemoryOfTheDriver) {
+  const auto run = [](const char* probe, const char* list) {
+    return run_preloaded(probe, {{"CUPOOL_BYPASS_LIBS", list}, {"CUPOOL_SIM_MODE", "early"}})
+        .process.out;
+  };
+  EXPECT_EQ(run("probe_bypass pinned=1", "libnet"), "shared: 0 of 20\nstatic: 0 of 20\n");
+  EXPECT_EQ(run("probe_bypass pinned=1", ""), "shared: 20 of 20\nstatic: 20 of 20\n");
+  // What a library of the toolkit allocates is its own, too, where its runtime shows that it asks.
+  EXPECT_TRUE(contains(run("probe_bypass pinned=1 library=libnccl", ""), "static: 0 of 20\n"));
+}
+
+// The table of call sites knows them, too, while allocations are sampled.
+TEST(BypassedLibraries, StayTheDriversWhileCallSitesAreSampled) {
+  const PreloadedRun run = run_preloaded(
+      "probe_bypass", {{"CUPOOL_BYPASS_LIBS", "libnet"}, {"CUPOOL_SITES", "1"}, kNoSharing});
+  EXPECT_EQ(run.process.out,
+            "shared: program plain 0, library plain 120 of 120\n"
+            "static: program plain 0, library plain 120 of 120\n")
+      << run.describe();
 }
 
 TEST(BypassedLibraries, TheDefaultNamesNccl) {

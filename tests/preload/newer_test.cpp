@@ -66,5 +66,35 @@ TEST(NewerDriver, AFunctionThatIsNewerThanCupoolChangesNothingUnlessItIsCalled) 
   }
 }
 
+// By the driver's answer alone, which names no exported function.
+TEST(NewerDriver, AFunctionWithoutAnExportedNameIsGuardedByItsQuery) {
+  const Environment unexported = old_driver("lib-newer", {{"CUPOOL_SIM_UNEXPORTED", "1"}});
+  const ProcessResult plain = run_plain(probe("kind", "query"), unexported);
+  const PreloadedRun result = run_preloaded(probe("kind", "query"), unexported);
+  EXPECT_EQ(result.process.out, plain.out) << result.describe();
+  EXPECT_GT(result.counter("served_passthrough_total"), 0u);
+  EXPECT_TRUE(contains(result.process.err, "cuMemcpyTomorrowAsync, which this version"))
+      << result.describe();
+  // A version of a known function cannot be told from the one that cupool knows.
+  const PreloadedRun linear = expect_same(probe("linear", "query"), 0, 1, unexported);
+  EXPECT_GT(linear.counter("free_waits_host_copy_total"), 0u);
+}
+
+// Before the first allocation, too; and names that only look like such functions are none.
+TEST(NewerDriver, AFunctionThatIsNewerThanCupoolMayBeTheFirstThatIsCalled) {
+  for (const char* route : kRoutes) {
+    const std::string early = std::string("probe_newer way=early route=") + route;
+    const ProcessResult plain = run_plain(early, old_driver("lib-newer"));
+    const PreloadedRun result = run_preloaded(early, old_driver("lib-newer"));
+    EXPECT_EQ(result.process.out, plain.out) << result.describe();
+    EXPECT_EQ(lines_of(result.process.err).size(), 1u) << result.describe();
+    // Where nothing is served, nothing has to stop.
+    const PreloadedRun observed =
+        run_preloaded(early, old_driver("lib-newer", {{"CUPOOL_MODE", "observe"}}));
+    EXPECT_EQ(observed.process.out, plain.out) << observed.describe();
+    EXPECT_EQ(observed.process.err, "");
+  }
+}
+
 }  // namespace
 }  // namespace preload

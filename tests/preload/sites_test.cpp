@@ -232,5 +232,23 @@ TEST(Sites, AreNotKeptUnlessAskedFor) {
   EXPECT_TRUE(expect_same("probe_sites rounds=10").reports.at(0).at("sites").is_null());
 }
 
+// Contract 3 and 11: what is refused, what a child asks for, and what passes through stay as they
+// are when someone looks on.
+TEST(Sites, ChangeNoAnswer) {
+  const ScratchFolder folder;
+  const Environment watchers[] = {{{"CUPOOL_SITES", "1"}},
+                                  {{"CUPOOL_LEAKS", "1"}},
+                                  {{"CUPOOL_TRACE", folder.path() + "/trace-%p.csv"}}};
+  for (const char* probe : {"probe_linked", "probe_capture_modes", "probe_errors route=driver",
+                            "probe_errors route=runtime", "probe_fork", "probe_pitch"}) {
+    for (const Environment& watcher : watchers) {
+      const ProcessResult plain = run_plain(probe);
+      const PreloadedRun result = run_preloaded(probe, watcher);
+      EXPECT_EQ(result.process.exit_code, plain.exit_code) << probe << result.describe();
+      EXPECT_EQ(result.process.out, plain.out) << probe << result.describe();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace preload

@@ -21,6 +21,14 @@ __attribute__((visibility("default"))) int net_malloc_3d(void** p, size_t width,
   return code;
 }
 
+__attribute__((visibility("default"))) int net_malloc_host(void** p, size_t bytes) {
+  return cudaMallocHost(p, bytes);
+}
+
+__attribute__((visibility("default"))) int net_free_host(void* p) {
+  return cudaFreeHost(p);
+}
+
 __attribute__((visibility("default"))) int net_free(void* p) {
   return cudaFree(p);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program and two libraries allocate in turn; each frees what another allocated. Says of each
-// block whether it is the driver's plain memory (which alone is capable of legacy IPC).
+// block whether it is the driver's plain memory (which alone is capable of legacy IPC). With
+// pinned=1 they allocate page-locked memory: says how often a library got what the program had just
+// freed.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -18,6 +20,8 @@ struct Library {
   int (*malloc_pitch)(void**, size_t*, size_t, size_t);
   int (*malloc_3d)(void**, size_t, size_t);
   int (*free)(void*);
+  int (*malloc_host)(void**, size_t);
+  int (*free_host)(void*);
 };
 
 template <typename Function>
@@ -35,6 +39,8 @@ Library load(const std::string& path) {
   find(handle, "net_malloc_pitch", &library.malloc_pitch);
   find(handle, "net_malloc_3d", &library.malloc_3d);
   find(handle, "net_free", &library.free);
+  find(handle, "net_malloc_host", &library.malloc_host);
+  find(handle, "net_free_host", &library.free_host);
   return library;
 }
 
@@ -86,6 +92,22 @@ void work(const Library& library, Kinds* kinds) {
   }
 }
 
+int reused_pinned(const Library& library) {
+  int reused = 0;
+  for (int round = 0; round < 20; ++round) {
+    const size_t bytes = size_t{65536} << (round % 4);
+    void* own = nullptr;
+    void* theirs = nullptr;
+    MUST(cudaMallocHost(&own, bytes));
+    MUST(cudaFreeHost(own));
+    MUST(library.malloc_host(&theirs, bytes));
+    std::memset(theirs, round, bytes);
+    reused += theirs == own;
+    MUST(library.free_host(theirs));
+  }
+  return reused;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -98,6 +120,10 @@ int main(int argc, char** argv) {
   for (const char* name : {"shared", "static"}) {
     const Library library =
         load(folder + probe::argument(argc, argv, "library", "libnet") + "_" + name + ".so");
+    if (probe::number(argc, argv, "pinned", 0) != 0) {
+      std::printf("%s: %d of 20\n", name, reused_pinned(library));
+      continue;
+    }
     Kinds kinds;
     work(library, &kinds);
     Kinds in_thread;

@@ -5,7 +5,9 @@
 //     freed and what it does is looked at: the free has waited for it;
 //   recapture: frees while a stream captures into a graph that was captured before;
 //   version, kind: calls a function that is newer than everything else here, another version of a
-//     known one or one that is new altogether; with asked=1 it only asks for it.
+//     known one or one that is new altogether; with asked=1 it only asks for it;
+//   early: calls it with nothing allocated; asks for names that only look like such functions, and
+//     again and again.
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -52,6 +54,7 @@ struct Driver {
   KNOWN(cuMemAlloc, "cuMemAlloc_v2");
   KNOWN(cuMemFree, "cuMemFree_v2");
   KNOWN(cuMemHostAlloc, "cuMemHostAlloc");
+  KNOWN(cuMemHostRegister, "cuMemHostRegister_v2");
   KNOWN(cuMemsetD8Async, "cuMemsetD8Async");
   KNOWN(cuStreamCreate, "cuStreamCreate");
   KNOWN(cuStreamBeginCapture, "cuStreamBeginCapture_v2");
@@ -61,6 +64,7 @@ struct Driver {
 };
 
 uint64_t mallocs = 0;
+alignas(4096) uint64_t words[512];
 
 CUdeviceptr allocate(const Driver& driver) {
   CUdeviceptr block = 0;
@@ -143,6 +147,33 @@ void host_functions(const Driver& driver, CUstream stream) {
       [&] { return calls.load(); });
 }
 
+// Page-locked memory is copied to page-locked memory.
+void early(const Driver& driver, CUstream stream) {
+  using New = CUresult (*)(CUdeviceptr, CUdeviceptr, size_t, CUstream);
+  void* memory = nullptr;
+  MUST(driver.cuMemHostRegister_fn(&words, sizeof words, 0));
+  memory = words;
+  const auto at = reinterpret_cast<CUdeviceptr>(memory);
+  New function = nullptr;
+  for (int i = 0; i < 3; ++i) {
+    const auto again =
+        reinterpret_cast<New>(find("cuMemcpyTomorrowAsync", "cuMemcpyTomorrowAsync", kNewest));
+    CHECK(i == 0 || again == function);
+    function = again;
+  }
+  words[0] = 7;
+  MUST(function(at + 8, at, 8, stream));
+  MUST(driver.cuCtxSynchronize_fn());
+  std::printf("copied %d\n", static_cast<int>(words[1]));
+  for (const char* name :
+       {"cu", "cu1MemcpyAsync", "cu_memcpyAsync", "cuA", "cuLaunchNever_v", "cuLaunchNever_v2x",
+        "cuLaunchNever_ptds", "cuNeverAsync", "cuNever", "cuMemcpyAsync_v9_ptds", "cupoolNever"}) {
+    std::printf("%s %d\n", name, dlsym(library, name) != nullptr);
+    std::printf("%s of all %d\n", name, dlsym(RTLD_DEFAULT, name) != nullptr);
+  }
+  std::printf("of all %d\n", dlsym(RTLD_DEFAULT, "cuMemcpyTomorrowAsync") != nullptr);
+}
+
 void recapture(const Driver& driver, CUstream stream) {
   using Begin = CUresult (*)(CUstream, CUstreamCaptureMode, CUgraph, void*, void*);
   const auto begin = reinterpret_cast<Begin>(
@@ -190,6 +221,9 @@ int main(int argc, char** argv) {
   if (probe::number(argc, argv, "asked", 0) != 0) {
     find("cuMemcpyAsync", "cuMemcpyAsync_v9", kNewest);
     for (int i = 0; i < kRounds; ++i) MUST(driver.cuMemFree_fn(allocate(driver)));
+  } else if (way == "early") {
+    early(driver, stream);
+    return 0;
   } else if (way == "host") {
     host_functions(driver, stream);
   } else if (way == "recapture") {

@@ -10,6 +10,21 @@
 
 namespace cupool::sim {
 
+// The functions at addresses that have no exported name.
+#if defined(__x86_64__)
+#define SIM_JUMP(symbol) "jmp " #symbol "@PLT"
+#else
+#define SIM_JUMP(symbol) "b " #symbol
+#endif
+#define SIM_FUNCTION(base, symbol, since, per_thread)                              \
+  extern "C" __attribute__((visibility("hidden"))) void sim_unexported_##symbol(); \
+  __asm__(".pushsection .text\nsim_unexported_" #symbol ":\n" SIM_JUMP(            \
+      symbol) "\n"                                                                 \
+              ".popsection");
+#include "driver/functions.def"
+#include "driver/unsupported.def"
+#undef SIM_FUNCTION
+
 namespace {
 
 struct Symbol {
@@ -17,12 +32,14 @@ struct Symbol {
   int since;
   bool per_thread;
   void* function;
+  void* unexported;
 };
 
 const Symbol* symbols(size_t* count) {
   static const Symbol list[] = {
-#define SIM_FUNCTION(base, symbol, since, per_thread) \
-  {#base, since, per_thread != 0, reinterpret_cast<void*>(&symbol)},
+#define SIM_FUNCTION(base, symbol, since, per_thread)               \
+  {#base, since, per_thread != 0, reinterpret_cast<void*>(&symbol), \
+   reinterpret_cast<void*>(&sim_unexported_##symbol)},
 #include "driver/functions.def"
 #include "driver/unsupported.def"
 #undef SIM_FUNCTION
@@ -55,7 +72,8 @@ CUresult find(const char* name, int version, cuuint64_t flags, void** function,
     if (s.per_thread != (per_thread && has_twin)) continue;
     if (best == nullptr || s.since > best->since) best = &s;
   }
-  *function = best != nullptr ? best->function : nullptr;
+  const bool unexported = world().settings.unexported;
+  *function = best == nullptr ? nullptr : unexported ? best->unexported : best->function;
   *status = best != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS
             : known         ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
                             : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;

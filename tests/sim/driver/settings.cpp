@@ -132,6 +132,11 @@ Settings read_settings() {
     s.driver_version = static_cast<int>(n);
     return true;
   });
+  read("CUPOOL_SIM_UNEXPORTED", [&](const char* v) {
+    if (!parse_count(v, &n)) return false;
+    s.unexported = n != 0;
+    return true;
+  });
   read("CUPOOL_SIM_GBPS",
        [&](const char* v) { return (s.gigabytes_per_second = std::atof(v)) > 0; });
   read("CUPOOL_SIM_POLLS", [&](const char* v) {

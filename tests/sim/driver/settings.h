@@ -38,6 +38,7 @@ struct Settings {
   size_t stream_bytes = 0;  ///< of each stream of a context but the first
   bool reclaim = false;     ///< take idle pool memory back before reporting out of memory
   int driver_version = 13000;
+  bool unexported = false;  ///< cuGetProcAddress answers addresses that no exported name has
   double gigabytes_per_second = 20;  ///< timed mode: copies and fills
   int polls = 3;                     ///< queries answered "not ready" before one forces completion
   uint64_t return_ms = 0;            ///< callbacks: the submitting call returns that much later
