@@ -39,20 +39,22 @@ bool AsyncBlocks::forget(const Block& block) {
 }
 
 // Before the driver's free: another thread may get the address at once. False: freed before.
-bool AsyncBlocks::give_up(CUdeviceptr address, Block** block) {
+bool AsyncBlocks::give_up(CUdeviceptr address, Given* given) {
   Block* const found = find(address);
   if (found == nullptr) return true;
   const std::uint64_t word = found->state.word();
   if (found->address != address) return true;
+  given->life = found->context->incarnation();
   if (BlockStateCell::state_of(word) != BlockState::live || !found->state.claim(word)) return false;
-  if (forget(*found)) *block = found;  // else its context has ended
+  if (forget(*found)) given->block = found;  // else its context has ended
   return true;
 }
 
-void AsyncBlocks::given_up(Block& block, bool freed) {
-  if (freed) return delete_block(&block);
-  block.state.store(BlockState::live);
-  remember(block);
+// Where the context has ended meanwhile, its memory is gone all the same.
+void AsyncBlocks::given_up(const Given& given, bool freed) {
+  if (freed || given.block->context->incarnation() != given.life) return delete_block(given.block);
+  given.block->state.store(BlockState::live);
+  remember(*given.block);
 }
 
 // What is idle is nobody's, and so are bytes beyond the request.

@@ -35,10 +35,10 @@ class AsyncBlocks {
   /// Makes the driver's free of `address`, which may be a block.
   template <typename Real>
   CUresult free_by_driver(CUdeviceptr address, const Real& real) {
-    Block* block = nullptr;
-    if (!give_up(address, &block)) return CUDA_ERROR_INVALID_VALUE;
+    Given given;
+    if (!give_up(address, &given)) return CUDA_ERROR_INVALID_VALUE;
     const CUresult result = real();
-    if (block != nullptr) given_up(*block, result == CUDA_SUCCESS);
+    if (given.block != nullptr) given_up(given, result == CUDA_SUCCESS);
     return result;
   }
 
@@ -54,8 +54,14 @@ class AsyncBlocks {
   void context_gone(Context& context, bool alone);
 
  private:
-  bool give_up(CUdeviceptr address, Block** block);
-  void given_up(Block& block, bool freed);
+  // A block in a call of the driver's.
+  struct Given {
+    Block* block = nullptr;  ///< null: not cupool's
+    std::uint64_t life = 0;  ///< of its context
+  };
+
+  bool give_up(CUdeviceptr address, Given* given);
+  void given_up(const Given& given, bool freed);
 
   static inline std::atomic<bool> any_{false};
   PointerMap map_;
