@@ -99,6 +99,15 @@ TEST_F(BlockCacheTest, LargeRequestsGetTheBestFitWithinAnEighth) {
   EXPECT_EQ(cache_.pop(32ull << 20), nullptr) << "64 MiB for 32 would waste half";
 }
 
+TEST_F(BlockCacheTest, NoMoreLargeClassesGiveUpWhatIsUnneededThanWasAskedFor) {
+  for (const std::uint64_t capacity : {std::uint64_t{4} << 20, std::uint64_t{8} << 20}) {
+    for (int i = 0; i < 3; ++i) cache(capacity);
+  }
+  for (std::size_t step = 0; step < BlockCache::kDecaySteps; ++step) cache_.end_decay_step();
+  EXPECT_EQ(cache_.evict_unneeded(1).count, 1u);
+  EXPECT_EQ(cache_.evict_unneeded(UINT64_MAX).count, 5u);
+}
+
 // Decay: so many blocks of a class as have lain idle for all of the last steps are not needed.
 TEST_F(BlockCacheTest, WhatHasLainIdleForAllStepsIsUnneeded) {
   for (const std::uint64_t capacity : {std::uint64_t{1024}, std::uint64_t{4} << 20}) {

@@ -52,6 +52,15 @@ TEST_F(FreedBlocksTest, OneBlockIsAChainOfItsOwn) {
   EXPECT_TRUE(taken.empty());
 }
 
+TEST_F(FreedBlocksTest, BlocksWithoutAKindAreSomeToo) {
+  FreedBatch batch;
+  batch.push(block(0));
+  FreedBlocks taken = batch.pop_all();
+  EXPECT_FALSE(taken.empty());
+  EXPECT_EQ(taken.pop_all().count, 1u);
+  EXPECT_TRUE(taken.empty());
+}
+
 TEST_F(FreedBlocksTest, EachKindIsAChainWithTheBlockFreedLastInFront) {
   FreedBatch batch;
   std::vector<Block*> small;

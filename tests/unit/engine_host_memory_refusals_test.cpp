@@ -451,7 +451,10 @@ TEST_F(HostRefusalTest, AFreeThatTheDriverRefusesOnceIsMadeAgain) {
 TEST_F(HostRefusalTest, MemoryBeyondWhatWasAskedForIsNobodys) {  // contract 6
   const auto address = reinterpret_cast<CUdeviceptr>(allocate_host(kMiB + 5));
   EXPECT_FALSE(host().blocks().find_around(address + kMiB + 4).nobodys);
-  EXPECT_TRUE(host().blocks().find_around(address + kMiB + 4).served());
+  const FoundMemory found = host().blocks().find_around(address + kMiB + 4);
+  ASSERT_TRUE(found.served());
+  EXPECT_EQ(found.context(), context_->handle());
+  EXPECT_EQ(found.requested(), kMiB + 5);
   EXPECT_TRUE(host().blocks().find_around(address + kMiB + 5).nobodys);
 }
 
