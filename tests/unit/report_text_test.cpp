@@ -339,7 +339,8 @@ TEST_F(TextReport, LeaksAreListedWithWhereTheyCameFrom) {
   snapshot.leaks.one_in = 1;
   EXPECT_THAT(text_report(snapshot), HasSubstr("Never freed, by call site: nothing\n"));
   for (std::uint64_t i = 0; i < 12; ++i) {
-    snapshot.leaks.sites.push_back({0, 2, 4096 - i, {{"/lib/a\n.so", 0x12ab, "leak(int)"}}});
+    snapshot.leaks.sites.push_back(
+        {"device", 0, 2, 4096 - i, {{"/lib/a\n.so", 0x12ab, "leak(int)"}}});
   }
   const std::string report = text_report(snapshot);
   EXPECT_THAT(report,
