@@ -69,6 +69,8 @@ TEST_F(AsyncBlocksTest, TellsWhatTheProgramDoesNotUse) {  // contract 12
   EXPECT_TRUE(blocks_.find(kAddress, kAddress).nobodys);
   EXPECT_EQ(blocks_.free_by_driver(kAddress, [] { return CUDA_SUCCESS; }), CUDA_ERROR_INVALID_VALUE)
       << "it is freed already";
+  block->state.store(BlockState::live);
+  EXPECT_EQ(blocks_.free_by_driver(kAddress, [] { return CUDA_SUCCESS; }), CUDA_SUCCESS);
 }
 
 }  // namespace
