@@ -56,7 +56,7 @@ __attribute__((noinline, visibility("default"))) void* leak_stream_ordered(cudaS
 void leak_other_kinds() {
   cudaStream_t stream = nullptr;
   MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  for (int i = 0; i < 2; ++i) {
+  for (volatile int i = 0; i < 2; i = i + 1) {  // volatile: one call site of each
     leak_page_locked();
     leak_mapped();
     leak_managed();
