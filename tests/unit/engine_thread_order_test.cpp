@@ -21,9 +21,9 @@ namespace {
 struct OrderCalls {
   std::atomic<int> waits{0};         // of streams, on the device
   std::atomic<int> synchronised{0};  // of the host, for an event
-  int records = 0;
-  int of_context = 0;
-  CUstream waiting = nullptr;
+  std::atomic<int> records{0};
+  std::atomic<int> of_context{0};
+  std::atomic<CUstream> waiting{nullptr};
   CUresult wait = CUDA_SUCCESS;
   CUresult record = CUDA_SUCCESS;
   CUresult record_context = CUDA_SUCCESS;
