@@ -6,7 +6,6 @@
 #include <atomic>
 #include <mutex>
 #include <unordered_map>
-#include <vector>
 
 #include "util/log.h"
 
@@ -27,7 +26,8 @@ bool remember(Table& into, const OtherMemory& other) {
     into.live.insert_or_assign(other.memory.address, other);
     return true;
   } catch (...) {
-    CUPOOL_WARN_ONCE("out of host memory: traces and leaks lack page-locked memory");
+    CUPOOL_WARN_ONCE(
+        "out of host memory: traces and leaks lack memory that cupool keeps no record of");
     return false;
   }
 }
