@@ -42,8 +42,10 @@ build thrust_loop "$nvcc" "${flags[@]}" -cudart static \
 for program in ordered_stress lane_stress kernel_then_free host_reliance host_memory async_serve overlap neighbours; do
   build "$program" "$nvcc" "${flags[@]}" -cudart static "$here/proofs/$program.cu" -o "$out/$program"
 done
-build host_memory_shared "$nvcc" "${flags[@]}" -cudart shared -Xlinker -rpath -Xlinker "\$ORIGIN" \
-  "$here/proofs/host_memory.cu" -o "$out/host_memory_shared"
+for program in host_memory async_serve; do
+  build "${program}_shared" "$nvcc" "${flags[@]}" -cudart shared -Xlinker -rpath -Xlinker "\$ORIGIN" \
+    "$here/proofs/$program.cu" -o "$out/${program}_shared"
+done
 for program in ipc_pair fill_memory other_allocators peers contexts default_pool; do
   build "$program" "$nvcc" "${flags[@]}" -cudart static \
     "$here/proofs/contract/$program.cu" -o "$out/$program" -L"$toolkit/lib64/stubs" -lcuda

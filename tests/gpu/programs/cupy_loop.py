@@ -4,8 +4,9 @@
 Element-wise operations, reductions, sort and scan only: libraries such as cuBLAS would allocate on
 their own, and the number of allocations that this program counts has to be exact.
 
-cupy_loop.py [steps] [pool|plain]: "pool" keeps CuPy's own pool, which cupool is measured against;
-"plain" turns it off without the counting, which is Python and takes time.
+cupy_loop.py [steps] [pool|plain|async] [stream]: "pool" keeps CuPy's own pool, which cupool is measured against;
+"plain" turns it off without the counting, which is Python and takes time; "async" takes CuPy's MemoryAsyncPool,
+which calls cudaMallocAsync for every array. With "stream" the steps run on a non-blocking stream.
 """
 import gc
 import sys
@@ -16,6 +17,7 @@ import cupy
 STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 200
 POOL = "pool" in sys.argv[2:]
 PLAIN = "plain" in sys.argv
+ASYNC = "async" in sys.argv
 ITEMS = 1 << 20
 mallocs = 0
 
@@ -43,8 +45,12 @@ def step(seed):
 def main():
     if PLAIN:
         cupy.cuda.set_allocator(None)
+    elif ASYNC:
+        cupy.cuda.set_allocator(cupy.cuda.MemoryAsyncPool().malloc)
     elif not POOL:
         cupy.cuda.set_allocator(counting_allocator)
+    if "stream" in sys.argv:
+        cupy.cuda.Stream(non_blocking=True).use()
     checksum = 0
     times = []
     for i in range(STEPS + 20):
@@ -60,7 +66,7 @@ def main():
     gc.collect()
     times = sorted(times[20:])
     print(f"result checksum={checksum}")
-    if not POOL and not PLAIN:
+    if not POOL and not PLAIN and not ASYNC:
         print(f"counts mallocs={mallocs}")
     print(f"time us_per_step={times[len(times) // 2] * 1e6:.3f}")
 

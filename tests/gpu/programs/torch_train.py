@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A PyTorch training loop without PyTorch's caching allocator, with fixed seeds.
 
-torch_train.py [steps] [count] [own] [prefetch]: prints the final loss with full precision and the milliseconds per
+torch_train.py [steps] [count] [own] [prefetch] [stream]: prints the final loss with full precision and the milliseconds per
 step. With "count" the run is profiled, to learn from CUPTI how often cudaMalloc and cudaFree are
 called: a count that owes nothing to cupool (run it without the preload; under it, calls that cupool
 serves never reach the runtime library). With "own" PyTorch's caching allocator stays on. With "prefetch" a second
-stream copies the next batch while a step runs.
+stream copies the next batch while a step runs. With "stream" the steps run on a stream of PyTorch's, not on the
+legacy default stream.
 """
 import os
 import sys
@@ -111,7 +112,8 @@ def train(steps):
 
 def main():
     if not COUNT:
-        loss, milliseconds = train(STEPS)
+        with torch.cuda.stream(torch.cuda.Stream() if "stream" in sys.argv else None):
+            loss, milliseconds = train(STEPS)
         print(f"result loss={loss!r}")
         print(f"time ms_per_step={milliseconds:.4f}")
         return

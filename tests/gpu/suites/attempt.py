@@ -18,6 +18,7 @@ MODES = {
     "sync": {"CUPOOL_FREE_MODE": "sync"},
     "malloc": {"CUPOOL_BACKEND": "malloc"},
     "first": {"CUPOOL_POOL_START": "first"},
+    "serve": {"CUPOOL_ASYNC": "serve"},
 }
 POLL_SECONDS = 0.05
 PROGRESS_SECONDS = 1  # between looks at what a process has written, which costs more than a poll
