@@ -2,17 +2,17 @@
 // Driver hooks of the program's events, and of what a program takes away from kernels after a free.
 // A free of cupool's does not wait for the GPU; these calls would show it
 // (engine/context/thread_order).
-#include <time.h>
-
+#include "engine/context/behind_frees.h"
 #include "engine/context/submission.h"
 #include "entry/default_stream.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
-#include "util/clock.h"
 
 using cupool::engine::Lane;
 using cupool::engine::LaneWork;
+using cupool::engine::take_away;
 using cupool::engine::ThreadOrder;
+using cupool::engine::wait_for_frees;
 using cupool::entry::legacy;
 using cupool::entry::per_thread;
 
@@ -39,25 +39,6 @@ class Record {
   const bool in_lane_;
 };
 
-// Waits on the host until all work before the thread's frees is complete, as the driver's own free
-// would have, or until `ends()`.
-template <typename Ends>
-void wait_for_frees(const cupool::cuda::Driver& real, const Ends& ends) {
-  constexpr std::uint64_t kLongestNs = 10'000'000'000;
-  constexpr timespec kMoment{0, 20'000};
-  if (!ThreadOrder::is_on()) return;
-  const std::uint64_t begin = cupool::util::now_ns();
-  for (;;) {
-    bool complete = ThreadOrder::is_complete(real);
-    // The lane's mark may be another thread's, behind work that waits for this one.
-    if (!complete && cupool::util::now_ns() - begin > kLongestNs) {
-      complete = ThreadOrder::is_complete(real, ThreadOrder::Of::own);
-    }
-    if (ends() || complete) return;
-    nanosleep(&kMoment, nullptr);
-  }
-}
-
 // The driver refuses while one of the events is pending. After its own free none of those before it
 // is. If it refuses still when all work before the thread's frees is complete, the answer is the
 // program's.
@@ -67,13 +48,6 @@ CUresult elapsed_time(const cupool::cuda::Driver& real, const Call& call) {
   if (result != CUDA_ERROR_NOT_READY) return result;
   wait_for_frees(real, [&] { return (result = call()) != CUDA_ERROR_NOT_READY; });
   return result;
-}
-
-// What kernels may use, and the driver takes away without a wait.
-template <typename Call>
-CUresult take_away(const cupool::cuda::Driver& real, const Call& call) {
-  wait_for_frees(real, [] { return false; });
-  return call();
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "cuda/scopes.h"
 #include "engine/serve/hot_path.h"
+#include "engine/serve/unordered_free.h"
 #include "entry/call_sites.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
@@ -116,7 +117,8 @@ Allocator* asked() {
   }
   return watched_free(*allocator, address, [&] {
     if (const auto served = allocator->frees().try_free(address)) return *served;
-    return allocator->pass_through().free(address, [&] { return real.cuMemFree_v2(address); });
+    return allocator->pass_through().free(
+        address, [&] { return cupool::engine::free_unordered(real, address); });
   });
 }
 

@@ -59,7 +59,7 @@ bool UnseenWork::look(const cuda::Driver&, CUcontext, CUstream, std::uint64_t) {
   return false;
 }
 void UnseenWork::reset() {}
-void ThreadOrder::submits_elsewhere(const cuda::Driver&, CUstream) {}
+void ThreadOrder::submits_elsewhere(const cuda::Driver&, CUstream, What) {}
 
 }  // namespace engine
 }  // namespace cupool

@@ -29,9 +29,26 @@ INSTANTIATE_TEST_SUITE_P(Ways, StreamOrder,
                                          "graph", "beside_capture", "destroyed", "destroyed_before",
                                          "thread", "event", "elapsed", "elapsed_later",
                                          "elapsed_elsewhere", "entry", "default_streams",
-                                         "context_end", "pool", "joined", "unmapped", "crowd",
-                                         "devices", "many", "hang", "hang_devices"),
+                                         "context_end", "pool", "pool_unordered", "pool_shared",
+                                         "joined", "unmapped", "crowd", "devices", "many", "hang",
+                                         "hang_devices"),
                          [](const auto& row) { return std::string(row.param); });
+
+// Contracts 2 and 12: frees that need no driver call, in streams of several threads.
+TEST(StreamOrderOfServedFrees, IsThatOfTheDriversFree) {
+  for (const char* way : {"pool", "pool_unordered", "pool_shared"}) {
+    for (const char* lane : {"1", "0"}) {
+      for (const char* mode : {"late", "early"}) {
+        SCOPED_TRACE(std::string(way) + ", lane " + lane + ", " + mode);
+        const PreloadedRun run = expect_same(
+            std::string("probe_stream_order ") + way, 0, 1,
+            with(kLate,
+                 {{"CUPOOL_LANE", lane}, {"CUPOOL_SIM_MODE", mode}, {"CUPOOL_ASYNC", "serve"}}));
+        EXPECT_GT(run.counter("own_async_served_total"), 0u) << run.describe();
+      }
+    }
+  }
+}
 
 // Contract 2: what `ordered` does not promise, so that the tests above can fail.
 TEST(StreamOrderInOrderedMode, IsTheProgramsOwn) {
@@ -49,15 +66,20 @@ TEST(StreamOrderMutation, IsFound) {
   const struct {
     const char* mutation;
     const char* way;
-  } rows[] = {
-      {"forgets-the-order-of-a-free", "copy"},           {"forgets-the-order-of-a-free", "legacy"},
-      {"forgets-the-order-of-a-free", "devices"},        {"forgets-the-order-of-a-free", "many"},
-      {"trusts-a-destroyed-handle", "destroyed_before"}, {"forgets-ended-threads", "joined"},
-      {"ends-a-thread-without-a-wait", "thread"}};
+  } rows[] = {{"forgets-the-order-of-a-free", "copy"},
+              {"forgets-the-order-of-a-free", "legacy"},
+              {"forgets-the-order-of-a-free", "devices"},
+              {"forgets-the-order-of-a-free", "many"},
+              {"trusts-a-destroyed-handle", "destroyed_before"},
+              {"forgets-ended-threads", "joined"},
+              {"ends-a-thread-without-a-wait", "thread"},
+              {"frees-memory-of-pools-at-once", "pool_unordered"},
+              {"forgets-the-order-of-served-frees", "pool_shared"}};
   for (const auto& row : rows) {
     SCOPED_TRACE(std::string(row.mutation) + ", " + row.way);
     Environment environment = with(kLate, {{"CUPOOL_STATS", "off"},
                                            {"CUPOOL_LANE", "0"},
+                                           {"CUPOOL_ASYNC", "serve"},
                                            {"CUPOOL_SIM_DEVICES", "2"},
                                            {"CUPOOL_TEST_MUTATION", row.mutation}});
     environment["LD_PRELOAD"] = tested_build().folder + "/tests/libcupool_mutable.so";

@@ -406,7 +406,8 @@ void Machine::finish_slots(Slots& slots) {
     if (block.memory != nullptr && !failed()) host_release(block, block.context);
   }
   for (PoolBlock& block : slots.pool_blocks) {
-    if (block.address != 0 && !failed() && enter(block.context)) pool_release(block, false);
+    if (block.address == 0 || failed() || !enter(block.context)) continue;
+    if (expect(cuCtxSynchronize(), "cuCtxSynchronize")) pool_release(block, nullptr);
   }
   for (unsigned i = 0; i < kLentBlocks && !failed(); ++i) {
     if (slots.lent_blocks[i].address != 0) close_lent(slots.lent_blocks[i], i);

@@ -82,6 +82,7 @@ struct PoolBlock {
   std::uint64_t size = 0;
   int context = 0;
   StreamRef last;
+  bool freed_behind = false;  ///< its last user has freed a block since, which orders what follows
 };
 
 /// A block that another process has open; the program may have freed it.
@@ -253,7 +254,7 @@ class Machine {
   void pool_allocate(const Operation& op);
   void pool_stamp(const Operation& op);
   void pool_release(const Operation& op);
-  void pool_release(PoolBlock& block, bool in_order);
+  void pool_release(PoolBlock& block, const StreamRef* in_order);
   void pool_release_of(int context);
   void pool_use(const PoolBlock& block, const StreamRef& where);
   bool reachable(Slots& slots, const StreamRef& where, unsigned thread);

@@ -134,6 +134,10 @@ void Machine::next_uses_are_ordered(Slots& slots, unsigned thread, int context) 
     const bool by_thread = block.last.thread == thread_numbers_[thread];
     if (by_thread && block.last.context == context) block.freed_behind = true;
   }
+  for (PoolBlock& block : slots.pool_blocks) {
+    const bool by_thread = block.last.thread == thread_numbers_[thread];
+    if (by_thread && block.last.context == context) block.freed_behind = true;
+  }
 }
 
 // Contract 2: the driver's free waits for all work of the context, so the host may touch any buffer

@@ -34,6 +34,7 @@ void Machine::pool_allocate(const Operation& op) {
   block.size = op.size;
   block.context = context;
   block.last = where;
+  block.freed_behind = false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto next = live_.lower_bound(address);
@@ -83,27 +84,37 @@ void Machine::pool_stamp(const Operation& op) {
     cuEventDestroy(order);
   }
   block.last = where;
+  block.freed_behind = false;
   pool_use(block, where);
 }
 
+// Freed in the order of its last use, without an order once everything is done (1), or behind the
+// thread's free of another block: without an order (2), or in any stream (3).
 void Machine::pool_release(const Operation& op) {
   Slots& slots = slots_of(op);
   PoolBlock& block = slots.pool_blocks[op.a % kPoolBlocks];
   if (block.address == 0 || !unsafe_allowed(op.thread) || !enter(block.context)) return;
+  if (op.c >= 2 && block.freed_behind && block.last.thread == thread_numbers_[op.thread]) {
+    const StreamRef where = stream(op, op.b, block.context);
+    const bool in_stream = op.c == 3 && !where.none() && reachable(slots, where, op.thread);
+    return pool_release(block, in_stream ? &where : nullptr);
+  }
   const bool in_order = op.c == 0 && reachable(slots, block.last, op.thread);
   if (!in_order && !may_synchronize(block.context)) return;
-  pool_release(block, in_order);
+  if (!in_order && !expect(cuCtxSynchronize(), "cuCtxSynchronize")) return;
+  const StreamRef last = block.last;
+  pool_release(block, in_order ? &last : nullptr);
 }
 
-// Without an order: once everything is done.
-void Machine::pool_release(PoolBlock& block, bool in_order) {
-  if (!in_order && !expect(cuCtxSynchronize(), "cuCtxSynchronize")) return;
+// `in_order`: of a stream; null: of none.
+void Machine::pool_release(PoolBlock& block, const StreamRef* in_order) {
   cupoolSimOwner(pointer(block.address), block.size, 0);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     live_.erase(block.address);
   }
-  expect(in_order ? cuMemFreeAsync(block.address, block.last.handle) : cuMemFree(block.address),
+  expect(in_order != nullptr ? cuMemFreeAsync(block.address, in_order->handle)
+                             : cuMemFree(block.address),
          "a free of stream-ordered memory");
   block = PoolBlock{};
 }
@@ -112,7 +123,8 @@ void Machine::pool_release_of(int context) {
   for (Slots& slots : slots_) {
     for (PoolBlock& block : slots.pool_blocks) {
       if (block.address != 0 && block.context == context && enter(context)) {
-        pool_release(block, false);
+        expect(cuCtxSynchronize(), "cuCtxSynchronize");
+        pool_release(block, nullptr);
       }
     }
   }

@@ -145,7 +145,15 @@ void Generator::pool_churn(std::vector<Operation>& operations) {
     operations.push_back({Kind::stamp, thread_, block, stream, 0, 0});
     operations.push_back({Kind::release_in_stream, thread_, block, stream, 0, 0});
   }
-  if (chance(70)) {
+  if (chance(30)) {  // behind the free of another block
+    const unsigned block = below(kBlocks);
+    operations.push_back({Kind::allocate, thread_, block, 0, context, size});
+    operations.push_back({Kind::release, thread_, block, 0, context, 0});
+    const unsigned shared = below(kStreams);
+    operations.push_back({Kind::pool_release, thread_, slot, shared, 2 + below(2), 0});
+    // Another thread, which knows nothing of that free, may get the memory in the same stream.
+    operations.push_back({Kind::pool_allocate, below(threads_), slot, shared, context, size});
+  } else if (chance(60)) {
     operations.push_back({Kind::pool_release, thread_, slot, 0, chance(80) ? 0u : 1u, 0});
   }
   if (chance(30)) operations.push_back({Kind::pool_settings, thread_, 0, 0, 0, 0});

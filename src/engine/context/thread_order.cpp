@@ -325,23 +325,22 @@ bool ThreadOrder::is_on_for_thread() {
   return true;
 }
 
-void ThreadOrder::submits_elsewhere(const cuda::Driver& driver, CUstream handle) {
+void ThreadOrder::submits_elsewhere(const cuda::Driver& driver, CUstream handle, What what) {
+  const bool is_work = what == What::work;
   if (!is_on_for_thread()) {
-    hot_.has_work = is_on();  // without a state, the free waits
+    if (is_work) hot_.has_work = is_on();  // without a state, the free waits
     return;
   }
   hot_.stream = nullptr;  // its entry may be taken
   // What a capture records is not submitted.
   if (may_capture(driver, handle)) return;
+  if (CUPOOL_MUTATED("forgets-the-order-of-served-frees") && !is_work) return;
   Stream& stream = stream_of(driver, handle);
   if (stream.waited != own_state->newest) wait_for_others(driver, stream);
+  if (!is_work) return;
   hot_.has_work = true;
-  if (own_state->many) {
-    stream.unmarked = true;
-    mark_whole(stream);
-    return;
-  }
   stream.unmarked = true;
+  if (own_state->many) return mark_whole(stream);
   if (is_default(handle) && several_contexts()) return;
   hot_.stream = handle;
   hot_.unmarked = &stream.unmarked;
@@ -380,6 +379,7 @@ bool ThreadOrder::frees(const cuda::Driver& driver, Context& context) {
   // What is recorded counts, and the next free looks at the rest again.
   const auto fail = [&] {
     hot_.stream = nullptr;
+    hot_.has_points = true;
     own_state->newest = number;
     return false;
   };
@@ -421,6 +421,7 @@ bool ThreadOrder::frees(const cuda::Driver& driver, Context& context) {
   for (const Whole& other : own_state->wholes) has_work |= other.unmarked;
   hot_.has_work = has_work || (unknown && several_contexts());
   if (recorded == 0) return true;
+  hot_.has_points = true;
   // A stream comes behind its own point anyway.
   if (recorded == 1 && only->waited == own_state->newest) only->waited = number;
   if (recorded != 1 || only->handle != hot_.stream) hot_.stream = nullptr;

@@ -27,15 +27,19 @@ class Context;
 /// Thread-safe.
 class ThreadOrder {
  public:
+  /// `served_free`: nothing, but another thread may use the memory in that stream next.
+  enum class What { work, served_free };
   /// Before the calling thread submits work to `stream`, an explicit handle, or records an event
   /// there, while the process is not in its lane. Has the stream wait, on the device, for the
   /// thread's points on other streams.
-  [[gnu::always_inline]] static void submits(const cuda::Driver& driver, CUstream stream) {
-    const std::uint64_t word = word_.load(std::memory_order_acquire);
+  [[gnu::always_inline]] static void submits(const cuda::Driver& driver, CUstream stream,
+                                             What what = What::work) {
     Hot& hot = hot_;
+    if (what == What::served_free && !hot.has_points) return;
+    const std::uint64_t word = word_.load(std::memory_order_acquire);
     if (word == kOff) return;
-    if (word != hot.word || stream != hot.stream) return submits_elsewhere(driver, stream);
-    hot.has_work = *hot.unmarked = true;
+    if (word != hot.word || stream != hot.stream) return submits_elsewhere(driver, stream, what);
+    if (what == What::work) hot.has_work = *hot.unmarked = true;
   }
   /// Before it submits work to the lane's stream while the process is in the lane.
   [[gnu::always_inline]] static void submits_in_lane() { hot_.has_lane_work = true; }
@@ -88,7 +92,7 @@ class ThreadOrder {
   static constexpr std::uint64_t kOff = 1;
   // Greater: on, and counts destroyed streams.
 
-  static void submits_elsewhere(const cuda::Driver& driver, CUstream stream);
+  static void submits_elsewhere(const cuda::Driver& driver, CUstream stream, What what);
   static bool is_on_for_thread();
 
   /// The stream that the thread used last, if it waits for no point. One line for each thread.
@@ -98,6 +102,7 @@ class ThreadOrder {
     bool* unmarked;      ///< of that stream
     bool has_work;
     bool has_lane_work;
+    bool has_points;     ///< has recorded one, perhaps long ago
     std::uint64_t left;  ///< value of left_ that its frees have covered
   };
   static inline thread_local Hot hot_{};

@@ -6,6 +6,7 @@
 
 #include "engine/async/stream_free.h"
 #include "engine/context/rdma_libraries.h"
+#include "engine/context/thread_order.h"
 #include "engine/reclaim/dependent_launches.h"
 #include "util/mutation.h"
 #include "util/uncancelled.h"
@@ -131,6 +132,7 @@ std::optional<CUresult> AsyncMemory::try_free(CUdeviceptr address, CUstream stre
       block->shared_outside.load(std::memory_order_relaxed)) {
     return free_slowly(*block, word, stream);
   }
+  ThreadOrder::submits(driver_, stream, ThreadOrder::What::served_free);
   const auto open = [&] { return context->ordering().epochs().open(); };
   const StreamFree freed = free_into(known.place, *block, word, *context, life, open);
   if (freed == StreamFree::done) return CUDA_SUCCESS;
@@ -159,6 +161,7 @@ std::optional<CUresult> AsyncMemory::free_slowly(Block& block, std::uint64_t wor
   if (!serves(*context)) return std::nullopt;
   const StreamCaches::Place place = find_place(*context, stream);
   if (place.cache == nullptr) return std::nullopt;
+  ThreadOrder::submits(driver_, stream, ThreadOrder::What::served_free);
   const auto open = [&] { return context->ordering().epochs().open(); };
   StreamFree freed = free_into(place, block, word, *context, life, open);
   if (freed == StreamFree::full && caches_.allot(place, block.capacity)) {

@@ -358,7 +358,7 @@ bool round_of(const std::string& way, uint32_t value) {
     });
     release(temporary);
     consume_alone(second);
-  } else if (way == "pool") {  // a block of the program's pool is freed in the second stream
+  } else if (way.rfind("pool", 0) == 0) {  // a block of the program's pool is freed as well
     static CUstream const third = stream();
     CUdeviceptr own = 0;
     MUST(cuMemAllocAsync(&own, kBytes, first));
@@ -370,16 +370,26 @@ bool round_of(const std::string& way, uint32_t value) {
     stamp(own, value, first);
     MUST(cuMemcpyDtoDAsync(results, own, kBytes, first));
     release(temporary);
-    MUST(cuMemFreeAsync(own, second));
-    MUST(cuStreamSynchronize(second));
+    // Freed in its turn by cuMemFree, or in the second stream. The next owner uses a third stream
+    // or the second one.
+    if (way == "pool_unordered") {
+      release(own);
+    } else {
+      MUST(cuMemFreeAsync(own, second));
+    }
+    if (way == "pool") MUST(cuStreamSynchronize(second));
+    bool kept = true;  // what the next owner wrote, when all work is complete
     in_thread([&] {
+      CUstream const of_next = way == "pool_shared" ? second : third;
       CUdeviceptr next = 0;
-      MUST(cuMemAllocAsync(&next, kBytes, third));
-      stamp(next, value + 100, third);
-      MUST(cuStreamSynchronize(third));
-      MUST(cuMemFreeAsync(next, third));
-      MUST(cuStreamSynchronize(third));
+      MUST(cuMemAllocAsync(&next, kBytes, of_next));
+      stamp(next, value + 100, of_next);
+      MUST(cuStreamSynchronize(of_next));
+      if (way == "pool_shared") kept = is_right(value + 100, next);
+      MUST(cuMemFreeAsync(next, of_next));
+      MUST(cuStreamSynchronize(of_next));
     });
+    if (!kept) return false;
     consume_alone(second);
   } else if (way == "context_end") {  // ends with its streams, whose handles come back
     for (int repeat = 0; repeat < 2; ++repeat) {

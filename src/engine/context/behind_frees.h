@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls that show on the host whether work before the thread's frees is complete. A free of
+// cupool's does not wait for the GPU as the driver's does; the wait is here
+// (engine/context/thread_order).
+#pragma once
+
+#include <time.h>
+
+#include <cstdint>
+
+#include "engine/context/thread_order.h"
+#include "util/clock.h"
+
+namespace cupool::engine {
+
+/// Waits on the host until all work before the thread's frees is complete, as the driver's own free
+/// would have, or until `ends()`.
+template <typename Ends>
+void wait_for_frees(const cuda::Driver& real, const Ends& ends) {
+  constexpr std::uint64_t kLongestNs = 10'000'000'000;
+  constexpr timespec kMoment{0, 20'000};
+  if (!ThreadOrder::is_on()) return;
+  const std::uint64_t begin = util::now_ns();
+  for (;;) {
+    bool complete = ThreadOrder::is_complete(real);
+    // The lane's mark may be another thread's, behind work that waits for this one.
+    if (!complete && util::now_ns() - begin > kLongestNs) {
+      complete = ThreadOrder::is_complete(real, ThreadOrder::Of::own);
+    }
+    if (ends() || complete) return;
+    nanosleep(&kMoment, nullptr);
+  }
+}
+
+/// What kernels may use, and the driver takes away without a wait: mapped memory, textures.
+template <typename Call>
+CUresult take_away(const cuda::Driver& real, const Call& call) {
+  wait_for_frees(real, [] { return false; });
+  return call();
+}
+
+}  // namespace cupool::engine

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which frees the driver orders itself, and a wait for those that it does not.
+#include "engine/serve/unordered_free.h"
+
+#include "cuda/scopes.h"
+#include "engine/context/behind_frees.h"
+#include "engine/context/thread_order.h"
+#include "engine/reclaim/lane_mark.h"
+#include "engine/reclaim/serving.h"
+#include "util/mutation.h"
+
+namespace cupool::engine {
+namespace {
+
+bool is_of_a_pool(const cuda::Driver& driver, CUdeviceptr address) {
+  CUmemoryPool pool = nullptr;
+  return driver.cuPointerGetAttribute != nullptr &&
+         driver.cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address) ==
+             CUDA_SUCCESS &&
+         pool != nullptr;
+}
+
+}  // namespace
+
+CUresult free_unordered(const cuda::Driver& driver, CUdeviceptr address) {
+  const auto now = [&] { return driver.cuMemFree_v2(address); };
+  if (!ThreadOrder::is_on() || CUPOOL_MUTATED("frees-memory-of-pools-at-once")) return now();
+  if (ThreadOrder::is_complete(driver) || !is_of_a_pool(driver, address)) return now();
+  // In a lane, other threads free as well, and the mark goes on for as long as they do. The lane's
+  // own order is behind all that it covers now, without a wait.
+  if (driver.cuMemFreeAsync != nullptr && !Serving::any_capture() &&
+      ThreadOrder::is_complete(driver, ThreadOrder::Of::own)) {
+    const LaneMark::Use use;  // no capture of the stream begins, and nobody destroys it
+    const auto [context, stream] = LaneMark::place();
+    if (stream != nullptr && Serving::open_for_certain()) {
+      const cuda::ContextScope scope(driver, context);
+      if (scope.ok()) return driver.cuMemFreeAsync(address, stream);
+    }
+  }
+  return take_away(driver, now);
+}
+
+}  // namespace cupool::engine
