@@ -46,6 +46,7 @@ class Suite:
         self.row = row
         self.name = row["name"]
         self.path = place_of(row, folder)
+        self.prepared = os.path.abspath(folder)
         self.arguments = [self.filled(word) for word in row.get("arguments", [])]
         self.environment = {key: self.filled(value) for key, value in row.get("environment", {}).items()}
         self.slice = row.get("slice", 100)
@@ -56,7 +57,7 @@ class Suite:
         self.every = row.get("every", 1)
 
     def filled(self, text):
-        return text.replace("{folder}", self.path)
+        return text.replace("{folder}", self.path).replace("{prepared}", self.prepared)
 
     def missing(self):
         """Why it cannot run here, or None."""

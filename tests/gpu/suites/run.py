@@ -59,9 +59,9 @@ def load(path):
         return json.load(file)
 
 
-def run_all(suites, recorder, options, deadline):
+def run_all(suites, recorder, options, explanations, deadline):
     """True if there is nothing left to do."""
-    work = Work(suites, recorder, options)
+    work = Work(suites, recorder, options, explanations)
     work.list_all()
     first_deadline = deadline - FOR_AGAIN * options.budget
     alone, others = work.slices()
@@ -84,14 +84,14 @@ def main():
     recorder = records.Recorder(path, records.read([*earlier, *([path] if os.path.exists(path) else [])]))
     rows = [row for row in load(options.list)["suites"] if not options.suites or row["name"] in options.suites]
     suites = [kinds.suite(row, options.folder) for row in rows]
+    explanations = merge.Explanations(load(options.explanations)["explanations"])
     finished = True
     if not options.report:
         recorder.add(kind="session", **session_record(options.library))
-        finished = run_all(suites, recorder, options, deadline)
+        finished = run_all(suites, recorder, options, explanations, deadline)
     names = {suite.name for suite in suites}
     asked = {name: result for name, result in merge.results(recorder.records).items() if name in names}
-    summary = Summary(rows, asked, merge.Explanations(load(options.explanations)["explanations"]), options.modes,
-                      options.again)
+    summary = Summary(rows, asked, explanations, options.modes, options.again)
     sessions = [{key: value for key, value in record.items() if key != "kind"} for record in recorder.of("session")]
     text = summary.markdown(sessions)
     with open(os.path.join(options.out, "suites.md"), "w", encoding="utf-8") as file:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import types
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -19,6 +20,7 @@ sys.path[:0] = [HERE, os.path.join(HERE, "..")]
 import merge  # noqa: E402
 from common import document, records  # noqa: E402
 from kinds import GoogleTest  # noqa: E402
+from work import Work  # noqa: E402
 
 # A library that any program bears as a preload: it is there already.
 HARMLESS = glob.glob("/lib*/*/libm.so.6") + glob.glob("/lib*/libm.so.6") + glob.glob("/usr/lib*/libm.so.6")
@@ -324,6 +326,15 @@ class OfTables(unittest.TestCase):
                                    ([{"suite": "s", "test": "t", "outcomes": ["passed", "failed"], "why": "so"}], 0),
                                    ([{"suite": "s", "test": "t", "outcomes": ["failed", "passed"], "why": "not so"}], 1)):
             self.assertEqual(merge.Count(found["s"], "sync", merge.Explanations(rules), 3).unexplained(), unexplained)
+
+    def test_what_is_explained_is_run_again_last(self):
+        rows = [{"kind": "outcome", "suite": "s", "test": test, "mode": mode, "outcome": outcome, "message": ""}
+                for test in ("a", "b") for mode, outcome in (("without", "passed"), ("sync", "failed"))]
+        options = types.SimpleNamespace(modes=["without", "sync"], again=2)
+        rules = [{"suite": "s", "test": "a", "why": "known"}]
+        work = Work([types.SimpleNamespace(name="s")], types.SimpleNamespace(records=rows), options,
+                    merge.Explanations(rules))
+        self.assertEqual([piece.test for piece in work.again("again")], ["b"] * 4 + ["a"] * 4)
 
     def test_torn_lines_and_packed_files_are_read(self):
         import gzip

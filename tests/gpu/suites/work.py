@@ -20,8 +20,9 @@ Slice = collections.namedtuple("Slice", "suite names mode kind test", defaults=(
 
 
 class Work:
-    def __init__(self, suites, recorder, options):
+    def __init__(self, suites, recorder, options, explanations):
         self.suites = suites
+        self.explanations = explanations
         self.recorder = recorder
         self.options = options
         self.lock = threading.Lock()
@@ -91,7 +92,7 @@ class Work:
         """Runs once more of the tests that differ, as many each side as are missing: "again", alone;
         "company", of those that agree alone, together with the rest of their slice."""
         suites = {suite.name: suite for suite in self.suites}
-        pieces = []
+        unexplained, explained = [], []
         for name, result in merge.results(self.recorder.records).items():
             for test in result.tests.values() if name in suites else ():
                 modes = [mode for mode in test.differing() if mode in self.options.modes]
@@ -99,10 +100,12 @@ class Work:
                 if kind == "company":
                     modes = [mode for mode in modes if test.alike_alone(mode, self.options.again) and not test.ending()]
                     names, runs = self.slice_of(suites[name], test.name) if modes else names, test.company
+                known = all(self.explanations.of(name, test, mode) for mode in modes)
                 for turn in range(self.options.again if modes else 0):
+                    pieces = explained if known else unexplained
                     pieces += [Slice(suites[name], names, mode, kind, test.name)
                                for mode in (merge.WITHOUT, *modes) if len(runs.get(mode, [])) <= turn]
-        return pieces
+        return unexplained + explained
 
     def slice_of(self, suite, test):
         names = [name for name in self.chosen(suite) if not suite.wants_alone([name])]
