@@ -46,6 +46,8 @@ for program in host_memory async_serve; do
   build "${program}_shared" "$nvcc" "${flags[@]}" -cudart shared -Xlinker -rpath -Xlinker "\$ORIGIN" \
     "$here/proofs/$program.cu" -o "$out/${program}_shared"
 done
+build dense_stress "$nvcc" "${flags[@]}" -cudart static \
+  "$here/proofs/dense_stress.cu" -o "$out/dense_stress" -L"$toolkit/lib64/stubs" -lcuda
 for program in ipc_pair fill_memory other_allocators peers contexts default_pool; do
   build "$program" "$nvcc" "${flags[@]}" -cudart static \
     "$here/proofs/contract/$program.cu" -o "$out/$program" -L"$toolkit/lib64/stubs" -lcuda

@@ -24,7 +24,9 @@ LEGACY_COVERS_ALL = "legacy-wait-covers-all"
 # Wrong in a lane.
 LEAVES_WITHOUT = "leaves-without-a-wait"
 OVERLAP = "launches-overlap"
-WRONG = (OBVIOUS, LEGACY_COVERS_ALL, LEAVES_WITHOUT, OVERLAP)
+# Fences that cover less than is taken for complete.
+FENCES = ("fence-before-free", "batch-grows-after-fence", "reuse-before-complete")
+WRONG = (OBVIOUS, LEGACY_COVERS_ALL, LEAVES_WITHOUT, OVERLAP, *FENCES)
 # What each variant adds to the environment; legacy runs without the preload.
 VARIANTS = {
     "legacy": None,
@@ -33,7 +35,7 @@ VARIANTS = {
     "ordered": {"CUPOOL_FREE_MODE": "ordered"},
     "sync": {"CUPOOL_FREE_MODE": "sync"},
     # Wrong on purpose. In ordered mode, so that no other wait hides the fault.
-    **{wrong: {"CUPOOL_FREE_MODE": "ordered", "CUPOOL_TEST_MUTATION": wrong} for wrong in (OBVIOUS, LEGACY_COVERS_ALL)},
+    **{wrong: {"CUPOOL_FREE_MODE": "ordered", "CUPOOL_TEST_MUTATION": wrong} for wrong in (OBVIOUS, LEGACY_COVERS_ALL, *FENCES)},
     "lane": {"CUPOOL_LANE": "1"},
     "no lane": {"CUPOOL_LANE": "0"},
     **{wrong: {"CUPOOL_LANE": "1", "CUPOOL_TEST_MUTATION": wrong} for wrong in (LEAVES_WITHOUT, OVERLAP)},

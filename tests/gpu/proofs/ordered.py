@@ -8,6 +8,7 @@ environment.txt, raw.csv, table.md and log.txt into the output folder; exits non
 property does not hold. Usually started by run_ordered.sh.
 """
 import os
+import re
 import statistics
 import sys
 
@@ -15,7 +16,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from common.alternating import alternating, torch_runs  # noqa: E402  (the path must be set first)
 from common.machine import (argument_parser, built, parse_arguments, python,  # noqa: E402
                             write_environment)
-from common.session import (LEAVES_WITHOUT, LEGACY_COVERS_ALL, MIB, OBVIOUS, OVERLAP,  # noqa: E402
+from common.session import (FENCES, LEAVES_WITHOUT, LEGACY_COVERS_ALL, MIB, OBVIOUS, OVERLAP,  # noqa: E402
                             VARIANTS, Session, spread)
 
 # What is measured is the state after the pools' start.
@@ -186,7 +187,7 @@ def order(session):
     """What follows a free on another stream comes after the work before it (contract 2)."""
     ways = ("copy", "legacy", "from_legacy", "per_thread", "fill", "graph", "beside_capture", "destroyed",
             "destroyed_before", "thread", "event", "elapsed", "elapsed_later", "elapsed_elsewhere", "entry",
-            "default_streams", "context_end", "pool", "joined", "unmapped", "crowd", "many", "hang")
+            "default_streams", "context_end", "pool", "pool_unordered", "pool_shared", "joined", "unmapped", "crowd", "many", "hang")
     kernels = {"PROBE_KERNELS": built("kernels.fatbin")}
     rows = []
     for way in ways:
@@ -372,16 +373,58 @@ def two_gpus(session):
                    for label, found in times.items()])
 
 
+def dense(session):
+    """As many pairs as possible in the rest of the budget, each checked by the GPU, and whether anything grows."""
+    def command(pairs, seconds):
+        return [built("dense_stress"), f"seed={session.options.seed}", f"pairs={pairs}", f"limit_ms={seconds * 1e3:.0f}"]
+
+    rows = []
+
+    def add(variant, run):
+        keys = ("pairs", "ms", "pairs_per_second", "foreign_words", "graphs", "captures_lost", "streams_destroyed",
+                "handed_over", "guests", "contexts")
+        rows.append([variant, *[f"{run.values[key]:.0f}" if key in run.values else "-" for key in keys]])
+        return keys
+
+    legacy = session.run("dense", command(10**9, 8), "legacy", 40, may_fail=True)
+    session.require("the program is right without cupool", legacy.code == 0, f"exit {legacy.code}", "exit 0")
+    add("legacy", legacy)
+    for wrong in (OBVIOUS, *FENCES):
+        run = session.run(f"dense {wrong}", command(10**9, 8), wrong, 40, may_fail=True)
+        foreign = run.values.get("foreign_words")
+        session.require(f"the check sees {wrong}", bool(foreign), f"{foreign} foreign words, exit {run.code}", "> 0")
+        add(wrong, run)
+    seconds = session.options.budget - 80
+    run = session.run("dense", command(session.options.pairs, seconds), "auto", seconds + 60)
+    keys = add("auto", run)
+    values = run.values
+    session.require("no foreign word", values.get("foreign_words") == 0, values.get("foreign_words"), "0")
+    session.require("pairs", values.get("pairs", 0) >= session.options.pairs, values.get("pairs"),
+                    f">= {session.options.pairs}")
+    session.require("no capture lost", values.get("captures_lost") == 0, values.get("captures_lost"), "0")
+    samples = [{key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", line)}
+               for line in run.out.splitlines() if line.startswith("info sample=")]
+    for key, most in (("resident_kib", 16 << 10), ("used_kib", 64 << 10)):
+        # From a quarter on, when every cache has seen every size.
+        grown = samples[-1][key] - samples[len(samples) // 4][key] if len(samples) > 8 else None
+        session.require(f"nothing grows: {key}", grown is not None and grown <= most, grown, f"<= {most}")
+    session.table("Many pairs, each checked on the GPU", ["variant", *keys], rows)
+    session.table("What the process uses meanwhile", ["sample", "s", "pairs", "resident MiB", "device MiB"],
+                  [[each["sample"], each["seconds"], each["pairs"], each["resident_kib"] >> 10, each["used_kib"] >> 10]
+                   for each in samples])
+
+
 SECTIONS = {f.__name__: f for f in (stress, lane, order, micro, reliance, overlap, footprint, programs,
                                     one_lane)}
-# Only when asked for by name: it needs two GPUs.
-ASKED_FOR = {"two_gpus": two_gpus}
+# Only when asked for by name: one needs two GPUs, the other minutes.
+ASKED_FOR = {"two_gpus": two_gpus, "dense": dense}
 
 
 def main():
     parser = argument_parser(__doc__, budget=440)
-    parser.add_argument("sections", nargs="*", help=f"of {' '.join([*SECTIONS, *ASKED_FOR])} (default: all but the last)")
+    parser.add_argument("sections", nargs="*", help=f"of {' '.join([*SECTIONS, *ASKED_FOR])} (default: all but the last two)")
     parser.add_argument("--seed", type=int, default=1, help="of the random programs")
+    parser.add_argument("--pairs", type=int, default=10**8, help="of dense (default 10^8)")
     parser.add_argument("--rounds", type=int, default=7, help="of whole programs (default 7)")
     options = parse_arguments(parser, {**SECTIONS, **ASKED_FOR})
     write_environment(options)
