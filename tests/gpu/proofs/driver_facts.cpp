@@ -375,6 +375,44 @@ void full_device() {
   MUST(cuStreamDestroy(capturing));
 }
 
+// A pool's block that is freed behind a kernel in its stream, comes again in that stream, and is
+// freed without an order before anybody has used it: does the kernel count for whoever gets it
+// next?
+void unused_block() {
+  constexpr std::size_t kBytes = 4 << 20;
+  std::uint64_t ns = 30'000'000;
+  void* arguments[] = {&ns};
+  CUstream first = nullptr;
+  CUstream second = nullptr;
+  CUdeviceptr block = 0;
+  CUdeviceptr again = 0;
+  CUdeviceptr next = 0;
+  std::uint32_t found = 0;
+  MUST(cuStreamCreate(&first, CU_STREAM_NON_BLOCKING));
+  MUST(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
+  MUST(cuMemAllocAsync(&block, kBytes, first));
+  MUST(cuStreamSynchronize(first));
+  MUST(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, first, arguments, nullptr));
+  MUST(cuMemsetD32Async(block, 1, kBytes / 4, first));
+  MUST(cuMemFreeAsync(block, first));
+  MUST(cuMemAllocAsync(&again, kBytes, first));
+  MUST(cuMemFree(again));
+  MUST(cuMemAllocAsync(&next, kBytes, second));
+  MUST(cuMemsetD32Async(next, 2, kBytes / 4, second));
+  const auto begin = std::chrono::steady_clock::now();
+  MUST(cuStreamSynchronize(second));
+  const double ms =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  MUST(cuCtxSynchronize());
+  MUST(cuMemcpyDtoH(&found, next, sizeof found));
+  std::printf(
+      "unused block: came again %s, went to another stream %s after %.1f ms, written late %s\n",
+      again == block ? "yes" : "no", next == block ? "yes" : "no", ms, found == 2 ? "no" : "yes");
+  MUST(cuMemFreeAsync(next, second));
+  MUST(cuStreamDestroy(first));
+  MUST(cuStreamDestroy(second));
+}
+
 // Those that need a kernel: of the file that CUPOOL_TEST_MODULE names.
 void with_kernels(CUcontext context) {
   CUmodule module = nullptr;
@@ -385,6 +423,7 @@ void with_kernels(CUcontext context) {
   legacy_waits(context);
   barriers(context);
   capture_during_synchronisation(context);
+  unused_block();
   MUST(cuModuleUnload(module));
 }
 
