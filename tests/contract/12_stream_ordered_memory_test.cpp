@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contract 12 with CUPOOL_ASYNC=serve: the program's own stream-ordered memory is served in the
 // order of its streams, and what the program sees is what the driver alone would show it.
+#include <sstream>
+
 #include "harness.h"
 
 namespace preload {
@@ -132,6 +134,47 @@ TEST(StreamOrderedMemory, GoesBackAfterAWhileToAPoolThatIsNotKept) {
 
 TEST(StreamOrderedMemory, IsFreedByTheDriverWhereTheStreamIsNotKnown) {
   expect_same_serving("free");
+}
+
+// By the runtime, with the last error; short cuts of a shared one or not.
+TEST(StreamOrderedMemory, OfTheRuntimeIsAsWithoutUs) {
+  for (const char* runtime : {"shared", "static"}) {
+    for (const char* arguments : {"case=errors", "case=pairs rounds=200 threads=4"}) {
+      for (const char* mode : {"late", "early"}) {
+        SCOPED_TRACE(std::string(runtime) + ", " + arguments + ", " + mode);
+        expect_same(std::string("probe_async_runtime_") + runtime + " " + arguments, 0, 1,
+                    serving({{"CUPOOL_SIM_MODE", mode}}));
+      }
+    }
+  }
+}
+
+// The simulated runtime asks the driver for the current context in each of its calls.
+TEST(StreamOrderedMemory, OfASharedRuntimeIsServedWithoutIt) {
+  const ScratchFolder folder;
+  const std::string file = folder.path() + "/calls";
+  const PreloadedRun run =
+      run_preloaded("probe_async_runtime_shared case=pairs rounds=1000 threads=4",
+                    serving({{"CUPOOL_SIM_CALLS", file}}));
+  EXPECT_EQ(run.process.exit_code, 0) << run.describe();
+  EXPECT_EQ(run.counter("own_async_malloc_calls_total"), 4000u);
+  EXPECT_EQ(run.counter("own_async_free_calls_total"), 4000u);
+  std::istringstream lines(read_file(file));
+  std::string symbol;
+  std::uint64_t asked = 0;
+  for (std::uint64_t count = 0; lines >> symbol >> count;) {
+    if (symbol == "cuCtxGetCurrent") asked = count;
+  }
+  // Those of the fills, the copies and the waits, a sixteenth each, and of the first pairs.
+  EXPECT_LT(asked, 2000u);
+}
+
+// Contract 8.
+TEST(StreamOrderedMemory, OfASharedRuntimeIsTheDriversForListedLibraries) {
+  const PreloadedRun run =
+      expect_same("probe_async_runtime_shared case=pairs rounds=20", 0, 1,
+                  serving({{"CUPOOL_BYPASS_LIBS", "probe_async_runtime_shared"}}));
+  EXPECT_EQ(run.counter("own_async_served_total"), 0u);
 }
 
 // An allocation and a free are operations of the legacy stream, which orders others.

@@ -85,7 +85,8 @@ TEST(Elf, TheTableHoldsTheFourRoutes) {
   for (const char* name :
        {"dlsym", "cuGetProcAddress", "cuGetProcAddress_v2", "cuMemAlloc_v2", "cuMemFree_v2",
         "cuMemAllocPitch_v2", "cudaMalloc", "cudaFree", "cudaMallocPitch", "cudaMalloc3D",
-        "cudaDeviceSynchronize", "cudaMallocHost", "cudaHostAlloc", "cudaFreeHost"}) {
+        "cudaDeviceSynchronize", "cudaMallocHost", "cudaHostAlloc", "cudaFreeHost",
+        "cudaMallocAsync", "cudaFreeAsync"}) {
     EXPECT_EQ(table.count(name), 1u) << name;
   }
 }

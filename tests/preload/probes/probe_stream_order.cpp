@@ -385,7 +385,7 @@ bool round_of(const std::string& way, uint32_t value) {
       MUST(cuMemAllocAsync(&next, kBytes, of_next));
       stamp(next, value + 100, of_next);
       MUST(cuStreamSynchronize(of_next));
-      if (way == "pool_shared") kept = is_right(value + 100, next);
+      kept = is_right(value + 100, next);
       MUST(cuMemFreeAsync(next, of_next));
       MUST(cuStreamSynchronize(of_next));
     });
