@@ -263,11 +263,17 @@ void IdleMemory::leave_room_for_managed(Context& context) {
   stats::note_event(stats::EventKind::trim, device.stats(), 0);
 }
 
+// What is reclaimed and in no cache is gone once the context ends: the records may be other blocks'
+// by the time of the visit.
 bool IdleMemory::reclaim(Context& context, ThreadCache& cache, BatchNumber waited_for) {
   Device& device = context.device();
   BlockList surplus;
+  std::uint64_t life = 0;
   {
     const ThreadCache::Guard guard(cache);
+    life = context.incarnation();
+    // Read after the life: a context that ends is marked first, and the cache emptied last.
+    if (!context.usable()) return false;
     const EpochNumber complete_up_to = context.ordering().epochs().complete_up_to();
     const bool batch_is_complete = cache.batch.is_filling(waited_for);
     if (!batch_is_complete && cache.in_flight.oldest() > complete_up_to) return false;
@@ -276,7 +282,7 @@ bool IdleMemory::reclaim(Context& context, ThreadCache& cache, BatchNumber waite
   }
   if (surplus.empty() && !policy_.host_reachable().any(HostReachable::Kind::managed)) return true;
   const ContextVisit visit(context);
-  if (!visit) return true;
+  if (!visit || context.incarnation() != life) return true;
   if (!surplus.empty()) {
     cache_or_release(context, surplus);
   } else {
