@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine_fast_path_fixture.h"
@@ -19,7 +21,17 @@ class TwoLivesTest : public FastPathTest {
  protected:
   static constexpr std::uint64_t kBlockBytes = 4096;
   static constexpr int kRounds = 20;
+  static inline std::function<void()> during_allocation;
 
+  cuda::Driver make_driver() override {
+    cuda::Driver driver = FastPathTest::make_driver();
+    driver.cuMemAlloc_v2 = [](CUdeviceptr* address, std::size_t bytes) {
+      const CUresult result = test::fake::allocate(address, bytes);
+      if (const auto call = std::exchange(during_allocation, nullptr)) call();
+      return result;
+    };
+    return driver;
+  }
   // As the driver would. `closed` is called while nobody is let in.
   template <typename Closed>
   void end_and_revive(const Closed& closed) {
@@ -70,6 +82,24 @@ TEST_F(TwoLivesTest, WhatAThreadHasReclaimedStaysOutOfTheNextLife) {
     ASSERT_EQ(context_->cache().bytes(), 0u) << "it is live, or the driver's";
     free_all(next);
     expect_identity();
+  }
+}
+
+TEST_F(TwoLivesTest, MemoryAllocatedBesideTheEndIsNoBlockOfTheNextLife) {
+  for (int round = 0; round < kRounds; ++round) {
+    std::thread other;
+    during_allocation = [&] {
+      other = std::thread([&] { end_and_revive(); });
+      while (!context_->gate().is_closed()) std::this_thread::yield();
+    };
+    const CUdeviceptr old = gpu.next_address;
+    CUdeviceptr address = 0;
+    Patience patience;
+    EXPECT_EQ(allocator_->allocations().try_allocate(kBlockBytes, &address, patience),
+              std::nullopt);
+    other.join();
+    ASSERT_EQ(allocator_->blocks().find(old), nullptr) << "it went with its context";
+    EXPECT_EQ(now(Gauge::held_bytes), 0);
   }
 }
 
