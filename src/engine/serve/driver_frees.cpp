@@ -60,7 +60,7 @@ std::optional<CUresult> DriverFrees::free_as_driver(CUdeviceptr address) {
 void DriverFrees::retire_claimed(const ClaimedBlock& claimed, bool has_waited) {
   Context& context = *claimed.context;
   const ContextVisit visit(context);
-  if (!visit || !claimed.is_alive()) return;
+  if (!visit || !claimed.is_alive()) return drop(claimed);
   Block* const block = claimed.block;
   DeviceStats& stats = context.stats();
   stats.add(Counter::free_calls_total);

@@ -25,7 +25,10 @@ using stats::Gauge;
 [[gnu::always_inline]] inline bool Frees::add_to_batch(ThreadCache& cache,
                                                        const ClaimedBlock& claimed) {
   const ThreadCache::Guard guard(cache);
-  if (!claimed.is_alive()) return false;
+  if (__builtin_expect(!claimed.is_alive(), 0)) {
+    drop(claimed);
+    return false;
+  }
   Block& block = *claimed.block;
   Tally& tally = cache.tally;
   tally.count_free(block.requested, block.capacity);
@@ -46,7 +49,10 @@ using stats::Gauge;
   const EpochNumber epoch = context.ordering().epochs().open();
   {
     const ThreadCache::Guard guard(cache);
-    if (!claimed.is_alive()) return true;
+    if (!claimed.is_alive()) {
+      drop(claimed);
+      return true;
+    }
     block.lane_epoch = value_of(epoch);
     Tally& tally = cache.tally;
     tally.count_free(block.requested, block.capacity);
@@ -58,7 +64,7 @@ using stats::Gauge;
     if (cached) return true;
   }
   const ContextVisit visit(context);
-  if (!visit || !claimed.is_alive()) return true;
+  if (!visit || !claimed.is_alive()) return true;  // counted above
   BlockList surplus;
   surplus.push(&block);
   idle_.cache_or_release(context, surplus);
@@ -101,7 +107,9 @@ std::optional<CUresult> Frees::try_free(CUdeviceptr address) {
 }
 
 [[gnu::noinline]] CUresult Frees::free_claimed_otherwise(const ClaimedBlock& claimed) {
-  return free_claimed(claimed);
+  if (claimed.is_alive()) return free_claimed(claimed);
+  drop(claimed);
+  return CUDA_SUCCESS;
 }
 
 bool Frees::try_free_live(CUdeviceptr address) {
@@ -172,7 +180,10 @@ CUresult Frees::free_singly(const ClaimedBlock& claimed, std::uint64_t start_ns,
   EpochNumber epoch = kNoEpoch;
   {
     const ContextVisit visit(context);
-    if (!visit || !claimed.is_alive()) return CUDA_SUCCESS;
+    if (!visit || !claimed.is_alive()) {
+      drop(claimed);
+      return CUDA_SUCCESS;
+    }
     stats.add(Counter::free_calls_total);
     stats.add(Counter::free_bytes_total, claimed.block->requested);
     stats::this_thread().add_frees(1);
@@ -252,7 +263,10 @@ std::optional<CUresult> Frees::try_free_in_stream(CUdeviceptr address, CUstream 
   Context& context = *claimed.context;
   const bool ordered = context.foreign_streams().order_behind(stream);
   const ContextVisit visit(context);
-  if (!visit || !claimed.is_alive()) return CUDA_SUCCESS;
+  if (!visit || !claimed.is_alive()) {
+    drop(claimed);
+    return CUDA_SUCCESS;
+  }
   context.stats().add(Counter::free_calls_total);
   context.stats().add(Counter::free_bytes_total, claimed.block->requested);
   stats::this_thread().add_frees(1);
