@@ -260,7 +260,7 @@ CUdeviceptr Allocations::allocate_new(Context& context, std::uint64_t bytes, Pat
     stats::note_event(EventKind::oom_rescue, stats, capacity);
   }
   if (result != CUDA_SUCCESS) {
-    note_failure(context, result);
+    note_failure(context, fresh.life, result);
     if (result != CUDA_ERROR_OUT_OF_MEMORY && !cuda::is_sticky(result) && !cuda::shut_down()) {
       CUPOOL_WARN_ONCE(
           "the driver refused pool memory (error %d); cuMemAlloc serves such allocations. "

@@ -36,6 +36,7 @@ std::optional<CUresult> DriverFrees::free_as_driver(CUdeviceptr address) {
   if (found == nullptr) return std::nullopt;
   const std::uint64_t start = util::now_ns();
   Context& context = *found->context;
+  const std::uint64_t life = context.incarnation();
   WaitResult wait;
   const HostWork::Mark before = context.host_work().begin_wait();
   if (context.usable()) {
@@ -53,7 +54,7 @@ std::optional<CUresult> DriverFrees::free_as_driver(CUdeviceptr address) {
   }
   retire_claimed(claimed, wait.complete() && claimed.context == &context);
   context.stats().call_times().free.record(util::now_ns() - start);
-  return FreeWait::answer_of_free(context, wait.error);
+  return FreeWait::answer_of_free(context, life, wait.error);
 }
 
 // Counts a claimed block, and retires it, or caches it where the free has waited for the GPU.
