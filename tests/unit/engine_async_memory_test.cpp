@@ -2,6 +2,11 @@
 // The program's stream-ordered memory, served from caches, on the fake driver (contract 12, I1).
 #include "engine/serve/async_memory.h"
 
+#include <atomic>
+#include <optional>
+#include <thread>
+#include <utility>
+
 #include "engine/reclaim/dependent_launches.h"
 #include "engine_pool_engine_fixture.h"
 
@@ -10,6 +15,11 @@ namespace {
 
 class AsyncMemoryTest : public PoolEngineTest {
  protected:
+  static constexpr std::uint64_t kMany = 48 * (kUnit / 2);  ///< more than a growth step
+  static inline std::atomic<CUcontext> current{nullptr};    ///< null: the fake driver's
+
+  static inline thread_local CUcontext pushed = nullptr;
+
   void SetUp() override {
     PoolEngineTest::SetUp();
     start({{"CUPOOL_ASYNC", "serve"}});
@@ -17,12 +27,26 @@ class AsyncMemoryTest : public PoolEngineTest {
   void TearDown() override {
     PoolEngineTest::TearDown();
     DependentLaunch::reset();
+    enter(nullptr);
     start({});  // serves none
   }
   cuda::Driver make_driver() override {
     cuda::Driver driver = PoolEngineTest::make_driver();
+    driver.cuCtxGetCurrent = [](CUcontext* context) {
+      const CUcontext set = pushed != nullptr ? pushed : current.load();
+      *context = set != nullptr ? set : test::fake::context();
+      return CUDA_SUCCESS;
+    };
+    driver.cuCtxPushCurrent_v2 = [](CUcontext context) {
+      pushed = context;
+      return CUDA_SUCCESS;
+    };
+    driver.cuCtxPopCurrent_v2 = [](CUcontext* context) {
+      *context = std::exchange(pushed, nullptr);
+      return CUDA_SUCCESS;
+    };
     driver.cuStreamGetCtx = [](CUstream, CUcontext* context) {
-      *context = test::fake::context();
+      *context = current != nullptr ? current.load() : test::fake::context();
       return CUDA_SUCCESS;
     };
     driver.cuStreamGetFlags = [](CUstream, unsigned* flags) {
@@ -40,6 +64,17 @@ class AsyncMemoryTest : public PoolEngineTest {
     });
   }
 
+  Context* enter(CUcontext context) {
+    current = context;
+    ContextRegistry::current_may_change();
+    return allocator_->registry().current();
+  }
+  void leave_idle(std::uint64_t bytes) {
+    CUdeviceptr address = 0;
+    ASSERT_EQ(allocate_in_stream(bytes, &address), AsyncMemory::Served::by_driver);
+    ASSERT_EQ(async().try_free(address, stream_), CUDA_SUCCESS);
+    ASSERT_GE(async().idle().bytes(context_->device()), bytes);
+  }
   const CUstream stream_ = reinterpret_cast<CUstream>(0x5000);
 };
 
@@ -69,6 +104,30 @@ TEST_F(AsyncMemoryTest, StoppingWaitsForNoContextWithoutIdleMemory) {
   const std::uint64_t start = util::now_ns();
   async().stop();
   EXPECT_LT(util::now_ns() - start, kLongestWaitForOthersNs);
+}
+
+// The end may take as long as the context's work, which may wait for what this thread does next.
+TEST_F(AsyncMemoryTest, NoCallWaitsForTheEndOfAnotherContext) {  // I8
+  Context* const ending = enter(reinterpret_cast<CUcontext>(0x99000));
+  ASSERT_NE(ending, context_);
+  leave_idle(kMany);
+  ASSERT_EQ(enter(nullptr), context_);
+  std::optional<ContextEnd> ends(std::in_place, *ending);
+  std::atomic<bool> done{false};
+  std::thread caller([&] {
+    allocator_->out_of_memory().trim_if_unclear();
+    CUmemoryPool pool = nullptr;
+    test::fake::default_pool(&pool, 0);
+    async().give_back_of(pool);
+    done = true;
+  });
+  const std::uint64_t start = util::now_ns();
+  while (!done && util::now_ns() - start < 5 * kLongestWaitForOthersNs) std::this_thread::yield();
+  EXPECT_TRUE(done);
+  ends.reset();
+  caller.join();
+  allocator_->out_of_memory().trim_if_unclear();
+  EXPECT_EQ(async().idle().bytes(context_->device()), 0u) << "once it has not ended";
 }
 
 }  // namespace

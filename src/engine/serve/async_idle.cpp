@@ -107,10 +107,10 @@ void AsyncIdle::release_in_order(Context& context, BlockList& idle) {
   driver_.cuEventDestroy_v2(behind);
 }
 
-AsyncIdle::Given AsyncIdle::give_back(Context& context, To to) {
+AsyncIdle::Given AsyncIdle::give_back(Context& context, To to, std::uint64_t limit_ns) {
   if (!AsyncBlocks::any() || Serving::any_capture() || caches_.bytes(&context) == 0) return {};
   const util::Uncancelled throughout;
-  const ContextVisit visit(context);
+  const ContextVisit visit(context, limit_ns);
   if (!visit || !context.usable()) return {};
   GivingBack part(idle_.give_backs());
   BlockList idle = caches_.take(&context, settle(context, Look::for_a_moment),
@@ -129,6 +129,12 @@ AsyncIdle::Given AsyncIdle::give_back(Context& context, To to) {
   driver_.cuMemPoolTrimTo(trimmed, 0);
   given.device = before - std::min(before, reserved_bytes(driver_, trimmed));
   return given;
+}
+
+void AsyncIdle::give_back_of(int device, const Context* own) {
+  for (Context* const each : registry_.contexts_of(device)) {
+    give_back(*each, To::pool, each == own ? 0 : kShortNs);
+  }
 }
 
 EpochNumber AsyncIdle::covering_epoch(Context& context) {

@@ -208,10 +208,7 @@ void AsyncMemory::stop() {
 
 void AsyncMemory::give_back_of(CUmemoryPool pool) {
   const int device = device_of(pool);
-  if (device < 0) return;
-  for (Context* const context : registry_.contexts_of(device)) {
-    idle_.give_back(*context, AsyncIdle::To::pool);
-  }
+  if (device >= 0) idle_.give_back_of(device, registry_.current());
 }
 
 std::uint64_t AsyncMemory::unused_bytes(CUmemoryPool pool) const {

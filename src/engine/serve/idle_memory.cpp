@@ -310,7 +310,6 @@ bool IdleMemory::release_ended_leases() {
       }
       continue;
     }
-    constexpr std::uint64_t kShortNs = 1'000'000;  // a later call tries again
     const ContextVisit visit(*context, kShortNs);
     if (!visit) continue;
     BlockList idle;
