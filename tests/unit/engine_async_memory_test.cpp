@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/reclaim/dependent_launches.h"
+#include "engine/serve/decay.h"
 #include "engine_pool_engine_fixture.h"
 
 namespace cupool::engine {
@@ -75,6 +76,18 @@ class AsyncMemoryTest : public PoolEngineTest {
     ASSERT_EQ(async().try_free(address, stream_), CUDA_SUCCESS);
     ASSERT_GE(async().idle().bytes(context_->device()), bytes);
   }
+  Decay make_decay() {
+    return Decay(*driver_, allocator_->registry(), allocator_->idle(), async().idle());
+  }
+  // A look of the background thread (process/housekeeping).
+  void look(Decay& decay) {
+    while (async().idle().give_back_unneeded()) {
+    }
+    async().idle().end_decay_step();
+    while (decay.go_on()) {
+    }
+  }
+
   const CUstream stream_ = reinterpret_cast<CUstream>(0x5000);
 };
 
@@ -128,6 +141,43 @@ TEST_F(AsyncMemoryTest, NoCallWaitsForTheEndOfAnotherContext) {  // I8
   caller.join();
   allocator_->out_of_memory().trim_if_unclear();
   EXPECT_EQ(async().idle().bytes(context_->device()), 0u) << "once it has not ended";
+}
+
+// For the driver they are in use: no figure of a pool tells of them.
+TEST_F(AsyncMemoryTest, IdleBlocksHurryDecayOnADeviceThatIsNearlyFull) {
+  Decay decay = make_decay();
+  const std::uint64_t capacity = gpu.capacity.exchange(test::FakePools::kStep * 2 + kUnit);
+  EXPECT_FALSE(decay.is_urgent());
+  leave_idle(kMany);
+  EXPECT_TRUE(decay.is_urgent());
+  gpu.capacity.store(capacity);
+  EXPECT_FALSE(decay.is_urgent()) << "there is room";
+}
+
+// The pool's mark of what was in use contains them until they are released.
+TEST_F(AsyncMemoryTest, TheKeptPoolGivesBackWhatDecayReleasesAtThatLook) {
+  CUdeviceptr live = 0;
+  ASSERT_EQ(allocate_in_stream(kUnit, &live), AsyncMemory::Served::by_driver);
+  allocator_->default_pools().allocated(nullptr);
+  DefaultPool& pool = context_->device().default_pool();
+  ASSERT_TRUE(pool.is_kept());
+  leave_idle(kMany);
+  const std::uint64_t reserved = test::pools->reserved();
+  Decay decay = make_decay();
+  for (std::size_t i = 0; i < BlockCache::kDecaySteps; ++i) {
+    EXPECT_EQ(test::pools->reserved(), reserved) << "it may be needed again";
+    look(decay);
+  }
+  look(decay);
+  EXPECT_LE(test::pools->reserved(), test::FakePools::kStep);
+  cuuint64_t high = 0;
+  EXPECT_EQ(pool.get_attribute(CU_MEMPOOL_ATTR_USED_MEM_HIGH, &high), CUDA_SUCCESS);
+  EXPECT_GE(high, kMany + kUnit) << "the program's own mark is not reset";
+  // What the program needs after that counts as before.
+  CUdeviceptr next = 0;
+  ASSERT_EQ(allocate_in_stream(kMany, &next), AsyncMemory::Served::by_driver);
+  look(decay);
+  EXPECT_GE(test::pools->reserved(), kMany + kUnit);
 }
 
 }  // namespace

@@ -153,7 +153,9 @@ bool AsyncIdle::give_back_unneeded() {
     BlockList idle = caches_.take(context, settle(*context, Look::once),
                                   StreamCaches::Which::unneeded, kAsyncSlice);
     more = more || idle.bytes >= kAsyncSlice;
-    part.gave_back = release(*context, idle) != 0;
+    const std::uint64_t released = release(*context, idle);
+    part.gave_back = released != 0;
+    context->device().default_pool().unneeded_released(released);
   }
   return more;
 }
