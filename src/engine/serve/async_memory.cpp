@@ -34,7 +34,8 @@ AsyncMemory::AsyncMemory(const cuda::Driver& driver, const config::Settings& set
     : driver_(driver),
       registry_(registry),
       policy_(policy),
-      idle_(driver, registry, idle, caches_, blocks_) {
+      idle_(driver, registry, idle, caches_, blocks_),
+      all_idle_(idle) {
   on_.store(settings.async == config::Async::serve && can_serve(driver));
   if (distrusted_.load()) on_.store(false);
 }

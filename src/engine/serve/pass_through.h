@@ -60,7 +60,7 @@ class PassThrough {
     const bool internal =
         passed.block == nullptr && (registry_.is_internal(address) || imports_.holds(address));
     const auto freed = [&] {
-      return internal ? CUDA_ERROR_INVALID_VALUE : async_.blocks().free_by_driver(address, real);
+      return internal ? CUDA_ERROR_INVALID_VALUE : async_.free_by_driver(address, real);
     };
     const CUresult result =
         policy_.host_reachable().end(HostReachable::Kind::managed, address, freed);
