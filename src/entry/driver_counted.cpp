@@ -130,8 +130,11 @@ CUresult allocate_unwatched_in_stream(CUdeviceptr* address, CUmemoryPool pool, s
     if (Allocator* const serving = engine()) serving->default_pools().serves_blocks();
     count(Counter::own_async_malloc_calls_total, CUDA_SUCCESS);
   } else {
-    result =
-        allocate_own(Counter::own_async_malloc_calls_total, bytes, [&] { return real(bytes); });
+    const auto as_asked = [&] { return real(bytes); };
+    result = allocate_own(Counter::own_async_malloc_calls_total, bytes, [&] {
+      Allocator* const serving = AsyncMemory::is_on() ? engine() : nullptr;
+      return serving == nullptr ? as_asked() : serving->default_pools().async().noted(as_asked);
+    });
   }
   if (result != CUDA_SUCCESS || bytes == 0) return result;
   Allocator* const allocator = engine();
@@ -242,10 +245,9 @@ CUresult free_in_stream(CUresult (*free)(CUdeviceptr, CUstream), CUdeviceptr add
       allocator == nullptr ? cupool::process::observer() : nullptr;
   if (observer != nullptr && observer->holds(address)) return observer->free(address, call);
   if (allocator == nullptr || !allocator->queries().knows(address)) {
-    const CUresult result =
-        allocator == nullptr
-            ? call()
-            : allocator->default_pools().async().blocks().free_by_driver(address, call);
+    const CUresult result = allocator == nullptr
+                                ? call()
+                                : allocator->default_pools().async().free_by_driver(address, call);
     count(Counter::own_async_free_calls_total, result);
     return result;
   }

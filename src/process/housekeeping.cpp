@@ -70,11 +70,12 @@ class Steps {
     if (decay_step.count() == 0 || Clock::now() < next_look_) return;
     const bool urgent = decay_step > kScarceStep && is_urgent();
     if (urgent || Clock::now() >= next_step_) {
+      // Before the pools, which then give it back at the same look.
+      work([] { return served->default_pools().async().idle().give_back_unneeded(); });
+      served->default_pools().async().idle().end_decay_step();
       work([this] { return decay_.go_on(); });
       work([] { return served->host().give_back_unneeded(); });
       served->host().end_decay_step();
-      work([] { return served->default_pools().async().idle().give_back_unneeded(); });
-      served->default_pools().async().idle().end_decay_step();
       next_step_ = Clock::now() + decay_step;
     }
     next_look_ = std::min(next_step_, Clock::now() + (urgent ? kScarceStep : kScarceSpan));
@@ -90,7 +91,8 @@ class Steps {
     return visit.allowed() && !cuda::shut_down() && decay_.is_urgent();
   }
 
-  engine::Decay decay_{*cuda::driver(), served->registry(), served->idle()};
+  engine::Decay decay_{*cuda::driver(), served->registry(), served->idle(),
+                       served->default_pools().async().idle()};
   Clock::time_point next_step_ = Clock::now() + decay_step;
   Clock::time_point next_look_ = std::min(next_step_, Clock::now() + kScarceSpan);
 };

@@ -224,6 +224,30 @@ struct World {
     require(popped == nullptr || !reclaims, "a block is reused once it is complete");
     require(popped == nullptr || !ended, "who finds a context ended finds no block of it");
   }
+  // What was freed before is complete.
+  void free_and_complete() {
+    free(false);
+    ordering.end_synchronize(ordering.begin_synchronize());
+    cache->limits.cached = 0;
+  }
+  // The owner reclaims it, and has no room for it (IdleMemory::reclaim()).
+  void reclaim() {
+    BlockList surplus;
+    std::uint64_t now = 0;
+    {
+      const ThreadCache::Guard guard(*cache);
+      now = life.incarnation();
+      if (!life.usable()) return;
+      cache->reclaim(ordering.epochs().complete_up_to(), false, &surplus,
+                     [](const Block&) { return false; });
+    }
+    if (surplus.empty() || !gate.enter()) return;
+    if (!life.gone() && life.incarnation() == now) {
+      require(!is_nobodys, "who caches a block finds its record");
+      shared.cache(surplus);
+    }
+    gate.leave();
+  }
   // The owner ends (thread_slots.cpp).
   void end_thread() {
     bool gone = life.incarnation() != 1;
@@ -292,6 +316,19 @@ Program freeing_beside_an_end(bool in_lane) {
     run.after([=] {
       require(world->cache->waiting_bytes() == 0 && world->cache->idle.bytes() == 0,
               "a thread's cache has nothing of a life that has ended");
+    });
+  };
+}
+
+Program reclaiming_beside_an_end() {
+  return [](Threads& run) {
+    const auto world = std::make_shared<World>();
+    world->closes_gate = true;
+    world->free_and_complete();
+    run.thread([=] { world->reclaim(); });
+    run.thread([=] { world->end_and_revive(); });
+    run.after([=] {
+      require(world->shared.bytes() == 0, "the shared cache has nothing of a life that has ended");
     });
   };
 }
@@ -416,6 +453,8 @@ std::vector<Program> short_programs() {
 TEST(Explorer, LivesOfAContext) {
   for (const Program& program : short_programs()) expect_right(program);
   expect_right(waiting_beside_an_end());
+  constexpr std::uint64_t kFirst = 10'000;  // of very many
+  EXPECT_EQ(explore(reclaiming_beside_an_end(), kFirst).violation, "");
   for (const bool revives : {false, true}) {
     expect_right(freeing_in_a_stream_beside_an_end(revives));
   }

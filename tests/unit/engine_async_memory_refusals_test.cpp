@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/reclaim/dependent_launches.h"
+#include "engine/reclaim/lane.h"
 #include "engine_pool_engine_fixture.h"
 
 namespace cupool::engine {
@@ -193,6 +194,73 @@ TEST_F(AsyncMemoryRefusalsTest,
   EXPECT_EQ(async().try_allocate(kBytes, nullptr, stream(1)), 0u);
   EXPECT_EQ(async().idle().give_back(*context_, AsyncIdle::To::pool).blocks, 0u);
   EXPECT_FALSE(async().idle().give_back_unneeded());
+}
+
+TEST_F(AsyncMemoryRefusalsTest, AStickyErrorOfTheDriversAllocationEndsTheServing) {  // I7
+  const CUdeviceptr address = block_of(stream(1));
+  EXPECT_EQ(async().try_free(address, stream(1)), CUDA_SUCCESS);
+  CUdeviceptr other = 0;
+  const auto fail = [](std::size_t) { return CUDA_ERROR_LAUNCH_FAILED; };
+  EXPECT_EQ(async().allocate(&other, 100 * kBytes, nullptr, stream(1), fail), Served::no);
+  EXPECT_FALSE(context_->usable());
+  EXPECT_EQ(async().try_allocate(kBytes, nullptr, stream(1)), 0u) << "it would hide the error";
+}
+
+TEST_F(AsyncMemoryRefusalsTest, AStickyErrorOfTheDriversFreeEndsTheServing) {  // I7
+  const CUdeviceptr address = block_of(stream(1));
+  EXPECT_EQ(async().free_by_driver(address, [] { return CUDA_ERROR_INVALID_VALUE; }),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_TRUE(context_->usable());
+  EXPECT_EQ(async().free_by_driver(address, [] { return CUDA_ERROR_LAUNCH_FAILED; }),
+            CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_FALSE(context_->usable());
+  EXPECT_NE(async().blocks().find(address), nullptr) << "it was not freed";
+}
+
+// Of memory that is not cupool's, and of a request that cupool leaves to the driver.
+TEST_F(AsyncMemoryRefusalsTest, AStickyErrorOfTheProgramsOwnCallEndsTheServing) {  // I7
+  const auto fail = [] { return CUDA_ERROR_LAUNCH_FAILED; };
+  block_of(stream(1));
+  EXPECT_EQ(async().free_by_driver(kForeign, fail), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_FALSE(context_->usable());
+  start({{"CUPOOL_BACKEND", "pool"}, {"CUPOOL_ASYNC", "serve"}});
+  EXPECT_EQ(async().noted(fail), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_FALSE(context_->usable());
+}
+
+TEST_F(AsyncMemoryRefusalsTest, AnErrorOfAContextThatEndsMeanwhileIsNotThatOfTheNext) {  // I7
+  const auto end = [&] {
+    allocator_->endings().context_gone(*context_);
+    EXPECT_EQ(allocator_->registry().current(), context_);
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  };
+  CUdeviceptr address = 0;
+  EXPECT_EQ(
+      async().allocate(&address, kBytes, nullptr, stream(1), [&](std::size_t) { return end(); }),
+      Served::no);
+  EXPECT_TRUE(context_->usable());
+  address = block_of(stream(1));
+  EXPECT_EQ(async().free_by_driver(address, end), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  EXPECT_TRUE(context_->usable());
+}
+
+TEST_F(AsyncMemoryRefusalsTest, WhereThereAreSeveralContextsAFenceTellsWhoseErrorItIs) {  // I7
+  static CUresult state = CUDA_SUCCESS;
+  state = CUDA_SUCCESS;
+  driver_->cuCtxRecordEvent = [](CUcontext context, CUevent event) {
+    return state == CUDA_SUCCESS ? test::fake::record(context, event) : state;
+  };
+  const CUdeviceptr address = block_of(stream(1));
+  Lane::context_seen(context_->handle());
+  Lane::context_seen(reinterpret_cast<CUcontext>(0x100));
+  ASSERT_TRUE(several_contexts());
+  const auto fail = [] { return CUDA_ERROR_LAUNCH_FAILED; };
+  EXPECT_EQ(async().free_by_driver(address, fail), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_TRUE(context_->usable()) << "it was another one's";
+  state = CUDA_ERROR_LAUNCH_FAILED;
+  EXPECT_EQ(async().free_by_driver(address, fail), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_FALSE(context_->usable());
+  Lane::reset();
 }
 
 TEST_F(AsyncMemoryRefusalsTest, WhatTheDriverDoesNotTakeBackStaysIdle) {

@@ -227,15 +227,34 @@ class EndBesideAFreeTest : public ContextGateTest {
     ASSERT_NE(next_, 0u) << "the free was done before";
     EXPECT_EQ(record_->state.load(), BlockState::live);
     gpu.work.store(Work::none);
-    context_->threads().drain(Drain::all);
-    BlockList reclaimed;
-    EXPECT_EQ(context_->ordering().poll(Ordering::Poll::all, &reclaimed), CUDA_SUCCESS);
+    BlockList reclaimed = drained();
     EXPECT_TRUE(reclaimed.empty());
-    for (const CUdeviceptr address : allocate_several(100, kBlockBytes)) {
+    const std::vector<CUdeviceptr> others = allocate_several(100, kBlockBytes);
+    for (const CUdeviceptr address : others) {
       ASSERT_NE(address, next_) << "it is live";
       ASSERT_NE(address, freed_) << "it went with its context";
     }
     free(next_);
+    free_all(others);
+    expect_nothing_live();
+  }
+  BlockList drained() {
+    context_->threads().drain(Drain::all);
+    BlockList reclaimed;
+    EXPECT_EQ(context_->ordering().poll(Ordering::Poll::all, &reclaimed), CUDA_SUCCESS);
+    return reclaimed;
+  }
+  // The free has counted its block, though the end had taken it for retired.
+  void expect_nothing_live() {
+    const ContextVisit visit(*context_);
+    BlockList reclaimed = drained();
+    allocator_->idle().cache_or_release(*context_, reclaimed);
+    EXPECT_EQ(now(Gauge::application_bytes), 0);
+    EXPECT_EQ(now(Gauge::rounding_bytes), 0);
+    EXPECT_EQ(now(Gauge::device_bytes), 0);
+    EXPECT_EQ(now(Gauge::retired_bytes), 0);
+    expect_identity();
+    EXPECT_EQ(count(Counter::free_calls_total), count(Counter::malloc_calls_total));
   }
 
   CUdeviceptr freed_ = 0;

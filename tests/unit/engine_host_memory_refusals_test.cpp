@@ -54,6 +54,7 @@ class HostRefusalTest : public FastPathTest {
   }
   cuda::Driver make_driver() override {
     cuda::Driver driver = test::fake_driver();
+    if (no_context_events) driver.cuCtxRecordEvent = nullptr;
     driver.cuMemFreeHost = [](void* address) {
       if (pinned.frees_refused != 0) {
         --pinned.frees_refused;
@@ -87,6 +88,7 @@ class HostRefusalTest : public FastPathTest {
     };
     return driver;
   }
+  static inline bool no_context_events = false;  // a driver before 12.5
   HostMemory& host() { return allocator_->host(); }
 
   static void* fresh(std::size_t bytes) {
@@ -257,6 +259,26 @@ TEST_F(HostRefusalTest, WhereThereAreSeveralContextsAFenceTellsWhoseErrorItIs) {
   free_fails();
   EXPECT_FALSE(context_->usable());
   Lane::reset();
+}
+
+// Nothing tells whose it is, so nothing may hide it.
+TEST_F(HostRefusalTest, WhereNoFenceCanBeRecordedTheErrorIsTheCurrentContexts) {  // I7
+  for (const bool has_function : {false, true}) {
+    start({});
+    driver_->cuCtxRecordEvent = [](CUcontext, CUevent) { return CUDA_ERROR_NOT_SUPPORTED; };
+    if (!has_function) {
+      no_context_events = true;
+      start({});
+      no_context_events = false;
+    }
+    Lane::context_seen(context_->handle());
+    Lane::context_seen(reinterpret_cast<CUcontext>(0x100));
+    ASSERT_TRUE(several_contexts());
+    const auto fail = [] { return CUDA_ERROR_LAUNCH_FAILED; };
+    EXPECT_EQ(host().free_by_driver(nullptr, fail), CUDA_ERROR_LAUNCH_FAILED);
+    EXPECT_FALSE(context_->usable());
+    Lane::reset();
+  }
 }
 
 TEST_F(HostRefusalTest, NothingGoesBackInAContextThatHasFailed) {  // I7

@@ -138,8 +138,45 @@ TEST_F(PassedMemoryTest, WhatTheDriverDoesNotFreeStaysCounted) {
                                   return CUDA_ERROR_UNKNOWN;
                                 }),
             CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(passed(), static_cast<std::int64_t>(3 * kBytes)) << "that one's alone";
   EXPECT_EQ(free_as(kAddress, CUDA_SUCCESS), CUDA_SUCCESS);
   EXPECT_EQ(allocator_->blocks().find(kAddress), nullptr);
+  EXPECT_EQ(passed(), 0);
+}
+
+// The same handle may name a new context then, in which it is nobody's.
+TEST_F(PassedMemoryTest, MemoryWhoseContextEndsDuringItsFreeIsNotKnownAnyMore) {  // contract 10
+  for (const bool revived : {false, true}) {
+    EXPECT_EQ(allocate_at(kAddress, kBytes), CUDA_SUCCESS);
+    const std::uint64_t lost = count(Counter::context_lost_bytes_total);
+    const auto end = [&] {
+      allocator_->endings().context_gone(*context_);
+      if (revived) allocator_->registry().current();
+      return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    };
+    EXPECT_EQ(pass_through().free(kAddress, end), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT_EQ(allocator_->blocks().find(kAddress), nullptr);
+    EXPECT_EQ(passed(), 0);
+    EXPECT_EQ(count(Counter::context_lost_bytes_total), lost + kBytes);
+    ASSERT_EQ(allocator_->registry().current(), context_);
+  }
+}
+
+// Another thread got the address from cupool meanwhile: it was freed by a route that is not seen.
+TEST_F(PassedMemoryTest, ABlockThatHasGotTheAddressStaysOne) {
+  EXPECT_EQ(allocate_at(kAddress, kBytes), CUDA_SUCCESS);
+  const auto reuse = [&] {
+    const std::uint64_t next = gpu.next_address.exchange(kAddress);
+    EXPECT_EQ(allocate(kBytes), kAddress);
+    gpu.next_address.store(next);
+    return CUDA_ERROR_UNKNOWN;
+  };
+  EXPECT_EQ(pass_through().free(kAddress, reuse), CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(passed(), 0);
+  const Block* const block = allocator_->blocks().find(kAddress);
+  ASSERT_NE(block, nullptr);
+  EXPECT_NE(block->source, BlockSource::passed_through);
+  free(kAddress);
 }
 
 TEST_F(PassedMemoryTest, OnlyItsOwnMemoryIsTaken) {

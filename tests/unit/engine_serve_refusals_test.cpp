@@ -166,7 +166,8 @@ TEST_F(ServeRefusalTest, DecayHurriesOnlyWhereTheDriverSaysThatMemoryIsScarce) {
   context_->threads().drain(Drain::all);
   EXPECT_TRUE(context_->ordering().wait(context_->ordering().newest()).complete());
   allocator_->idle().cache_reclaimed(*context_);
-  Decay decay(*driver_, allocator_->registry(), allocator_->idle());
+  Decay decay(*driver_, allocator_->registry(), allocator_->idle(),
+              allocator_->default_pools().async().idle());
   answers_of_driver.info = CUDA_ERROR_UNKNOWN;
   EXPECT_FALSE(decay.is_urgent());
   answers_of_driver.info = CUDA_SUCCESS;

@@ -162,7 +162,8 @@ TEST_F(FailedContextTest, NothingIsGivenBack) {  // I7
   EXPECT_EQ(out_of_memory().retry_stream([&] { return refuse(); }), CUDA_ERROR_OUT_OF_MEMORY);
   out_of_memory().make_spare_streams(*context_);
   EXPECT_EQ(out_of_memory().give_to_neighbour(context_->device().id(), 0), 0u);
-  Decay decay(*driver_, allocator_->registry(), allocator_->idle());
+  Decay decay(*driver_, allocator_->registry(), allocator_->idle(),
+              allocator_->default_pools().async().idle());
   EXPECT_FALSE(decay.go_on());
   EXPECT_FALSE(decay.is_urgent());
   allocator_->step_aside().stop_serving("a test");

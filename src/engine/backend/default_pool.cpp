@@ -180,6 +180,22 @@ std::uint64_t DefaultPool::read_high() const {
   return known ? std::max(high, now) : kUnknown;
 }
 
+// The mark so far contains them, and from its reset on it does not.
+void DefaultPool::unneeded_released(std::uint64_t bytes) {
+  if (bytes == 0 || !is_kept()) return;
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  const std::lock_guard lock(mutex_);
+  if (!is_kept()) return;
+  const std::uint64_t high = read_high();
+  if (high == kUnknown || !set(handle(), CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)) return;
+  high_of_program_ = std::max(high_of_program_, high);
+  high_of_step_ = std::max(high_of_step_, high);
+  high_of_step_ -= std::min(high_of_step_, bytes);
+  for (std::uint64_t& each : highs_) {
+    if (each != kUnknown) each -= std::min(each, bytes);
+  }
+}
+
 // If the driver refuses the reset, the mark is higher than what the step needed: more stays.
 void DefaultPool::end_step() {
   if (!is_kept()) return;

@@ -81,6 +81,9 @@ class DefaultPool {
   /// device has got another default pool, the old one is forgotten.
   void contexts_gone();
 
+  /// Decay has released blocks of `bytes` to the pool that nobody needed for its last steps, though
+  /// the driver counted them as used. To be called before end_step().
+  void unneeded_released(std::uint64_t bytes);
   /// Ends a step of decay: what was not in use since BlockCache::kDecaySteps steps is unneeded.
   void end_step();
   /// Trims about `bytes` of what is unneeded.

@@ -33,11 +33,15 @@ inline bool is_timed() {
 }
 
 /// A block of cupool becomes live (sign +1) or stops being live (-1).
-inline void count_live(stats::DeviceStats& stats, const Block& block, std::int64_t sign) {
+inline void count_live(stats::DeviceStats& stats, std::uint64_t requested, std::uint64_t capacity,
+                       std::int64_t sign) {
   using stats::Gauge;
-  stats.gauge_add(Gauge::application_bytes, sign * signed_bytes(block.requested));
-  stats.gauge_add(Gauge::rounding_bytes, sign * signed_bytes(block.capacity - block.requested));
-  stats.gauge_add(Gauge::device_bytes, sign * signed_bytes(block.requested));
+  stats.gauge_add(Gauge::application_bytes, sign * signed_bytes(requested));
+  stats.gauge_add(Gauge::rounding_bytes, sign * signed_bytes(capacity - requested));
+  stats.gauge_add(Gauge::device_bytes, sign * signed_bytes(requested));
+}
+inline void count_live(stats::DeviceStats& stats, const Block& block, std::int64_t sign) {
+  count_live(stats, block.requested, block.capacity, sign);
 }
 
 /// A block is taken from the backend (+1) or released to it (-1): counts plain memory only.

@@ -86,7 +86,7 @@ struct alignas(128) Block {
   static constexpr std::uint8_t kNoKind = 0xff;
 
   Relaxed<CUdeviceptr> address;
-  std::uint64_t capacity = 0;  ///< bytes allocated by the backend
+  Relaxed<std::uint64_t> capacity;  ///< bytes allocated by the backend
   /// Bytes requested by the program. A report reads it while other threads allocate.
   Relaxed<std::uint64_t> requested;
   Relaxed<Context*> context;  ///< the context that was current at the allocation

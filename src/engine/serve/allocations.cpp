@@ -241,10 +241,9 @@ CUdeviceptr Allocations::allocate_new(Context& context, std::uint64_t bytes, Pat
     if (block != nullptr) return make_live(*block, bytes);
   }
 
-  CUdeviceptr address = 0;
-  BlockSource source = BlockSource::pool;
+  Fresh fresh;
   std::uint64_t tried_ns = util::now_ns();
-  CUresult result = allocate_fresh(context, capacity, &address, &source);
+  CUresult result = allocate_fresh(context, capacity, &fresh);
   // Several attempts, because other threads free, take returned memory, or are giving idle blocks
   // back at the same time.
   const bool ran_out = result == CUDA_ERROR_OUT_OF_MEMORY;
@@ -252,12 +251,8 @@ CUdeviceptr Allocations::allocate_new(Context& context, std::uint64_t bytes, Pat
        ++round) {
     const bool any =
         !patience.over() && out_of_memory_.more_given_back(context, &tried_ns, patience);
-    if (any) result = allocate_fresh(context, capacity, &address, &source);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-      source = BlockSource::pool;
-      const ContextVisit visit(context);
-      if (visit) result = device.backend().allocate_last(context, capacity, &address);
-    }
+    if (any) result = allocate_fresh(context, capacity, &fresh);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) result = allocate_last(context, capacity, &fresh);
     if (!any) break;
   }
   if (ran_out && result == CUDA_SUCCESS) {
@@ -265,7 +260,7 @@ CUdeviceptr Allocations::allocate_new(Context& context, std::uint64_t bytes, Pat
     stats::note_event(EventKind::oom_rescue, stats, capacity);
   }
   if (result != CUDA_SUCCESS) {
-    note_failure(context, result);
+    note_failure(context, fresh.life, result);
     if (result != CUDA_ERROR_OUT_OF_MEMORY && !cuda::is_sticky(result) && !cuda::shut_down()) {
       CUPOOL_WARN_ONCE(
           "the driver refused pool memory (error %d); cuMemAlloc serves such allocations. "
@@ -274,26 +269,25 @@ CUdeviceptr Allocations::allocate_new(Context& context, std::uint64_t bytes, Pat
     }
     return 0;
   }
-  if (source == BlockSource::pool) preparation_.pools_serve();
-  return adopt(context, bytes, address, source);
+  if (fresh.source == BlockSource::pool) preparation_.pools_serve();
+  return adopt(context, bytes, fresh);
 }
 
 // Fresh memory of the pools. Near the device's limit, where pool growth would leave too little,
 // plain memory, of which the driver takes no more than needed, and spare streams of the rest. With
 // CUPOOL_MAX_SIZE the rest passes through. If the driver claims to have pools and then refuses them
 // (vGPU), plain memory from then on.
-CUresult Allocations::allocate_fresh(Context& context, std::uint64_t capacity, CUdeviceptr* address,
-                                     BlockSource* source) {
+CUresult Allocations::allocate_fresh(Context& context, std::uint64_t capacity, Fresh* fresh) {
   const ContextVisit visit(context);
   if (!visit) return CUDA_ERROR_INVALID_CONTEXT;
   Device& device = context.device();
   Backend& backend = device.backend();
-  *source = backend.source();
-  CUresult result = backend.allocate(context, capacity, address);
+  *fresh = {0, backend.source(), context.incarnation()};
+  CUresult result = backend.allocate(context, capacity, &fresh->address);
   if (result == CUDA_ERROR_OUT_OF_MEMORY && out_of_memory_.trim_default_pool(device) != 0) {
-    result = backend.allocate(context, capacity, address);
+    result = backend.allocate(context, capacity, &fresh->address);
   }
-  if (*source != BlockSource::pool) return result;
+  if (fresh->source != BlockSource::pool) return result;
   if (result == CUDA_SUCCESS && !is_large(capacity)) context.small_chunk().open();
   if (result == CUDA_ERROR_NOT_SUPPORTED) {
     CUPOOL_WARN_ONCE(
@@ -304,23 +298,32 @@ CUresult Allocations::allocate_fresh(Context& context, std::uint64_t capacity, C
   } else if (result != CUDA_ERROR_OUT_OF_MEMORY || device.limits().max_size != 0) {
     return result;
   }
-  *source = BlockSource::malloc;
+  fresh->source = BlockSource::malloc;
   const CUresult plain =
-      device.backend_of(BlockSource::malloc).allocate(context, capacity, address);
+      device.backend_of(BlockSource::malloc).allocate(context, capacity, &fresh->address);
   // Only now, so that this request has what it would have without cupool.
   const bool nearly_full = result == CUDA_ERROR_OUT_OF_MEMORY;
   if (nearly_full && plain == CUDA_SUCCESS) out_of_memory_.make_spare_streams(context);
   return plain;
 }
 
-CUdeviceptr Allocations::adopt(Context& context, std::uint64_t bytes, CUdeviceptr address,
-                               BlockSource source) {
+// The last of the device's memory, for the pools.
+CUresult Allocations::allocate_last(Context& context, std::uint64_t capacity, Fresh* fresh) {
+  const ContextVisit visit(context);
+  if (!visit) return CUDA_ERROR_OUT_OF_MEMORY;
+  *fresh = {0, BlockSource::pool, context.incarnation()};
+  return context.device().backend().allocate_last(context, capacity, &fresh->address);
+}
+
+// The context may have ended since the driver's call, and be another one by now.
+CUdeviceptr Allocations::adopt(Context& context, std::uint64_t bytes, const Fresh& fresh) {
+  const auto [address, source, life] = fresh;
   const std::uint64_t capacity = capacity_for(bytes);
   Device& device = context.device();
   const std::uint64_t alignment =
       is_large(capacity) && !device.limits().use_default_pool ? kLargeUnit : kAlignment;
   const ContextVisit visit(context);
-  if (!visit) {  // plain memory is gone with the context
+  if (!visit || context.incarnation() != life) {  // plain memory is gone with the context
     if (source == BlockSource::pool) device.orphans().add({address});
     return 0;
   }

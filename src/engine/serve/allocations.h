@@ -44,13 +44,19 @@ class Allocations {
   CUdeviceptr reclaim_and_allocate(Context& context, ThreadCache& cache, std::uint64_t bytes);
   CUdeviceptr allocate_shared(Context& context, std::uint64_t bytes, stats::Counter* served_by);
   CUdeviceptr allocate_new(Context& context, std::uint64_t bytes, Patience& patience);
-  CUdeviceptr adopt(Context& context, std::uint64_t bytes, CUdeviceptr address, BlockSource source);
+  // Memory of the backend, and the life of its context then.
+  struct Fresh {
+    CUdeviceptr address = 0;
+    BlockSource source = BlockSource::pool;
+    std::uint64_t life = 0;
+  };
+  CUdeviceptr adopt(Context& context, std::uint64_t bytes, const Fresh& fresh);
   static CUdeviceptr make_live(Block& block, std::uint64_t bytes);
   // In a visit:
   static Block* pop_shared(Context& context, ThreadCache* cache, std::uint64_t capacity);
   Block* pop_or_reclaim(Context& context, std::uint64_t capacity, stats::Counter* served_by);
-  CUresult allocate_fresh(Context& context, std::uint64_t capacity, CUdeviceptr* address,
-                          BlockSource* source);
+  CUresult allocate_fresh(Context& context, std::uint64_t capacity, Fresh* fresh);
+  static CUresult allocate_last(Context& context, std::uint64_t capacity, Fresh* fresh);
 
   ContextRegistry& registry_;
   PointerMap& blocks_;

@@ -79,7 +79,8 @@ std::uint64_t AsyncBlocks::unused_bytes(int device) const {
     if (block.context->device().ordinal() != device) return;
     const bool live = block.state.load(std::memory_order_relaxed) == BlockState::live;
     const std::uint64_t used = (block.requested + kAlignment - 1) & ~(kAlignment - 1);
-    sum += block.capacity - (live ? std::min(used, block.capacity) : 0);
+    const std::uint64_t capacity = block.capacity;
+    sum += capacity - (live ? std::min(used, capacity) : 0);
   });
   return sum;
 }

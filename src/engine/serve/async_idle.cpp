@@ -107,10 +107,10 @@ void AsyncIdle::release_in_order(Context& context, BlockList& idle) {
   driver_.cuEventDestroy_v2(behind);
 }
 
-AsyncIdle::Given AsyncIdle::give_back(Context& context, To to) {
+AsyncIdle::Given AsyncIdle::give_back(Context& context, To to, std::uint64_t limit_ns) {
   if (!AsyncBlocks::any() || Serving::any_capture() || caches_.bytes(&context) == 0) return {};
   const util::Uncancelled throughout;
-  const ContextVisit visit(context);
+  const ContextVisit visit(context, limit_ns);
   if (!visit || !context.usable()) return {};
   GivingBack part(idle_.give_backs());
   BlockList idle = caches_.take(&context, settle(context, Look::for_a_moment),
@@ -131,6 +131,12 @@ AsyncIdle::Given AsyncIdle::give_back(Context& context, To to) {
   return given;
 }
 
+void AsyncIdle::give_back_of(int device, const Context* own) {
+  for (Context* const each : registry_.contexts_of(device)) {
+    give_back(*each, To::pool, each == own ? 0 : kShortNs);
+  }
+}
+
 EpochNumber AsyncIdle::covering_epoch(Context& context) {
   const bool any = AsyncBlocks::any() && caches_.bytes(&context) != 0;
   return any ? context.ordering().epochs().join(0, 1) : kNoEpoch;
@@ -147,7 +153,9 @@ bool AsyncIdle::give_back_unneeded() {
     BlockList idle = caches_.take(context, settle(*context, Look::once),
                                   StreamCaches::Which::unneeded, kAsyncSlice);
     more = more || idle.bytes >= kAsyncSlice;
-    part.gave_back = release(*context, idle) != 0;
+    const std::uint64_t released = release(*context, idle);
+    part.gave_back = released != 0;
+    context->device().default_pool().unneeded_released(released);
   }
   return more;
 }

@@ -26,12 +26,16 @@ class AsyncIdle {
   /// Gives idle memory of the context that the GPU does not use back to the driver. Records a
   /// fence, and asks for it for a moment. The caller need not be in a visit. To::device: then a
   /// pool that is not kept gives back what is idle, although the program may have set it.
+  /// `limit_ns`: of the wait for a context that may be ending; see ContextGate::enter().
   enum class To { pool, device };
   struct Given {
     std::uint64_t blocks = 0;  ///< bytes that the driver's pool got
     std::uint64_t device = 0;  ///< bytes that the device got of a pool that is not kept
   };
-  Given give_back(Context& context, To to);
+  Given give_back(Context& context, To to, std::uint64_t limit_ns = 0);
+  /// The same for all contexts of `device`, to the pool. Of others than `own` (null: of all) what
+  /// is not at hand stays: their ends may take long.
+  void give_back_of(int device, const Context* own);
   /// Gives all back, in the order of the work of each context.
   void give_all_back();
   /// The epoch whose completion covers all idle memory of the context; kNoEpoch: there is none.

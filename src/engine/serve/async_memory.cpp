@@ -35,7 +35,8 @@ AsyncMemory::AsyncMemory(const cuda::Driver& driver, const config::Settings& set
     : driver_(driver),
       registry_(registry),
       policy_(policy),
-      idle_(driver, registry, idle, caches_, blocks_) {
+      idle_(driver, registry, idle, caches_, blocks_),
+      all_idle_(idle) {
   on_.store(settings.async == config::Async::serve && can_serve(driver));
   if (distrusted_.load()) on_.store(false);
 }
@@ -211,10 +212,7 @@ void AsyncMemory::stop() {
 
 void AsyncMemory::give_back_of(CUmemoryPool pool) {
   const int device = device_of(pool);
-  if (device < 0) return;
-  for (Context* const context : registry_.contexts_of(device)) {
-    idle_.give_back(*context, AsyncIdle::To::pool);
-  }
+  if (device >= 0) idle_.give_back_of(device, registry_.current());
 }
 
 std::uint64_t AsyncMemory::unused_bytes(CUmemoryPool pool) const {

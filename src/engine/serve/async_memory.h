@@ -69,7 +69,11 @@ class AsyncMemory {
       *address = memory;
       return Served::from_cache;
     }
-    if (real(request.capacity) != CUDA_SUCCESS) return Served::no;
+    const CUresult result = real(request.capacity);
+    if (result != CUDA_SUCCESS) {
+      all_idle_.driver_refused(request.context, request.life, result);
+      return Served::no;
+    }
     adopt(request, *address);
     return Served::by_driver;
   }
@@ -77,6 +81,21 @@ class AsyncMemory {
   /// Frees the block at `address` in the order of `stream`. `std::nullopt`: the driver's to free,
   /// by free_by_driver(). No driver call in the common case.
   std::optional<CUresult> try_free(CUdeviceptr address, CUstream stream);
+
+  /// Makes the driver's free of `address`, which may be a block.
+  template <typename Real>
+  CUresult free_by_driver(CUdeviceptr address, const Real& real) {
+    if (!AsyncBlocks::any()) return real();
+    const Block* const block = blocks_.find(address);
+    Context* const context = block == nullptr ? registry_.current() : block->context;
+    return noted(context, [&] { return blocks_.free_by_driver(address, real); });
+  }
+  /// Makes a call of the driver's in the current context, other than these. The program knows its
+  /// error then, so that nothing served later may hide it (I7).
+  template <typename Real>
+  CUresult noted(const Real& real) {
+    return is_on() ? noted(registry_.current(), real) : real();
+  }
 
   /// The driver has handed `address` out: a record of it is of memory that was freed by a route
   /// that cupool does not see.
@@ -107,6 +126,14 @@ class AsyncMemory {
 
  private:
   using Known = detail::KnownStream;
+
+  template <typename Real>
+  CUresult noted(Context* context, const Real& real) {
+    const std::uint64_t life = context == nullptr ? 0 : context->incarnation();
+    const CUresult result = real();
+    if (result != CUDA_SUCCESS) all_idle_.driver_refused(context, life, result);
+    return result;
+  }
   struct Request {
     Context* context = nullptr;
     std::uint64_t life = 0;
@@ -153,6 +180,7 @@ class AsyncMemory {
   AsyncBlocks blocks_;
   StreamCaches caches_;
   AsyncIdle idle_;
+  IdleMemory& all_idle_;
   std::atomic<std::uint64_t> peak_{0};  ///< bytes of blocks that the program had
   /// The default pools of devices, as far as their streams have caches.
   std::array<std::atomic<CUmemoryPool>, stats::kMaxDevices> pools_{};

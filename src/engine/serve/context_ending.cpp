@@ -31,7 +31,11 @@ void ContextEnding::context_gone(Context& context, bool alone) {
          return candidate.context == &context &&
                 candidate.state.load(std::memory_order_relaxed) != BlockState::leaving;
        })) {
-    if (trace::watching() && block->state.load(std::memory_order_relaxed) == BlockState::live) {
+    // Claimed, so that a free on its way finds it freed: one that has claimed a block counts it.
+    const std::uint64_t word = block->state.word();
+    const bool live =
+        BlockStateCell::state_of(word) == BlockState::live && block->state.claim(word);
+    if (live && trace::watching()) {
       trace::note_lost({block->address, block->requested, context.device().ordinal()});
     }
     if (block->source == BlockSource::passed_through) {
@@ -40,12 +44,12 @@ void ContextEnding::context_gone(Context& context, bool alone) {
       delete_block(block);
       continue;
     }
-    const BlockState state = block->state.load(std::memory_order_relaxed);
-    if (state == BlockState::live) {
+    if (live) {
       stats.add(Counter::context_lost_bytes_total, block->requested);
       count_live(stats, *block, -1);
     } else {
-      stats.gauge_add(state == BlockState::freed ? Gauge::retired_bytes : Gauge::cached_bytes,
+      const bool freed = block->state.load(std::memory_order_relaxed) == BlockState::freed;
+      stats.gauge_add(freed ? Gauge::retired_bytes : Gauge::cached_bytes,
                       -signed_bytes(block->capacity));
     }
     stats.gauge_add(Gauge::held_bytes, -signed_bytes(block->capacity));

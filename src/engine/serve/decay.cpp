@@ -47,7 +47,8 @@ bool Decay::is_urgent() {
   for (Device* device : registry_.devices().all()) {
     if (device->limits().use_default_pool) continue;
     if (Serving::any_capture()) return false;
-    std::uint64_t idle = device->default_pool().fill().idle_bytes();
+    // The driver counts idle stream-ordered blocks as used, in whichever pool.
+    std::uint64_t idle = device->default_pool().fill().idle_bytes() + async_.bytes(*device);
     if (device->pools() != nullptr) {
       const std::int64_t cached = device->stats().value(stats::Gauge::cached_bytes).current;
       idle += static_cast<std::uint64_t>(std::max<std::int64_t>(cached, 0)) +

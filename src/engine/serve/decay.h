@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/context/context_registry.h"
+#include "engine/serve/async_idle.h"
 #include "engine/serve/idle_memory.h"
 
 namespace cupool::engine {
@@ -17,8 +18,8 @@ namespace cupool::engine {
 /// does not decay: the program itself may use its memory next.
 class Decay {
  public:
-  Decay(const cuda::Driver& driver, ContextRegistry& registry, IdleMemory& idle)
-      : driver_(driver), registry_(registry), idle_(idle) {}
+  Decay(const cuda::Driver& driver, ContextRegistry& registry, IdleMemory& idle, AsyncIdle& async)
+      : driver_(driver), registry_(registry), idle_(idle), async_(async) {}
 
   /// Does the next part of a step: records a fence, or gives a slice back. Gives back memory that
   /// was idle for BlockCache::kDecaySteps steps. True: the step has more parts; call again after a
@@ -54,6 +55,7 @@ class Decay {
   const cuda::Driver& driver_;
   ContextRegistry& registry_;
   IdleMemory& idle_;
+  AsyncIdle& async_;
   std::vector<Context*> contexts_;  ///< contexts of this step, by device
   std::size_t next_ = 0;
   bool looked_ = false;    ///< idle threads of this context are settled

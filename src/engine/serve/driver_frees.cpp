@@ -36,6 +36,7 @@ std::optional<CUresult> DriverFrees::free_as_driver(CUdeviceptr address) {
   if (found == nullptr) return std::nullopt;
   const std::uint64_t start = util::now_ns();
   Context& context = *found->context;
+  const std::uint64_t life = context.incarnation();
   WaitResult wait;
   const HostWork::Mark before = context.host_work().begin_wait();
   if (context.usable()) {
@@ -53,14 +54,14 @@ std::optional<CUresult> DriverFrees::free_as_driver(CUdeviceptr address) {
   }
   retire_claimed(claimed, wait.complete() && claimed.context == &context);
   context.stats().call_times().free.record(util::now_ns() - start);
-  return FreeWait::answer_of_free(context, wait.error);
+  return FreeWait::answer_of_free(context, life, wait.error);
 }
 
 // Counts a claimed block, and retires it, or caches it where the free has waited for the GPU.
 void DriverFrees::retire_claimed(const ClaimedBlock& claimed, bool has_waited) {
   Context& context = *claimed.context;
   const ContextVisit visit(context);
-  if (!visit || !claimed.is_alive()) return;
+  if (!visit || !claimed.is_alive()) return drop(claimed);
   Block* const block = claimed.block;
   DeviceStats& stats = context.stats();
   stats.add(Counter::free_calls_total);

@@ -19,4 +19,8 @@ void note_failure(Context& context, CUresult result) {
   }
 }
 
+void note_failure(Context& context, std::uint64_t life, CUresult result) {
+  if (!cuda::is_sticky(result) || context.incarnation() == life) note_failure(context, result);
+}
+
 }  // namespace cupool::engine

@@ -37,8 +37,9 @@ class FreeWait {
   /// Frees that are in one of these waits. Thread-safe; waits for nothing.
   static unsigned waiting_now() { return waiting_.load(std::memory_order_relaxed); }
 
-  /// The program's result for a free after the driver's `error`, or after none.
-  static CUresult answer_of_free(Context& context, CUresult error);
+  /// The program's result for a free after the driver's `error`, or after none. `life`: of the
+  /// context, when the block was claimed.
+  static CUresult answer_of_free(Context& context, std::uint64_t life, CUresult error);
 
  private:
   class Waiting;

@@ -25,7 +25,10 @@ using stats::Gauge;
 [[gnu::always_inline]] inline bool Frees::add_to_batch(ThreadCache& cache,
                                                        const ClaimedBlock& claimed) {
   const ThreadCache::Guard guard(cache);
-  if (!claimed.is_alive()) return false;
+  if (__builtin_expect(!claimed.is_alive(), 0)) {
+    drop(claimed);
+    return false;
+  }
   Block& block = *claimed.block;
   Tally& tally = cache.tally;
   tally.count_free(block.requested, block.capacity);
@@ -46,7 +49,10 @@ using stats::Gauge;
   const EpochNumber epoch = context.ordering().epochs().open();
   {
     const ThreadCache::Guard guard(cache);
-    if (!claimed.is_alive()) return true;
+    if (!claimed.is_alive()) {
+      drop(claimed);
+      return true;
+    }
     block.lane_epoch = value_of(epoch);
     Tally& tally = cache.tally;
     tally.count_free(block.requested, block.capacity);
@@ -58,7 +64,7 @@ using stats::Gauge;
     if (cached) return true;
   }
   const ContextVisit visit(context);
-  if (!visit || !claimed.is_alive()) return true;
+  if (!visit || !claimed.is_alive()) return true;  // counted above
   BlockList surplus;
   surplus.push(&block);
   idle_.cache_or_release(context, surplus);
@@ -82,7 +88,7 @@ using stats::Gauge;
       return free_singly(claimed, util::now_ns(), Order::by_wait);
     }
     if (add_to_batch(*cache, claimed) || leaves_wait(what)) {
-      return end_batch(context, *cache, start, waited);
+      return end_batch(claimed, *cache, start, waited);
     }
   }
   if (timed) context.stats().call_times().free.record(util::now_ns() - start, kTimedShare);
@@ -101,7 +107,9 @@ std::optional<CUresult> Frees::try_free(CUdeviceptr address) {
 }
 
 [[gnu::noinline]] CUresult Frees::free_claimed_otherwise(const ClaimedBlock& claimed) {
-  return free_claimed(claimed);
+  if (claimed.is_alive()) return free_claimed(claimed);
+  drop(claimed);
+  return CUDA_SUCCESS;
 }
 
 bool Frees::try_free_live(CUdeviceptr address) {
@@ -113,11 +121,11 @@ bool Frees::try_free_live(CUdeviceptr address) {
 
 // The rest of a free that fills the batch. If this call is timed, it stands for itself only, since
 // the longest calls are among these.
-[[gnu::noinline]] CUresult Frees::end_batch(Context& context, ThreadCache& cache,
+[[gnu::noinline]] CUresult Frees::end_batch(const ClaimedBlock& claimed, ThreadCache& cache,
                                             std::uint64_t start_ns, Waited waited) {
   const std::uint64_t start = start_ns != 0 ? start_ns : util::now_ns();
-  const CUresult result = end_batch(context, cache, waited);
-  context.stats().call_times().free.record(util::now_ns() - start);
+  const CUresult result = end_batch(claimed, cache, waited);
+  claimed.context->stats().call_times().free.record(util::now_ns() - start);
   return result;
 }
 
@@ -139,7 +147,7 @@ bool Frees::try_free_live(CUdeviceptr address) {
       return free_singly(claimed, start, Order::by_wait, waited);
     }
     if (add_to_batch(*cache, claimed) || leaves_wait(what)) {
-      return end_batch(context, *cache, start, waited);
+      return end_batch(claimed, *cache, start, waited);
     }
   }
   context.stats().call_times().free.record(util::now_ns() - start);
@@ -168,25 +176,27 @@ CUresult Frees::free_singly(const ClaimedBlock& claimed, std::uint64_t start_ns,
   // Before the block joins an epoch: another thread may record its fence at once, and a wait for
   // that fence does not cover work submitted after it.
   const HostWork::Mark before = context.host_work().begin_wait();
-  std::uint64_t capacity = 0;
   EpochNumber epoch = kNoEpoch;
   {
     const ContextVisit visit(context);
-    if (!visit || !claimed.is_alive()) return CUDA_SUCCESS;
+    if (!visit || !claimed.is_alive()) {
+      drop(claimed);
+      return CUDA_SUCCESS;
+    }
     stats.add(Counter::free_calls_total);
     stats.add(Counter::free_bytes_total, claimed.block->requested);
     stats::this_thread().add_frees(1);
-    capacity = claimed.block->capacity;
     epoch = retire(*claimed.block);
   }
-  const CUresult result = finish_free(context, before, epoch, capacity, order, waited);
+  const CUresult result = finish_free(claimed, before, epoch, order, waited);
   stats.call_times().free.record(util::now_ns() - start_ns);
   return result;
 }
 
 // Flushes the thread's batch and closes the open epoch with a fence. If another thread is recording
 // a fence, the next fence covers this batch too. Then reclaims the thread's complete batches.
-CUresult Frees::end_batch(Context& context, ThreadCache& cache, Waited waited) {
+CUresult Frees::end_batch(const ClaimedBlock& claimed, ThreadCache& cache, Waited waited) {
+  Context& context = *claimed.context;
   idle_.look_for_libraries();
   Ordering& ordering = context.ordering();
   const bool messages = leaves_wait(FreePolicy::Wait::For::nothing);
@@ -206,7 +216,7 @@ CUresult Frees::end_batch(Context& context, ThreadCache& cache, Waited waited) {
   if (messages) leave_wait_to_messages(context, epoch);
   if (error == CUDA_SUCCESS) error = wait_.bound_pending(context, bytes_freed, waited);
   idle_.reclaim(context, cache);
-  return wait_.answer_of_free(context, error);
+  return wait_.answer_of_free(context, claimed.life, error);
 }
 
 // The driver's answer to a stream that it does not have: a destroyed one, or a default stream
@@ -252,7 +262,10 @@ std::optional<CUresult> Frees::try_free_in_stream(CUdeviceptr address, CUstream 
   Context& context = *claimed.context;
   const bool ordered = context.foreign_streams().order_behind(stream);
   const ContextVisit visit(context);
-  if (!visit || !claimed.is_alive()) return CUDA_SUCCESS;
+  if (!visit || !claimed.is_alive()) {
+    drop(claimed);
+    return CUDA_SUCCESS;
+  }
   context.stats().add(Counter::free_calls_total);
   context.stats().add(Counter::free_bytes_total, claimed.block->requested);
   stats::this_thread().add_frees(1);
@@ -284,8 +297,9 @@ std::optional<CUresult> Frees::free_closed(CUdeviceptr address) {
 }
 
 // The waits of a free whose block is retired: the policy's, and those that bound pending bytes.
-CUresult Frees::finish_free(Context& context, const HostWork::Mark& before, EpochNumber epoch,
-                            std::uint64_t bytes_freed, Order order, Waited waited) {
+CUresult Frees::finish_free(const ClaimedBlock& claimed, const HostWork::Mark& before,
+                            EpochNumber epoch, Order order, Waited waited) {
+  Context& context = *claimed.context;
   using For = FreePolicy::Wait::For;
   if (CUPOOL_MUTATED("obvious-mapping")) idle_.cache_reclaimed(context);
   FreePolicy::Wait wait = policy_.wait_of(context);
@@ -309,10 +323,10 @@ CUresult Frees::finish_free(Context& context, const HostWork::Mark& before, Epoc
   // By the same reading of the mode: it may become `sync` meanwhile.
   if (wait.reason != Counter::free_waits_sync_total && result.complete()) {
     error = context.ordering().close();
-    if (error == CUDA_SUCCESS) error = wait_.bound_pending(context, bytes_freed, waited);
+    if (error == CUDA_SUCCESS) error = wait_.bound_pending(context, claimed.capacity, waited);
   }
   if (leaves_wait(wait.what)) leave_wait_to_messages(context, epoch);
-  return wait_.answer_of_free(context, error);
+  return wait_.answer_of_free(context, claimed.life, error);
 }
 
 // Also if the mode has changed since the free looked at it.

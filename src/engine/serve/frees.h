@@ -65,10 +65,11 @@ class Frees {
   enum class Order { by_points, by_wait };
   CUresult free_singly(const ClaimedBlock& claimed, std::uint64_t start_ns,
                        Order order = Order::by_points, Waited waited = Waited::no);
-  CUresult end_batch(Context& context, ThreadCache& cache, Waited waited);
-  CUresult end_batch(Context& context, ThreadCache& cache, std::uint64_t start_ns, Waited waited);
-  CUresult finish_free(Context& context, const HostWork::Mark& before, EpochNumber epoch,
-                       std::uint64_t bytes_freed, Order order, Waited waited);
+  CUresult end_batch(const ClaimedBlock& claimed, ThreadCache& cache, Waited waited);
+  CUresult end_batch(const ClaimedBlock& claimed, ThreadCache& cache, std::uint64_t start_ns,
+                     Waited waited);
+  CUresult finish_free(const ClaimedBlock& claimed, const HostWork::Mark& before, EpochNumber epoch,
+                       Order order, Waited waited);
   /// `waited` becomes no_and_counted where the free is counted.
   bool keeps_order(Context& context, Waited& waited) const;
   bool marks_order(Context& context, Waited& waited) const;

@@ -14,6 +14,9 @@ namespace cupool::engine {
 /// Both take a few driver calls, but their thread may be off its processor.
 inline constexpr std::uint64_t kLongestWaitForOthersNs = 1'000'000'000;
 
+/// Longest wait for the end of another context where a later call, or decay, can do the same.
+inline constexpr std::uint64_t kShortNs = 1'000'000;
+
 /// Threads that are giving memory back. Thread-safe.
 class GiveBacks {
  public:

@@ -92,10 +92,11 @@ bool HostFrees::make_room(Context& context, std::uint64_t bytes) {
   if (bytes > cache_.limit() || Serving::any_capture()) return false;
   if (cache_.bytes() + bytes <= cache_.limit()) return true;  // others have taken some
   Ordering& ordering = context.ordering();
+  const std::uint64_t life = context.incarnation();
   const WaitResult waited = ordering.wait(ordering.epochs().join(0, 1));
   idle_.cache_reclaimed(context);
   if (!waited.complete()) {
-    note_failure(context, waited.error);
+    note_failure(context, life, waited.error);
     return false;
   }
   const ContextVisit visit(context);
@@ -148,7 +149,7 @@ std::optional<CUresult> HostFrees::free_claimed(Block& block, std::uint64_t life
     idle_.cache_reclaimed(context);
   }
   if (!result.complete()) {  // the driver answers
-    note_failure(context, result.error);
+    note_failure(context, life, result.error);
     block.state.store(BlockState::live);
     return std::nullopt;
   }
@@ -159,7 +160,7 @@ std::optional<CUresult> HostFrees::free_claimed(Block& block, std::uint64_t life
   const auto freed = put(block, [&] { return cache_.retire(block, epoch, is_alive); });
   if (freed && cache_.retired_bytes() >= kFencedBytes) {
     const CUresult fenced = context.ordering().close(Ordering::IfBusy::skip);
-    if (fenced != CUDA_SUCCESS) note_failure(context, fenced);
+    if (fenced != CUDA_SUCCESS) note_failure(context, life, fenced);
     if (context.ordering().epochs().complete_up_to() >= epoch) claim.settle();
     idle_.cache_reclaimed(context);
   }

@@ -4,13 +4,11 @@
 
 #include <algorithm>
 
-#include "cuda/errors.h"
 #include "engine/block/accounting.h"
 #include "engine/context/rdma_libraries.h"
 #include "engine/host/host_limit.h"
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/pending_work.h"
-#include "engine/serve/failure.h"
 #include "util/mutation.h"
 
 namespace cupool::engine {
@@ -167,18 +165,6 @@ HostMemory::Given HostMemory::give_up(void* host) {
 void HostMemory::given_up(const Given& given, bool freed) {
   if (freed || given.block->context->incarnation() != given.life) return delete_block(given.block);
   blocks_.remember(*given.block);
-}
-
-// I7: the program knows of a sticky error now, so no later call may hide it. The driver's call acts
-// in all contexts, so where there are several, the error may be another one's: the context's own
-// fence tells.
-void HostMemory::driver_refused(Context* context, std::uint64_t life, CUresult error) {
-  if (context == nullptr || context->incarnation() != life) return;
-  if (cuda::is_sticky(error) && several_contexts()) {
-    frees_.settle(*context);
-  } else {
-    note_failure(*context, error);
-  }
 }
 
 // Whether no context has work for the GPU, of which the driver's free may wait for any.

@@ -60,7 +60,7 @@ class HostMemory {
     if (given.refused) return CUDA_ERROR_INVALID_VALUE;
     const CUresult result = real();
     if (given.block != nullptr) given_up(given, result == CUDA_SUCCESS);
-    if (result != CUDA_SUCCESS) driver_refused(given.context, given.life, result);
+    if (result != CUDA_SUCCESS) idle_.driver_refused(given.context, given.life, result);
     return result;
   }
 
@@ -115,7 +115,6 @@ class HostMemory {
   void forget_stale(const void* address);
   Given give_up(void* host);
   void given_up(const Given& given, bool freed);
-  void driver_refused(Context* context, std::uint64_t life, CUresult error);
 
   const cuda::Driver& driver_;
   ContextRegistry& registry_;
@@ -154,7 +153,7 @@ CUresult HostMemory::allocate(void** address, std::size_t bytes, unsigned kind, 
     (context == nullptr ? stats::device(-1) : context->stats())
         .add(stats::Counter::host_malloc_calls_total);
   }
-  if (result != CUDA_SUCCESS) driver_refused(context, life, result);
+  if (result != CUDA_SUCCESS) idle_.driver_refused(context, life, result);
   return result;
 }
 

@@ -46,6 +46,8 @@ namespace cupool::engine {
   }
   Context& context = *block->context;
   ThreadCache* const cache = last_thread_cache(context);
+  const std::uint64_t requested = block->requested;
+  const std::uint64_t capacity = block->capacity;
   const bool in_lane_now = Lane::is_open();
   if (cache == nullptr || is_timed_next() || !context.usable() ||
       (!in_lane_now && ThreadOrder::has_work()) ||
@@ -53,11 +55,11 @@ namespace cupool::engine {
       !block->state.claim(word)) {
     return std::nullopt;
   }
-  const ClaimedBlock claimed{block, &context, detail::last_cache.incarnation};
+  const ClaimedBlock claimed{block, &context, detail::last_cache.incarnation, requested, capacity};
   if (cache->try_lock()) {
     bool retired = false;
     if (!claimed.is_alive()) {
-      retired = true;  // with its context
+      // Its context has ended.
     } else if (!in_lane_now) {
       retired = cache->retire_hot(block);
     } else if (in_lane(*block)) {

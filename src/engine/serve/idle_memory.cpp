@@ -263,11 +263,17 @@ void IdleMemory::leave_room_for_managed(Context& context) {
   stats::note_event(stats::EventKind::trim, device.stats(), 0);
 }
 
+// What is reclaimed and in no cache is gone once the context ends: the records may be other blocks'
+// by the time of the visit.
 bool IdleMemory::reclaim(Context& context, ThreadCache& cache, BatchNumber waited_for) {
   Device& device = context.device();
   BlockList surplus;
+  std::uint64_t life = 0;
   {
     const ThreadCache::Guard guard(cache);
+    life = context.incarnation();
+    // Read after the life: a context that ends is marked first, and the cache emptied last.
+    if (!context.usable()) return false;
     const EpochNumber complete_up_to = context.ordering().epochs().complete_up_to();
     const bool batch_is_complete = cache.batch.is_filling(waited_for);
     if (!batch_is_complete && cache.in_flight.oldest() > complete_up_to) return false;
@@ -276,13 +282,30 @@ bool IdleMemory::reclaim(Context& context, ThreadCache& cache, BatchNumber waite
   }
   if (surplus.empty() && !policy_.host_reachable().any(HostReachable::Kind::managed)) return true;
   const ContextVisit visit(context);
-  if (!visit) return true;
+  if (!visit || context.incarnation() != life) return true;
   if (!surplus.empty()) {
     cache_or_release(context, surplus);
   } else {
     leave_room_for_managed(context);
   }
   return true;
+}
+
+// The context's own fence tells whose error it is. Where none can be recorded at all, nobody does.
+void IdleMemory::driver_refused(Context* context, std::uint64_t life, CUresult error) {
+  if (context == nullptr || context->incarnation() != life) return;
+  Ordering& ordering = context->ordering();
+  if (cuda::is_sticky(error) && several_contexts() && ordering.can_record()) {
+    const ContextVisit visit(*context, kShortNs);
+    if (!visit || context->incarnation() != life) return;  // it ends
+    ordering.epochs().join(0, 1);
+    BlockList reclaimed;
+    const CUresult result = ordering.poll(Ordering::Poll::all, &reclaimed);
+    if (result != CUDA_SUCCESS) note_failure(*context, result);
+    if (!reclaimed.empty()) cache_or_release(*context, reclaimed);
+    if (ordering.can_record()) return;
+  }
+  note_failure(*context, life, error);
 }
 
 // Whether another process uses a block that is complete here. If so, the exports keep it: it counts
@@ -304,7 +327,6 @@ bool IdleMemory::release_ended_leases() {
       }
       continue;
     }
-    constexpr std::uint64_t kShortNs = 1'000'000;  // a later call tries again
     const ContextVisit visit(*context, kShortNs);
     if (!visit) continue;
     BlockList idle;

@@ -77,6 +77,11 @@ class IdleMemory {
   /// Releases memory whose importers have all closed it. True: there was some.
   bool release_ended_leases();
 
+  /// The driver has refused a call in `context` (null: none that is known), begun in its `life`,
+  /// and the program knows the error, so that no later call may hide a sticky one (I7). Where there
+  /// are several contexts it may be another one's.
+  void driver_refused(Context* context, std::uint64_t life, CUresult error);
+
   GiveBacks& give_backs() { return give_backs_; }
 
  private:

@@ -71,9 +71,7 @@ void OutOfMemory::trim_if_unclear() {
   if (context == nullptr) return;
   Device& device = context->device();
   if (async_.idle().bytes(device) >= stats::kPoolGrowthStep) {
-    for (Context* const each : registry_.contexts_of(device.ordinal())) {
-      async_.idle().give_back(*each, AsyncIdle::To::pool);
-    }
+    async_.idle().give_back_of(device.ordinal(), context);
   }
   if (!device.default_pool().fill().is_unclear()) return;
   if (CUPOOL_MUTATED("counts-fragments") || CUPOOL_MUTATED("counts-no-default-pool")) return;

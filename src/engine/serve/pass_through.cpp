@@ -33,22 +33,45 @@ void PassThrough::note_allocation(Context* context, std::uint64_t bytes, const C
   block->source = BlockSource::passed_through;
   block->state.store(BlockState::live, std::memory_order_relaxed);
   count_passed(stats, *block, +1);
-  Block* stale = add_block(blocks_, block);
-  if (stale != nullptr && stale->source == BlockSource::passed_through) {
-    count_passed(stale->context->stats(), *stale, -1);
-    delete_block(stale);
-  }
+  forget(add_block(blocks_, block));
 }
 
 // Removes the record before the real free: another thread may get the same address at once and add
 // its own record.
-Block* PassThrough::take(CUdeviceptr address) {
+PassThrough::Taken PassThrough::take(CUdeviceptr address) {
   Block* block = blocks_.find(address);
-  if (block == nullptr || block->source != BlockSource::passed_through) return nullptr;
-  return blocks_.erase(block) ? block : nullptr;
+  if (block == nullptr || block->source != BlockSource::passed_through) return {};
+  const Context* const context = block->context;
+  const std::uint64_t life = context->incarnation();
+  // Read after the life: a context that ends is marked first, and its records dropped last.
+  const Taken taken{block, context->gone() ? 0 : life};
+  return blocks_.erase(block) ? taken : Taken{};
 }
 
-void PassThrough::note_free(Block* passed, CUresult result, std::uint64_t start_ns) {
+// The driver did not free it. The end of its context found no record to count, and where another
+// thread has got the address, the memory was freed by a route that cupool does not see.
+void PassThrough::put_back(const Taken& passed) {
+  Block* const block = passed.block;
+  DeviceStats& stats = block->context->stats();
+  const bool ended = block->context->incarnation() != passed.life;
+  if (ended || blocks_.find(block->address) != nullptr) {
+    if (ended) stats.add(Counter::context_lost_bytes_total, block->requested);
+    count_passed(stats, *block, -1);
+    return delete_block(block);
+  }
+  forget(add_block(blocks_, block));
+}
+
+// Memory that was freed by a route that cupool does not see. A block of cupool's stays as it is:
+// it may be in use.
+void PassThrough::forget(Block* replaced) {
+  if (replaced == nullptr || replaced->source != BlockSource::passed_through) return;
+  count_passed(replaced->context->stats(), *replaced, -1);
+  delete_block(replaced);
+}
+
+void PassThrough::note_free(const Taken& taken, CUresult result, std::uint64_t start_ns) {
+  Block* const passed = taken.block;
   Context* context = passed != nullptr ? passed->context : registry_.current();
   DeviceStats& stats = context == nullptr ? stats::device(-1) : context->stats();
   stats.add(Counter::free_calls_total);
@@ -57,11 +80,9 @@ void PassThrough::note_free(Block* passed, CUresult result, std::uint64_t start_
     stats.add(result == CUDA_SUCCESS ? Counter::free_foreign_total : Counter::free_rejected_total);
     return;
   }
-  if (result != CUDA_SUCCESS) {  // the driver did not free it
+  if (result != CUDA_SUCCESS) {
     stats.add(Counter::free_rejected_total);
-    Block* stale = add_block(blocks_, passed);
-    if (stale != nullptr) delete_block(stale);
-    return;
+    return put_back(taken);
   }
   stats.add(Counter::free_passthrough_total);
   stats.add(Counter::free_bytes_total, passed->requested);

@@ -53,14 +53,14 @@ class PassThrough {
   template <typename Call>
   CUresult free(CUdeviceptr address, const Call& real) {
     const std::uint64_t start = util::now_ns();
-    Block* passed = take(address);
+    const Taken passed = take(address);
     registry_.current();  // a new context releases the orphans of a lost one first
     // The driver would free cupool's own memory, which the program does not own, and imported
     // memory, which is closed and never freed.
     const bool internal =
-        passed == nullptr && (registry_.is_internal(address) || imports_.holds(address));
+        passed.block == nullptr && (registry_.is_internal(address) || imports_.holds(address));
     const auto freed = [&] {
-      return internal ? CUDA_ERROR_INVALID_VALUE : async_.blocks().free_by_driver(address, real);
+      return internal ? CUDA_ERROR_INVALID_VALUE : async_.free_by_driver(address, real);
     };
     const CUresult result =
         policy_.host_reachable().end(HostReachable::Kind::managed, address, freed);
@@ -103,8 +103,15 @@ class PassThrough {
  private:
   void note_allocation(Context* context, std::uint64_t bytes, const CUdeviceptr* address,
                        CUresult result, std::uint64_t start_ns);
-  Block* take(CUdeviceptr address);
-  void note_free(Block* passed, CUresult result, std::uint64_t start_ns);
+  // A record that is not in the map during the driver's free.
+  struct Taken {
+    Block* block = nullptr;  ///< null: not passed through
+    std::uint64_t life = 0;  ///< of its context; 0: that has ended before
+  };
+  Taken take(CUdeviceptr address);
+  void note_free(const Taken& passed, CUresult result, std::uint64_t start_ns);
+  void put_back(const Taken& passed);
+  static void forget(Block* replaced);
   std::uintptr_t start_of(CUdeviceptr device) const;
 
   const cuda::Driver& driver_;

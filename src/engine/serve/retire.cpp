@@ -12,6 +12,15 @@ using stats::Counter;
 using stats::DeviceStats;
 using stats::Gauge;
 
+void drop(const ClaimedBlock& claimed) {
+  DeviceStats& stats = claimed.context->stats();
+  stats.add(Counter::free_calls_total);
+  stats.add(Counter::free_bytes_total, claimed.requested);
+  stats::this_thread().add_frees(1);
+  count_live(stats, claimed.requested, claimed.capacity, -1);
+  stats.gauge_add(Gauge::retired_bytes, signed_bytes(claimed.capacity));
+}
+
 void count_retired(Block& block) {
   DeviceStats& stats = block.context->stats();
   count_live(stats, block, -1);

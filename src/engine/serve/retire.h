@@ -16,6 +16,9 @@ struct ClaimedBlock {
   Block* block = nullptr;
   Context* context = nullptr;
   std::uint64_t life = 0;
+  // Of the block, read before the claim: for drop().
+  std::uint64_t requested = 0;
+  std::uint64_t capacity = 0;
 
   bool is_alive() const { return context->incarnation() == life; }
 };
@@ -27,6 +30,8 @@ struct ClaimedBlock {
     claimed->context = found.context;
     // Before the look whether it is usable: a context that ends is marked first.
     claimed->life = claimed->context->incarnation();
+    claimed->requested = found.requested;
+    claimed->capacity = found.capacity;
     return claimed->context->usable();
   });
 }
@@ -39,6 +44,10 @@ inline Block* add_block(PointerMap& blocks, Block* block) {
 /// The result of a free of `address` whose claim failed. `std::nullopt`: not cupool's memory.
 std::optional<CUresult> answer_unclaimed(const cuda::Driver& driver, CUdeviceptr address,
                                          PointerMap::Claim claim, const ClaimedBlock& found);
+
+/// Counts the free of a claimed block that is not alive any more, where nothing of it was counted
+/// yet: the end of its context has taken it for retired. Does not touch the record.
+void drop(const ClaimedBlock& claimed);
 
 /// Counts a claimed block as retired. The caller is in a visit.
 void count_retired(Block& block);

@@ -32,6 +32,7 @@ class Synchronization {
   CUresult of_context(Context* context, Failure failure, const Call& real) {
     if (context == nullptr) return real();
     const std::uint64_t start = util::now_ns();
+    const std::uint64_t life = context->incarnation();
     context->threads().drain(Drain::flush);
     const EpochNumber before = context->ordering().begin_synchronize();
     const HostWork::Mark host_work = context->host_work().begin_wait();
@@ -50,7 +51,7 @@ class Synchronization {
       context->host_work().end_context_wait(host_work);
       idle_.cache_reclaimed(*context);
     } else {
-      note_failure(*context, result);
+      note_failure(*context, life, result);
     }
     return result;
   }
