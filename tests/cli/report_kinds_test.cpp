@@ -70,6 +70,18 @@ TEST(Story, TellsOfLeaksOfEveryKind) {
   EXPECT_TRUE(contains(result.out, listed)) << result.out;
 }
 
+TEST(Outliers, HaveNothingAgainstAProcessWithoutLeaks) {
+  std::vector<Report> reports;
+  for (const int bytes : {1 << 20, 1 << 20, 0}) {
+    json report = example_report();
+    report["devices"][0]["gauges"]["leaked_bytes"]["current"] = bytes;
+    reports.push_back(parsed(report));
+  }
+  const std::vector<std::string> named =
+      cupool::cli::name_outliers(reports, cupool::cli::compare_processes(reports));
+  EXPECT_TRUE(named.empty()) << named.front();
+}
+
 TEST(ReportCommand, CountsAFileOnce) {
   const ScratchFolder folder;
   const std::string file = write_report(folder.path(), "a.json", example_report());

@@ -112,8 +112,8 @@ TEST(SitesReport, NamesWhatRanAndOnlyThat) {
   const std::string text = cupool({"report", folder.path() + "/a.json"}).out;
   EXPECT_TRUE(contains(text, "Where memory comes from")) << text;
   EXPECT_TRUE(contains(text, "site_kept < main")) << text;
-  const std::string other = write_report(folder.path(), "b.json", report);
-  const std::string two = cupool({"report", folder.path() + "/a.json", other}).out;
+  const std::string copy = write_report(folder.path(), "b.json", report);
+  const std::string two = cupool({"report", folder.path() + "/a.json", copy}).out;
   EXPECT_FALSE(contains(two, "site_large")) << two;
   for (const json& other : {json("0123"), json(nullptr)}) {
     for (json& module : report["sites"]["modules"]) module["build_id"] = other;

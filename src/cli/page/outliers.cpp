@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
+#include <string_view>
 
 #include "cli/page/story.h"
 #include "stats/labels.h"
@@ -63,6 +64,7 @@ std::vector<double> sorted_values(const std::vector<double>& values) {
 }
 
 constexpr const char* kRunTime = "run time";
+constexpr std::string_view kLeaked = label_of(stats::Gauge::leaked_bytes);
 
 std::vector<Column> columns_of_table() {
   const auto counter = [](stats::Counter which, std::string (*format)(std::uint64_t),
@@ -88,7 +90,7 @@ std::vector<Column> columns_of_table() {
          return highest_of(r, [](const DeviceReport& d) { return d.free_time.p99; });
        },
        util::format_duration_ns},
-      {std::string(label_of(stats::Gauge::leaked_bytes)),
+      {std::string(kLeaked),
        [](const Report& r) {
          return sum_of(r, [](const DeviceReport& d) {
            return bytes_of(d.gauge(stats::Gauge::leaked_bytes).current);
@@ -141,6 +143,10 @@ std::vector<Comparison> compare_processes(const std::vector<Report>& reports) {
     }
     if (sorted_values(row.values).empty()) continue;
     row.is_outlier = find_outliers(row.values);
+    // Nothing leaked is nothing to look into.
+    for (std::size_t i = 0; column.name == kLeaked && i < reports.size(); ++i) {
+      row.is_outlier[i] = row.is_outlier[i] && row.values[i] > 0;
+    }
     table.push_back(std::move(row));
   }
   return table;
@@ -155,7 +161,6 @@ std::vector<std::string> name_outliers(const std::vector<Report>& reports,
       if (!column.is_outlier[i]) continue;
       const std::vector<double> sorted = sorted_values(column.values);
       const bool above = column.values[i] > quantile(sorted, 0.5);
-      if (!above && column.name == label_of(stats::Gauge::leaked_bytes)) continue;  // that is good
       found += (found.empty() ? "" : ", ") + column.name + " " + column.texts[i] +
                (above ? " (high)" : " (low)");
     }
