@@ -78,12 +78,14 @@ void tell_what_was_seen(const ScratchFolder& scratch, const ObserveArguments& ar
                         const std::vector<std::string>& program, const ChildEnd& end) {
   const std::vector<std::string> files = report_files(scratch);
   if (files.empty()) {
-    std::fprintf(
-        stderr,
-        "cupool: nothing observed. %s\n"
-        "cupool observe measures cudaMalloc and cudaFree alone: cupool compare also judges "
-        "page-locked and stream-ordered memory.\n",
-        util::printable(no_report_in_words(end, program)).c_str());
+    std::fprintf(stderr, "cupool: nothing observed. %s\n",
+                 util::printable(no_report_in_words(end, program)).c_str());
+    if (end.signal == 0 && !end.leaves_processes) {
+      std::fputs(
+          "cupool observe measures cudaMalloc and cudaFree alone: cupool compare also judges "
+          "page-locked and stream-ordered memory.\n",
+          stderr);
+    }
     return;
   }
   if (end.leaves_processes) {
