@@ -68,7 +68,8 @@ std::vector<Report> take_reports(const std::string& folder, const std::string& b
   return reports;
 }
 
-// What shows that a file was written: its inode, size and time.
+// What shows that a file was written: its inode, size and the time of its last change, which no
+// program sets back (as `cp -p` does that of its content).
 struct Stamp {
   struct stat status {};  // before what fills it
   bool exists = false;
@@ -77,16 +78,16 @@ struct Stamp {
   bool equals(const Stamp& other) const {
     return exists == other.exists && status.st_dev == other.status.st_dev &&
            status.st_ino == other.status.st_ino && status.st_size == other.status.st_size &&
-           status.st_mtim.tv_sec == other.status.st_mtim.tv_sec &&
-           status.st_mtim.tv_nsec == other.status.st_mtim.tv_nsec;
+           status.st_ctim.tv_sec == other.status.st_ctim.tv_sec &&
+           status.st_ctim.tv_nsec == other.status.st_ctim.tv_nsec;
   }
   // Whether a write now could get the time that the file has.
   bool is_of_now() const {
     timespec now{};
     ::clock_gettime(CLOCK_REALTIME_COARSE, &now);
     return exists &&
-           (status.st_mtim.tv_sec > now.tv_sec ||
-            (status.st_mtim.tv_sec == now.tv_sec && status.st_mtim.tv_nsec >= now.tv_nsec));
+           (status.st_ctim.tv_sec > now.tv_sec ||
+            (status.st_ctim.tv_sec == now.tv_sec && status.st_ctim.tv_nsec >= now.tv_nsec));
   }
 };
 
