@@ -237,9 +237,9 @@ int main_of(const std::vector<std::string>& arguments) {
   // A closed pipe or a full disk is a failure. ferror() reports one that an earlier write met, when
   // nothing is left to flush.
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
-  if (!written && session.exit_code == exit_ok) {
+  if (!written) {
     std::perror("cupool: cannot write");
-    return exit_negative;
+    if (session.exit_code == exit_ok) return exit_usage;
   }
   return session.exit_code;
 }

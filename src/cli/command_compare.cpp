@@ -3,6 +3,7 @@
 // results and times.
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <memory>
 
 #include "cli/command.h"
@@ -29,13 +30,26 @@ struct CompareArguments {
   SettingsArguments settings{report_settings()};
 };
 
-Outcome outcome_of(const Trial& trial, const std::vector<std::regex>& ignored) {
-  Outcome outcome;
-  outcome.ending = trial.end.signal != 0 ? "signal " + std::to_string(trial.end.signal)
-                                         : std::to_string(trial.end.exit_code);
-  outcome.output = comparable(trial.output, ignored);
-  outcome.files = trial.files;
-  return outcome;
+// Equal outputs have become one text, which is searched once.
+std::vector<Outcome> outcomes_of(const std::vector<Trial>& trials,
+                                 const std::vector<std::regex>& ignored,
+                                 std::map<Text, Text>* searched) {
+  std::vector<Outcome> outcomes;
+  for (const Trial& trial : trials) {
+    Outcome outcome;
+    outcome.ending = trial.end.signal != 0 ? "signal " + std::to_string(trial.end.signal)
+                                           : std::to_string(trial.end.exit_code);
+    Text& output = (*searched)[trial.output];
+    if (output == nullptr) {
+      output = ignored.empty()
+                   ? trial.output
+                   : std::make_shared<const std::string>(comparable(*trial.output, ignored));
+    }
+    outcome.output = output;
+    outcome.files = trial.files;
+    outcomes.push_back(std::move(outcome));
+  }
+  return outcomes;
 }
 
 // "2", or "2 to 3": the processes that reported in each run.
@@ -73,9 +87,28 @@ const char* word_of(Likeness likeness) {
       return "DIFFERENT";
     case Likeness::unsteady:
       return "unsteady";
+    case Likeness::unwritten:
+      return "not compared";
     default:
       return "not the same";
   }
+}
+
+// What is said where no memory of cudaMalloc was served.
+std::string without_peak_in_words(const std::vector<Trial>& trials,
+                                  const std::vector<std::string>& program) {
+  if (served_other_kinds(trials)) {
+    return "No allocation of cudaMalloc: cupool served page-locked or stream-ordered memory, whose "
+           "peak is not compared.";
+  }
+  if (kept_default_pool(trials)) {
+    return "No allocation of cudaMalloc: cupool kept the default pool's memory for "
+           "cudaMallocAsync, unless the program set its threshold. Its peak is not compared.";
+  }
+  for (const Trial& trial : trials) {
+    if (!trial.reports.empty()) return tell(trial.reports).headline + ".";
+  }
+  return no_report_in_words(trials.front().end, program);
 }
 
 void print_table(const std::vector<ComparedPart>& parts,
@@ -98,16 +131,8 @@ void print_table(const std::vector<ComparedPart>& parts,
                         (processes == "1" ? "" : "es") + " on one device"});
   }
   std::fputs(text_table(rows).c_str(), stdout);
-  if (held == 0 && served_other_kinds(trials[1])) {
-    std::puts(
-        "No allocation of cudaMalloc: cupool served page-locked or stream-ordered memory, whose "
-        "peak\n"
-        "is not compared.");
-  } else if (held == 0) {
-    std::printf(
-        "No report of cupool: it saw no allocation of GPU memory. To find out why: cupool doctor "
-        "%s\n",
-        printable_text(shell_words(program)).c_str());
+  if (held == 0) {
+    std::printf("%s\n", printable_text(without_peak_in_words(trials[1], program)).c_str());
   } else {
     std::puts(
         "GPU memory without cupool is the program's own peak, as counted with cupool, to\n"
@@ -159,14 +184,17 @@ std::string command_again(const Found& found, const std::vector<std::string>& ig
 
 std::vector<std::string> outputs_of(const std::vector<Outcome>& outcomes) {
   std::vector<std::string> outputs;
-  for (const Outcome& outcome : outcomes) outputs.push_back(outcome.output);
+  for (const Outcome& outcome : outcomes) {
+    if (outcome.output->size() > kLargestOutputs) return {};  // nothing is proposed for it
+    outputs.push_back(*outcome.output);
+  }
   return outputs;
 }
 
 // The first output that is not that of the first run without cupool.
 const std::string* other_output(const Found& found, const std::vector<Outcome>& outcomes) {
   for (const Outcome& outcome : outcomes) {
-    if (outcome.output != found.without.front().output) return &outcome.output;
+    if (*outcome.output != *found.without.front().output) return outcome.output.get();
   }
   return nullptr;
 }
@@ -174,17 +202,18 @@ const std::string* other_output(const Found& found, const std::vector<Outcome>& 
 // Whether all outputs are equal without what `ignored` matches.
 bool equal_with(const Found& found, const std::vector<std::string>& ignored) {
   const std::vector<std::regex> patterns = patterns_of(ignored);
-  const std::string expected = comparable(found.without.front().output, patterns);
+  const std::string expected = comparable(*found.without.front().output, patterns);
   return std::all_of(found.with.begin(), found.with.end(), [&](const Outcome& outcome) {
-    return comparable(outcome.output, patterns) == expected;
+    return comparable(*outcome.output, patterns) == expected;
   });
 }
 
 void print_unsteady_output(const Found& found) {
   const std::string* const other = other_output(found, found.without);
   if (other == nullptr) return;
-  std::printf("Standard output differs first, without cupool, in\n%s",
-              first_difference(found.without.front().output, *other, "one run", "another").c_str());
+  std::printf(
+      "Standard output differs first, without cupool, in\n%s",
+      first_difference(*found.without.front().output, *other, "one run", "another").c_str());
   const std::vector<std::string> proposed =
       proposed_ignores(outputs_of(found.without), outputs_of(found.with));
   if (proposed.empty()) {
@@ -217,7 +246,7 @@ void print_differing_output(const Found& found) {
   const std::string* const other = other_output(found, found.with);
   if (found.output().likeness == Likeness::same || other == nullptr) return;
   std::printf("Standard output differs first in\n%s",
-              first_difference(found.without.front().output, *other, "without", "with").c_str());
+              first_difference(*found.without.front().output, *other, "without", "with").c_str());
 }
 
 // The end of the program's standard error, if it ended otherwise with cupool.
@@ -294,12 +323,23 @@ int conclude_failed(const Found& found) {
   return exit_inconclusive;
 }
 
+int conclude_unwritten(const Found& found) {
+  std::printf(
+      "\nInconclusive (%s): no run wrote %s, so that it cannot be compared. Name with --file what "
+      "the program writes.\n",
+      found.runs().c_str(), names_of(found.parts, Likeness::unwritten).c_str());
+  print_speed(found);
+  return exit_inconclusive;
+}
+
 int conclude(const Found& found) {
   if (found.any(Likeness::different)) return conclude_different(found);
   if (found.any(Likeness::unsteady)) return conclude_unsteady(found);
   if (found.any(Likeness::unjudged)) return conclude_unjudged(found);
   if (found.trials[0].front().end.shell_code() != 0) return conclude_failed(found);
-  if (highest_held(found.trials[1]) == 0 && !served_other_kinds(found.trials[1])) {
+  if (found.any(Likeness::unwritten)) return conclude_unwritten(found);
+  if (highest_held(found.trials[1]) == 0 && !served_other_kinds(found.trials[1]) &&
+      !kept_default_pool(found.trials[1])) {
     std::printf(
         "\nSame results, but cupool served no allocation: the times tell nothing of it (%s).\n",
         found.runs().c_str());
@@ -318,9 +358,10 @@ int act(const CompareArguments& arguments, const Session& session) {
                                  {"with cupool", environment_with(arguments.settings.variables())}};
   Found found{arguments, session.program, {}, {}, {}, {}};
   found.trials = alternate(session.program, ways, arguments.rounds, arguments.files);
-  if (const ChildEnd* end = interrupted_end(found.trials)) return hand_on(*end);
-  for (const Trial& trial : found.trials[0]) found.without.push_back(outcome_of(trial, ignored));
-  for (const Trial& trial : found.trials[1]) found.with.push_back(outcome_of(trial, ignored));
+  if (const ChildEnd* end = interrupted_end(found.trials)) return hand_on_interrupted(*end);
+  std::map<Text, Text> searched;
+  found.without = outcomes_of(found.trials[0], ignored, &searched);
+  found.with = outcomes_of(found.trials[1], ignored, &searched);
   found.parts = compare_outcomes(found.without, found.with, arguments.files);
   print_table(found.parts, found.trials, session.program);
   return conclude(found);
@@ -353,7 +394,8 @@ void add_compare(CLI::App& app, Session& session) {
       "memory.\n"
       "The program's standard input is empty. Exit code: 0, same results; 1, different results;\n"
       "3, inconclusive: the results differ between runs without cupool, too, or one run each\n"
-      "(-n 1) cannot tell, or the program failed in all runs alike; 126, the program cannot be "
+      "(-n 1) cannot tell, or the program failed in all runs alike, or no run wrote a named file; "
+      "126, the program cannot be "
       "executed; 127, it was not found.");
 }
 

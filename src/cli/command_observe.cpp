@@ -15,16 +15,17 @@
 #include "cli/trial/trials.h"
 #include "util/launcher.h"
 #include "util/path_pattern.h"
+#include "util/text.h"
 
 namespace cupool::cli {
 
 namespace {
 
-// Observed runs have no series, no trace and no watchers of single blocks.
+// Observed runs have no series, no trace and no watchers of single blocks or call sites.
 std::vector<std::string> decided_settings() {
   std::vector<std::string> decided = report_settings();
   for (const char* variable : {"CUPOOL_STATS_INTERVAL", "CUPOOL_TRACE", "CUPOOL_TRACE_LIMIT",
-                               "CUPOOL_LEAKS", "CUPOOL_NVTX"}) {
+                               "CUPOOL_LEAKS", "CUPOOL_SITES", "CUPOOL_NVTX"}) {
     decided.emplace_back(variable);
   }
   return decided;
@@ -74,14 +75,24 @@ void keep(const std::string& from, const std::string& to) {
 
 // Prints the findings on standard error: standard output is the program's.
 void tell_what_was_seen(const ScratchFolder& scratch, const ObserveArguments& arguments,
-                        const std::vector<std::string>& program) {
+                        const std::vector<std::string>& program, const ChildEnd& end) {
   const std::vector<std::string> files = report_files(scratch);
   if (files.empty()) {
-    std::fprintf(stderr,
-                 "cupool: nothing observed: cupool saw no process allocate GPU memory. "
-                 "To find out why: cupool doctor %s\n",
-                 shell_words(program).c_str());
+    std::fprintf(stderr, "cupool: nothing observed. %s\n",
+                 util::printable(no_report_in_words(end, program)).c_str());
+    if (end.signal == 0 && !end.leaves_processes) {
+      std::fputs(
+          "cupool observe measures cudaMalloc and cudaFree alone: cupool compare also judges "
+          "page-locked and stream-ordered memory.\n",
+          stderr);
+    }
     return;
+  }
+  if (end.leaves_processes) {
+    std::fputs(
+        "cupool: processes that the program started still ran at its end; what they allocate is "
+        "not observed\n",
+        stderr);
   }
   std::vector<Report> reports = read_reports(files);
   if (!arguments.json.empty()) {
@@ -105,16 +116,18 @@ int act(const ObserveArguments& arguments, const Session& session) {
     throw UsageError("observe needs a program: cupool observe -- ./program");
   }
   require_writable(arguments.json);
-  const ScratchFolder scratch;
   ChildStart start;
   start.argv = session.program;
-  start.environment = preloaded_environment(arguments.settings.variables());
+  start.environment = environment_with(arguments.settings.variables());
   start.environment.set("CUPOOL_MODE", "observe");
-  start.environment.set("CUPOOL_STATS", "json");
-  start.environment.set("CUPOOL_STATS_FILE", scratch.path() + "/report-%h-%r-%p.json");
-  const ChildEnd end = run_child(start);
-  std::fflush(stdout);
-  if (end.start_code == 0) tell_what_was_seen(scratch, arguments, session.program);
+  start.sees_orphans = true;
+  ChildEnd end;
+  {  // the folder goes before a signal ends this process, too
+    const ScratchFolder scratch;
+    start.environment.set("CUPOOL_STATS_FILE", scratch.path() + "/report-%h-%r-%p.json");
+    end = run_child(start);
+    if (end.start_code == 0) tell_what_was_seen(scratch, arguments, session.program, end);
+  }
   return hand_on(end);
 }
 

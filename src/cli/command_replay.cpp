@@ -57,7 +57,7 @@ struct Figures {
 Figures figures_of(const std::vector<Trial>& trials) {
   Figures figures;
   for (const Trial& trial : trials) {
-    const nlohmann::json json = nlohmann::json::parse(trial.output);
+    const nlohmann::json json = nlohmann::json::parse(*trial.output);
     const auto number = [&json](const char* part, const char* key) {
       return json.at(part).at(key).get<double>();
     };
@@ -140,9 +140,9 @@ int act(const ReplayArguments& arguments) {
   for (const std::vector<Trial>& of_way : trials) figures.push_back(figures_of(of_way));
   print_table({"legacy (cuMemAlloc)", "async (cuMemAllocAsync)", "cupool"}, figures);
   std::printf(
-      "\nMedians of %d runs. Calls follow one another without the program's own work between "
+      "\nMedians of %d run%s. Calls follow one another without the program's own work between "
       "them%s.\n",
-      arguments.rounds,
+      arguments.rounds, arguments.rounds == 1 ? "" : "s",
       arguments.touch ? ";\neach block is written on the GPU"
                       : ",\nso no free finds the GPU busy (--touch writes each block)");
   for (const Figures& way : figures) {

@@ -48,6 +48,12 @@ int write_stacks(const ReportArguments& arguments, const std::vector<Report>& re
   if (report.sites.interval == 0) {
     throw UsageError(report.file + ": no call sites; CUPOOL_SITES=1 records them");
   }
+  if (report.sites.sites.empty()) {
+    throw UsageError(
+        report.file +
+        ": no allocation was sampled. CUPOOL_SITES samples memory of cudaMalloc alone, "
+        "with 1 one allocation in 512 KiB; CUPOOL_SITES=64K samples more");
+  }
   const std::string text = arguments.speedscope
                                ? speedscope_file(report.sites, util::base_name(report.program))
                                : collapsed_stacks(report.sites, arguments.measure);
@@ -70,6 +76,8 @@ int act(const ReportArguments& arguments) {
   }
   if (arguments.html.empty() || arguments.text) {
     std::fputs(story_text(reports).c_str(), stdout);
+    const std::string leaks = leaks_text(reports);
+    if (!leaks.empty()) std::printf("\n%s", leaks.c_str());
     if (reports.size() == 1 && !reports.front().sites.sites.empty()) {
       std::fputs(("\n" + sites_text(reports.front().sites)).c_str(), stdout);
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `cupool tune report...` derives settings from reports; `cupool tune -- program` also tests them.
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include "cli/command.h"
@@ -8,6 +9,7 @@
 #include "cli/shell/output.h"
 #include "cli/shell/settings_arguments.h"
 #include "cli/shell/shell_words.h"
+#include "cli/trial/comparison.h"
 #include "cli/trial/trials.h"
 #include "cli/trial/tuning.h"
 #include "stats/labels.h"
@@ -44,6 +46,12 @@ void write_settings(const std::string& file, const Tuning& tuning,
 }
 
 int tune_from_reports(const TuneArguments& arguments) {
+  for (const std::string& file : arguments.reports) {
+    std::error_code ignored;
+    const std::filesystem::path path(file);
+    if (path.extension() == ".json" || std::filesystem::exists(path, ignored)) continue;
+    throw UsageError(file + ": not found, neither as a program nor as a report");
+  }
   const std::vector<Report> reports = read_pooled(arguments.reports);
   write_settings(arguments.output, tune(reports), reports);
   if (!arguments.output.empty()) {
@@ -100,7 +108,7 @@ int give_up(const Trial& trial) {
     std::fputs(trial.errors.c_str(), stderr);
     std::fprintf(stderr, "cupool: the program failed, so it is not tuned\n");
   }
-  return hand_on(trial.end);
+  return hand_on_interrupted(trial.end);
 }
 
 int tune_program(const TuneArguments& arguments, const std::vector<std::string>& program) {
@@ -111,8 +119,7 @@ int tune_program(const TuneArguments& arguments, const std::vector<std::string>&
   if (const Trial* trial = failed(first)) return give_up(*trial);
   const std::vector<Report>& reports = first[0][0].reports;
   if (reports.empty()) {
-    std::printf("cupool saw no process allocate GPU memory. To find out why: cupool doctor %s\n",
-                shell_words(program).c_str());
+    std::printf("%s\n", printable_text(no_report_in_words(first[0][0].end, program)).c_str());
     return exit_negative;
   }
   const Tuning tuning = tune(reports);
@@ -128,11 +135,14 @@ int tune_program(const TuneArguments& arguments, const std::vector<std::string>&
   const Spread new_time = wall_time(trials[1]);
   const bool better = new_time.median < old_time.median;
   const bool sure = new_time.highest < old_time.lowest || old_time.highest < new_time.lowest;
-  if (!better || !sure) {
-    std::printf(
-        "%s: keep the old settings%s.\n",
-        better ? "No time difference beyond the spread" : "The tuned settings are not faster",
-        arguments.output.empty() ? "" : "; no file was written");
+  const bool few = trials[0].size() < kFewRuns;
+  if (!better || !sure || few) {
+    const std::string speed = speed_sentence(old_time, new_time, trials[0].size());
+    std::printf("%s: keep the old settings%s.\n",
+                few      ? ("The tuned settings are " + speed).c_str()
+                : better ? "No time difference beyond the spread"
+                         : "The tuned settings are not faster",
+                arguments.output.empty() ? "" : "; no file was written");
     return exit_negative;
   }
   std::printf("The tuned settings are %.2f times as fast, faster in every run: keep them.\n",
@@ -168,7 +178,8 @@ void add_tune(CLI::App& app, Session& session) {
       ->type_name("FILE");
   command
       ->add_option("-n,--runs", arguments->rounds,
-                   "Runs without the new settings, and as many with them (default 3)")
+                   "Runs without the new settings, and as many with them (default 3, and at least "
+                   "that many to keep settings)")
       ->check(CLI::Range(1, 1000))
       ->type_name("N");
   arguments->settings.add_to(*command);

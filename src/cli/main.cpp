@@ -11,6 +11,6 @@ int main(int argc, char** argv) {
     return cupool::cli::main_of({argv + (argc > 0 ? 1 : 0), argv + argc});
   } catch (const std::exception& error) {
     std::fprintf(stderr, "cupool: %s\n", error.what());
-    return cupool::cli::exit_negative;
+    return cupool::cli::exit_usage;
   }
 }

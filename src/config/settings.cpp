@@ -2,6 +2,7 @@
 // The parser: one pass over the profile, one over the environment, both driven by options.def.
 #include "config/settings.h"
 
+#include <stdlib.h>
 #include <sys/auxv.h>
 #include <unistd.h>
 
@@ -55,11 +56,13 @@ std::size_t row_index(std::string_view name) {
   return i;
 }
 
+constexpr const char* kTrial = "CUPOOL_TRIAL";
+
 // Variables with cupool's prefix that are not options: those of the simulated device, of the tests,
-// and the one that the command reads (src/cli/shell/library.h).
+// the one that the command reads (src/cli/shell/library.h), and the one that it sets.
 bool is_meant_for_others(std::string_view name) {
   return util::starts_with(name, "CUPOOL_SIM_") || util::starts_with(name, "CUPOOL_TEST_") ||
-         name == "CUPOOL_LIBRARY";
+         name == "CUPOOL_LIBRARY" || name == kTrial;
 }
 
 // Text from the environment, made safe for one line of a warning.
@@ -201,6 +204,7 @@ struct Parsed {
   std::vector<std::string> warnings;
   std::vector<EffectiveValue> effective;
   std::atomic<bool> announced{false};
+  bool trial = false;
 };
 
 std::atomic<Parsed*> g_parsed{nullptr};
@@ -222,6 +226,7 @@ Parsed* parsed() noexcept {
     made->settings = ::getauxval(AT_SECURE) != 0
                          ? secure_settings(&made->effective)
                          : parse(environ, &made->warnings, &made->effective);
+    made->trial = ::getenv(kTrial) != nullptr;
     Settings& settings = made->settings;
     // The program may change its working directory between two writes.
     for (Path* file : {&settings.stats_file, &settings.trace, &settings.log_file}) {
@@ -284,6 +289,10 @@ const Settings& settings() noexcept {
 
 const std::vector<EffectiveValue>& effective() noexcept {
   return parsed()->effective;
+}
+
+bool is_trial() noexcept {
+  return parsed()->trial;
 }
 
 void announce_warnings() noexcept {

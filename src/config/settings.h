@@ -69,6 +69,10 @@ const Settings& settings() noexcept;
 /// The values of this process with their origins, ordered as in options.def. Thread-safe.
 const std::vector<EffectiveValue>& effective() noexcept;
 
+/// Whether a command of cupool started this process to read its report, and may have gone before it
+/// ends (CUPOOL_TRIAL in the environment, which is no option).
+bool is_trial() noexcept;
+
 /// Writes the warnings of parsing to cupool::log, on the first call only. To be called once the
 /// process uses the GPU: a process without CUDA must not print (contract 13). Thread-safe. Never
 /// throws.

@@ -31,6 +31,7 @@ using cupool::entry::legacy;
 using cupool::entry::per_thread;
 using cupool::entry::watched_other_allocation;
 using cupool::entry::watched_other_free;
+using cupool::entry::watching_engine;
 using cupool::process::engine;
 using cupool::process::started_engine;
 using cupool::stats::Counter;
@@ -164,7 +165,7 @@ CUresult allocate_in_stream(const cupool::cuda::Driver& driver, CUdeviceptr* add
   const auto call = [&] {
     return allocate_unwatched_in_stream(address, pool, bytes, caller, stream, real);
   };
-  Allocator* const allocator = cupool::trace::watching_other_kinds() ? started_engine() : nullptr;
+  Allocator* const allocator = watching_engine();
   if (allocator == nullptr) return call();
   return watched_other_allocation(
       *allocator, MemoryKind::stream_ordered, bytes,
@@ -383,7 +384,7 @@ CUresult cupool_hook_cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsig
     }
     return result;
   };
-  Allocator* const watched = cupool::trace::watching_other_kinds() ? started_engine() : nullptr;
+  Allocator* const watched = watching_engine();
   return watched == nullptr
              ? call()
              : watched_other_allocation(

@@ -2,7 +2,10 @@
 // Allocations and frees with their watchers (trace/watch.h, trace/other_memory.h).
 #pragma once
 
+#include "config/settings.h"
+#include "cuda/scopes.h"
 #include "engine/serve/allocator.h"
+#include "process/lifecycle.h"
 #include "trace/other_memory.h"
 #include "trace/watch.h"
 #include "util/clock.h"
@@ -25,6 +28,30 @@ CUresult watched_allocation(engine::Allocator& allocator, std::uint64_t bytes,
   return result;
 }
 
+/// The device of memory, which that of its stream or pool is, not the current one; else
+/// `otherwise`.
+inline int device_of(CUdeviceptr address, int otherwise) {
+  const cuda::Driver* const driver = cuda::driver();
+  if (driver == nullptr || driver->cuPointerGetAttribute == nullptr) return otherwise;
+  const cuda::RelaxedCaptureScope relaxed(*driver);
+  int device = otherwise;
+  const CUresult result =
+      driver->cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address);
+  return result == CUDA_SUCCESS ? device : otherwise;
+}
+
+/// The engine if memory of these kinds is watched, else null. Watchers begin with the engine, so it
+/// is started where a setting asks for one: the call may be the first of its process.
+inline engine::Allocator* watching_engine() {
+  engine::Allocator* const running = process::engine();
+  if (running == nullptr) {
+    const config::Settings& settings = config::settings();
+    if (settings.leaks.one_in == 0 && settings.trace.empty()) return nullptr;
+    process::started_engine();
+  }
+  return trace::watching_other_kinds() ? process::engine() : nullptr;
+}
+
 /// Makes an allocation of a kind that the engine keeps no record of. `address()` is where it begins
 /// afterwards, 0: nothing to note.
 template <typename Address, typename Call>
@@ -40,11 +67,12 @@ CUresult watched_other_allocation(engine::Allocator& allocator, trace::MemoryKin
   const std::uint64_t begin = address();
   if (begin == 0) return result;
   engine::Context* const context = allocator.registry().current();
-  const bool is_of_device = context != nullptr && kind != trace::MemoryKind::page_locked;
+  int device = context == nullptr ? -1 : context->device().ordinal();
+  if (kind == trace::MemoryKind::page_locked) device = -1;
   const bool ends_with_context = kind != trace::MemoryKind::stream_ordered;
-  trace::note_other_allocation(
-      {begin, bytes, is_of_device ? context->device().ordinal() : -1, kind},
-      ends_with_context ? context : nullptr, start);
+  if (!ends_with_context) device = device_of(begin, device);
+  trace::note_other_allocation({begin, bytes, device, kind}, ends_with_context ? context : nullptr,
+                               start);
   return result;
 }
 

@@ -153,6 +153,7 @@ report::Destinations destinations_in_force() {
   destinations.csv = settings.stats.contains(config::StatsFormat::csv);
   destinations.prometheus = settings.stats.contains(config::StatsFormat::prometheus);
   destinations.file_pattern = settings.stats_file;
+  destinations.only_files = config::is_trial();
   destinations.one_line_of_ranks = settings.stats_ranks == config::StatsRanks::first;
   return destinations;
 }

@@ -200,9 +200,15 @@ std::string cure_of_waits(const RunFigures& run) {
   }
 }
 
-std::string leaks_cure(const RunFigures& run) {
-  return run.lists_leaks ? "their call sites are listed"
-                         : "cupool run --leaks 1 ./program lists their call sites";
+std::string leaks_cure(const RunFigures& run, std::uint64_t blocks) {
+  const std::string whose = blocks == 1 ? "its call site" : "their call sites";
+  return run.lists_leaks ? whose + (blocks == 1 ? " is listed" : " are listed")
+                         : "cupool run --leaks 1 ./program lists " + whose;
+}
+
+std::string leaks_in_words(std::uint64_t blocks, std::uint64_t bytes, const char* kind) {
+  return number_of(blocks, "block", "blocks") + " with " + format_bytes(bytes) + kind +
+         (blocks == 1 ? " was never freed" : " were never freed");
 }
 
 bool idles_much(const RunFigures& run) {
@@ -274,10 +280,13 @@ std::vector<Verdict::Finding> findings_of(const RunFigures& run) {
         "CUPOOL_TRACE=run.csv records all calls");
   }
   if (run.leaked_blocks > 0 && run.at_exit) {
-    add(number_of(run.leaked_blocks, "block", "blocks") + " with " +
-            format_bytes(run.leaked_bytes) +
-            (run.leaked_blocks == 1 ? " was never freed" : " were never freed"),
-        leaks_cure(run));
+    add(leaks_in_words(run.leaked_blocks, run.leaked_bytes, ""),
+        leaks_cure(run, run.leaked_blocks));
+  }
+  if (run.other_leaked_blocks > 0 && run.at_exit) {
+    add(leaks_in_words(run.other_leaked_blocks, run.other_leaked_bytes,
+                       " of page-locked, managed or stream-ordered memory"),
+        leaks_cure(run, run.other_leaked_blocks));
   }
   return found;
 }
@@ -334,6 +343,11 @@ RunFigures run_figures_of(const stats::Snapshot& snapshot) {
   const stats::ProcessInfo& process = snapshot.process;
   run.at_exit = snapshot.number == 0;
   run.lists_leaks = snapshot.leaks.one_in != 0;
+  for (const stats::LeakSite& site : snapshot.leaks.sites) {
+    if (std::string_view(site.kind) == "device") continue;
+    run.other_leaked_blocks += site.blocks;
+    run.other_leaked_bytes += site.bytes;
+  }
   if (process.mode_reason && !process.mode_reason->library.empty()) {
     run.rdma = true;
     run.rdma_library = process.mode_reason->library;

@@ -25,6 +25,9 @@ struct RunFigures {
   std::uint64_t processes = 1;
   std::uint64_t leaked_blocks = 0;
   std::uint64_t leaked_bytes = 0;
+  /// Memory of other kinds that was never freed, which only the list of CUPOOL_LEAKS knows.
+  std::uint64_t other_leaked_blocks = 0;
+  std::uint64_t other_leaked_bytes = 0;
   bool at_exit = true;
   bool lists_leaks = false;  ///< CUPOOL_LEAKS is set
   // Of the device with the highest peak:

@@ -22,7 +22,8 @@ namespace cupool::report {
 
 namespace {
 
-void write_report(const std::string& path, const std::string& report, std::uint64_t since_wall_ns) {
+void write_report(const std::string& path, const std::string& report, std::uint64_t since_wall_ns,
+                  bool only_file) {
   if (!path.empty()) {
     const util::Placed placed = util::place_file(path, report, since_wall_ns);
     if (placed == util::Placed::replaced_others) {
@@ -31,7 +32,7 @@ void write_report(const std::string& path, const std::string& report, std::uint6
           "meanwhile. With %%p in the name, each process has its own file",
           path.c_str());
     }
-    if (placed != util::Placed::failed) return;
+    if (placed != util::Placed::failed || only_file) return;
     CUPOOL_WARN_ONCE("cannot write CUPOOL_STATS_FILE %s: %s; the report goes to standard error",
                      path.c_str(), std::strerror(errno));
   }
@@ -91,12 +92,12 @@ std::string path_of(const Format& format, const Formats& formats, const std::str
 }
 
 void write_format(const Format& format, const Formats& formats, const std::string& path,
-                  const stats::Snapshot& snapshot) {
+                  const stats::Snapshot& snapshot, bool only_file) {
   // The Prometheus file always has the latest figures.
   const bool has_number = &format != &kPrometheus;
   const std::string file =
       path_of(format, formats, has_number ? numbered(path, snapshot.number) : path);
-  write_report(file, format.render(snapshot), snapshot.process.start_wall_ns);
+  write_report(file, format.render(snapshot), snapshot.process.start_wall_ns, only_file);
 }
 
 // A thousand ranks share the terminal. Who asks a running process for a snapshot wants all of it.
@@ -136,7 +137,7 @@ void write_reports(const stats::Snapshot& snapshot, const Destinations& destinat
         util::write_standard_error(line.data(), line.size());
         continue;
       }
-      write_format(*format, formats, path, snapshot);
+      write_format(*format, formats, path, snapshot, destinations.only_files);
     }
   } catch (...) {
     // No memory for a report: the program ends without one.

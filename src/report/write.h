@@ -28,6 +28,7 @@ struct Destinations {
   bool one_line_of_ranks = false;
   bool full_text = false;        ///< every figure, not only the verdict and what it is judged by
   bool only_prometheus = false;  ///< write only this format; the file names stay the same
+  bool only_files = false;       ///< a report whose file cannot be written is dropped silently
 };
 
 /// Writes the reports. A file is created or replaced atomically (util/place_file.h, which has the

@@ -19,6 +19,7 @@ enum class Action : std::uint8_t {
   allocate_failure,  ///< the call returned an error
   free,              ///< a free; the time is the begin of the call
   free_done,         ///< the duration of that free; not needed by a replay
+  free_refused,      ///< instead: the free was refused, and the memory is live as before
 };
 
 /// The kind's name in reports.

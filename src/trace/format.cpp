@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
 constexpr std::uint64_t kCounterStepNs = 100'000;
+constexpr std::size_t kLongestCounter = 160;  // bytes of a counter event
 
 // JSON strings; thread names may contain any bytes.
 std::string quoted(const std::string& text) {
@@ -49,9 +50,9 @@ const char* prefix_of(MemoryKind kind) {
   }
 }
 
-std::string curve_name(const Event& event) {
-  std::string name = std::string("live ") + prefix_of(event.kind) + "bytes";
-  if (event.device >= 0) name += " of device " + std::to_string(event.device);
+std::string curve_name(MemoryKind kind, int device) {
+  std::string name = std::string("live ") + prefix_of(kind) + "bytes";
+  if (device >= 0) name += " of device " + std::to_string(device);
   return name;
 }
 
@@ -80,7 +81,16 @@ std::string Renderer::header() const {
 }
 
 std::string Renderer::footer() const {
-  return format_ == Format::rmm_csv ? "" : "\n]\n";
+  if (format_ == Format::rmm_csv) return "";
+  std::string text;
+  for (const auto& [key, curve] : curves_) {
+    if (curve.changed_at != curve.counted_at) render_curve(key, curve, &text);
+  }
+  return text + "\n]\n";
+}
+
+std::size_t Renderer::footer_bytes() const {
+  return format_ == Format::rmm_csv ? 0 : 3 + curves_.size() * kLongestCounter;
 }
 
 void Renderer::render(const Event& event, std::string* out) {
@@ -98,9 +108,10 @@ void Renderer::render_row(const Event& event, std::string* out) {
     char text[16];
     clock_.assign(text, ::strftime(text, sizeof text, "%H:%M:%S", &parts));
   }
-  const char* action = event.action == Action::allocate ? "allocate"
-                       : event.action == Action::free   ? "free"
-                                                        : "allocate failure";
+  // A replay takes a refused free back by an allocation.
+  const char* action = event.action == Action::free               ? "free"
+                       : event.action == Action::allocate_failure ? "allocate failure"
+                                                                  : "allocate";
   char row[160];
   char pointer[32] = "(nil)";
   if (event.address != 0) {
@@ -129,25 +140,37 @@ void Renderer::name_thread(int tid, std::string* out) {
           "}}";
 }
 
-// The live bytes as a counter, limited to a visible resolution.
+// The live bytes as a counter, limited to a visible resolution: of changes in quick succession the
+// last one, once there is a later one.
 void Renderer::count(const Event& event, std::string* out) {
   const auto bytes = static_cast<std::int64_t>(event.bytes);
-  Curve& curve = curves_[{event.kind, event.device}];
-  curve.live += event.action == Action::allocate ? bytes : -bytes;
-  if (curve.counted_at != 0 && event.time_ns - curve.counted_at < kCounterStepNs) return;
+  const CurveKey key{event.kind, event.device};
+  Curve& curve = curves_[key];
+  const bool is_seen = curve.counted_at == 0 || event.time_ns - curve.counted_at >= kCounterStepNs;
+  if (is_seen && curve.changed_at != curve.counted_at) render_curve(key, curve, out);
+  curve.live += event.action == Action::free ? -bytes : bytes;
+  curve.changed_at = event.time_ns;
+  if (!is_seen) return;
   curve.counted_at = event.time_ns;
-  *out += ",\n{\"name\":\"" + curve_name(event) +
+  render_curve(key, curve, out);
+}
+
+void Renderer::render_curve(const CurveKey& key, const Curve& curve, std::string* out) const {
+  *out += ",\n{\"name\":\"" + curve_name(key.first, key.second) +
           "\",\"ph\":\"C\",\"pid\":" + std::to_string(pid_) +
-          ",\"ts\":" + microseconds(event.time_ns) +
+          ",\"ts\":" + microseconds(curve.changed_at) +
           ",\"args\":{\"bytes\":" + std::to_string(curve.live) + "}}";
 }
 
 void Renderer::render_json(const Event& event, std::string* out) {
-  if (event.action == Action::allocate || event.action == Action::free) count(event, out);
-  if (event.action == Action::free) return;  // shown by its free_done
+  const bool changes = event.action == Action::allocate || event.action == Action::free ||
+                       event.action == Action::free_refused;
+  if (changes) count(event, out);
+  if (event.action == Action::free) return;  // shown by its free_done or free_refused
   name_thread(event.tid, out);
   const char* name = event.action == Action::allocate           ? "malloc"
                      : event.action == Action::allocate_failure ? "malloc failed"
+                     : event.action == Action::free_refused     ? "free refused"
                                                                 : "free";
   char address[32];
   std::snprintf(address, sizeof address, "0x%llx", static_cast<unsigned long long>(event.address));

@@ -28,13 +28,24 @@ class Renderer {
 
   std::string header() const;
   void render(const Event& event, std::string* out);
+  /// The end, with the last value of each curve.
   std::string footer() const;
+  /// Bytes that footer() has at most.
+  std::size_t footer_bytes() const;
 
  private:
   void render_row(const Event& event, std::string* out);
   void render_json(const Event& event, std::string* out);
   void name_thread(int tid, std::string* out);
+  /// One curve of live bytes.
+  struct Curve {
+    std::int64_t live = 0;
+    std::uint64_t changed_at = 0;  ///< time of the last change
+    std::uint64_t counted_at = 0;  ///< time of the last counter event
+  };
+  using CurveKey = std::pair<MemoryKind, int>;  ///< kind and device
   void count(const Event& event, std::string* out);
+  void render_curve(const CurveKey& key, const Curve& curve, std::string* out) const;
   std::string microseconds(std::uint64_t time_ns) const;
 
   const Format format_;
@@ -45,12 +56,7 @@ class Renderer {
   std::uint64_t second_ = UINT64_MAX;  ///< the second whose clock time is cached
   std::string clock_;
   std::map<int, bool> named_threads_;
-  /// One curve of live bytes.
-  struct Curve {
-    std::int64_t live = 0;
-    std::uint64_t counted_at = 0;  ///< time of the last counter event
-  };
-  std::map<std::pair<MemoryKind, int>, Curve> curves_;  ///< by kind and device
+  std::map<CurveKey, Curve> curves_;
 };
 
 }  // namespace cupool::trace

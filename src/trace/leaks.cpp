@@ -63,6 +63,13 @@ struct State {
 };
 std::atomic<State*> state{nullptr};
 
+// The free that the calling thread is in, if its memory is listed.
+struct FreeNow {
+  std::uint64_t address = 0;
+  LiveBlock block{};
+};
+thread_local FreeNow free_now;
+
 std::uint64_t mixed(std::uint64_t address) {
   return (address >> 9) * std::uint64_t{0x9e3779b97f4a7c15};  // addresses are 512 bytes apart
 }
@@ -93,6 +100,16 @@ std::size_t site_of(Sites& sites, const CallStack& stack) {
   return place->second;
 }
 
+void list_block(State& into, std::uint64_t address, const LiveBlock& block) {
+  const std::uint64_t hash = mixed(address);
+  Shard& shard = into.shards[hash >> 58];
+  const std::lock_guard<std::mutex> lock(shard.mutex);
+  const bool added = shard.blocks.insert_or_assign(address, block).second;
+  if (added) into.filter[hash >> 48].fetch_add(1, std::memory_order_relaxed);
+}
+
+constexpr const char* kIncomplete = "out of host memory: the list of leaks is incomplete";
+
 // Sites that differ only in hidden frames are merged.
 using Key = std::tuple<MemoryKind, int, std::vector<std::tuple<std::string, std::uint64_t>>>;
 
@@ -115,28 +132,35 @@ void leak_allocated(const Memory& memory) noexcept {
   if (now == nullptr || !is_sampled(now->one_in)) return;
   try {
     const std::size_t site = site_of(now->sites, call_stack());
-    const std::uint64_t hash = mixed(memory.address);
-    Shard& shard = now->shards[hash >> 58];
-    const std::lock_guard<std::mutex> lock(shard.mutex);
-    const bool added = shard.blocks
-                           .insert_or_assign(memory.address, LiveBlock{memory.bytes, memory.device,
-                                                                       memory.kind, site})
-                           .second;
-    if (added) now->filter[hash >> 48].fetch_add(1, std::memory_order_relaxed);
+    list_block(*now, memory.address, {memory.bytes, memory.device, memory.kind, site});
   } catch (...) {
-    CUPOOL_WARN_ONCE("out of host memory: the list of leaks is incomplete");
+    CUPOOL_WARN_ONCE("%s", kIncomplete);
   }
 }
 
 void leak_freed(std::uint64_t address) noexcept {
   State* now = state.load(std::memory_order_acquire);
   if (now == nullptr) return;
+  free_now.address = 0;
   const std::uint64_t hash = mixed(address);
   if (now->filter[hash >> 48].load(std::memory_order_relaxed) == 0) return;
   Shard& shard = now->shards[hash >> 58];
   const std::lock_guard<std::mutex> lock(shard.mutex);
-  if (shard.blocks.erase(address) != 0) {
-    now->filter[hash >> 48].fetch_sub(1, std::memory_order_relaxed);
+  const auto found = shard.blocks.find(address);
+  if (found == shard.blocks.end()) return;
+  free_now = {address, found->second};
+  shard.blocks.erase(found);
+  now->filter[hash >> 48].fetch_sub(1, std::memory_order_relaxed);
+}
+
+void leak_free_done(std::uint64_t address, bool refused) noexcept {
+  State* now = state.load(std::memory_order_acquire);
+  if (now == nullptr || !refused || address == 0 || free_now.address != address) return;
+  free_now.address = 0;
+  try {
+    list_block(*now, address, free_now.block);
+  } catch (...) {
+    CUPOOL_WARN_ONCE("%s", kIncomplete);
   }
 }
 

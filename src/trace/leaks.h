@@ -17,6 +17,9 @@ void start_leaks(std::uint64_t one_in);
 /// Thread-safe. Never throw: without memory, an allocation is not listed.
 void leak_allocated(const Memory& memory) noexcept;
 void leak_freed(std::uint64_t address) noexcept;
+/// The end of that free, in the same thread. `refused`: the memory is listed again, with the call
+/// site that allocated it.
+void leak_free_done(std::uint64_t address, bool refused) noexcept;
 
 /// Live memory by call site, most bytes first; estimated if only a sample is kept. Thread-safe.
 /// Throws only std::bad_alloc.

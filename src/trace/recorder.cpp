@@ -75,7 +75,9 @@ struct File {
   std::uint64_t bytes = 0;
   std::uint64_t events = 0;
   std::uint64_t dropped = 0;
-  bool closed = false;  // finished, or file or disk full
+  bool closed = false;  // finished, or one of these:
+  bool full = false;    // the limit was reached
+  bool failed = false;  // writing failed, which was said
 };
 
 std::mutex file_mutex;
@@ -130,8 +132,21 @@ Buffer* buffer_of_thread() {
 }
 
 void warn_of_failure(const File& failed, int cause) {
-  CUPOOL_WARN_ONCE("cannot write CUPOOL_TRACE %s: %s; the trace ends here", failed.path.c_str(),
-                   std::strerror(cause));
+  CUPOOL_WARN_ONCE("cannot write CUPOOL_TRACE %s: %s; the trace ends here%s", failed.path.c_str(),
+                   std::strerror(cause), cause == ENOENT ? ". Create the folder first" : "");
+}
+
+// Whether the file has what was written to it and nothing else: another process may have the same
+// name.
+bool is_still_own(const File& of, int fd) {
+  struct stat status {};
+  if (of.bytes == 0 || ::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) return true;
+  if (static_cast<std::uint64_t>(status.st_size) == of.bytes) return true;
+  CUPOOL_WARN_ONCE(
+      "CUPOOL_TRACE %s: another process writes this file; the trace of this one ends here. With "
+      "%%p in the name, each process has a file of its own",
+      of.path.c_str());
+  return false;
 }
 
 // Rendered events, and the end of each one in the text.
@@ -164,6 +179,11 @@ bool append(File& to, const Batch& batch) {
       O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (to.bytes == 0 ? O_TRUNC : O_APPEND);
   const int named = util::descriptor_named(to.path);
   const int fd = named >= 0 ? -1 : ::open(to.path.c_str(), flags, 0666);
+  if (fd >= 0 && !is_still_own(to, fd)) {
+    ::close(fd);
+    to.failed = true;
+    return false;
+  }
   const char* const text = batch.text.data();
   std::size_t written = 0;
   const bool all = named >= 0 ? util::write_descriptor(named, text, batch.text.size(), &written)
@@ -173,6 +193,7 @@ bool append(File& to, const Batch& batch) {
   take_back(named >= 0 ? named : fd, written - kept);
   if (fd >= 0) ::close(fd);
   if (!all) warn_of_failure(to, cause);
+  to.failed = !all;
   to.bytes += kept;
   to.events += static_cast<std::uint64_t>(
       std::upper_bound(batch.ends.begin(), batch.ends.end(), kept) - batch.ends.begin());
@@ -183,16 +204,15 @@ bool append(File& to, const Batch& batch) {
 void write_events(File& to, const Event* first, const Event* last) {
   Batch batch;
   if (to.bytes == 0 && first != last) batch.text = to.renderer.header();
-  const std::uint64_t reserved = to.renderer.footer().size();
   const std::uint64_t before = to.events;
   const auto count = static_cast<std::uint64_t>(last - first);
   for (; first != last && !to.closed; ++first) {
     const std::size_t end = batch.text.size();
     to.renderer.render(*first, &batch.text);
-    if (to.bytes + batch.text.size() + reserved > to.limit_bytes) {
+    if (to.bytes + batch.text.size() + to.renderer.footer_bytes() > to.limit_bytes) {
       batch.text.resize(end);
       batch.text += to.renderer.footer();
-      to.closed = true;
+      to.closed = to.full = true;
       break;
     }
     batch.ends.push_back(batch.text.size());
@@ -290,11 +310,13 @@ void finish_trace() noexcept {
     to->closed = true;
     const std::uint64_t dropped = to->dropped + unbuffered.load(std::memory_order_relaxed);
     if (dropped != 0) {
-      CUPOOL_WARN_ONCE(
-          "the trace %s lacks %llu events: it reached CUPOOL_TRACE_LIMIT (%llu bytes), or could "
-          "not be written. Raise the limit or free disk space",
-          to->path.c_str(), static_cast<unsigned long long>(dropped),
-          static_cast<unsigned long long>(to->limit_bytes));
+      const std::string limit = "it reached CUPOOL_TRACE_LIMIT (" +
+                                std::to_string(to->limit_bytes) + " bytes). Raise the limit";
+      CUPOOL_WARN_ONCE("the trace %s lacks %llu events: %s", to->path.c_str(),
+                       static_cast<unsigned long long>(dropped),
+                       to->failed ? "it could not be written"
+                       : to->full ? limit.c_str()
+                                  : "threads had no room to keep them");
     }
   } catch (...) {
     CUPOOL_WARN_ONCE("out of host memory while writing the trace: it lacks events");

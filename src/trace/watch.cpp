@@ -39,14 +39,10 @@ bool samples(MemoryKind kind) {
   return kind == MemoryKind::device && watching(kSites);
 }
 
-void note_live(const Memory& memory, std::uint64_t start_ns) {
-  if (traces(memory.kind)) {
-    Event event = event_of(Action::allocate, memory);
-    event.duration_ns = util::now_ns() - start_ns;
-    record(event);
-  }
-  if (watching(kLeaks)) leak_allocated(memory);
-  if (marks(memory.kind)) nvtx_changed(memory, true);
+void record_done(Action action, const Memory& memory, std::uint64_t start_ns) {
+  Event event = event_of(action, memory);
+  event.duration_ns = util::now_ns() - start_ns;
+  record(event);
 }
 
 }  // namespace
@@ -56,16 +52,16 @@ void add_watcher(Watcher watcher) noexcept {
 }
 
 void note_allocation(const Memory& memory, std::uint64_t start_ns) noexcept {
-  note_live(memory, start_ns);
+  if (traces(memory.kind)) record_done(Action::allocate, memory, start_ns);
+  if (watching(kLeaks)) leak_allocated(memory);
+  if (marks(memory.kind)) nvtx_changed(memory, true);
   if (samples(memory.kind)) site_allocated(memory);
 }
 
 void note_allocation_failure(std::uint64_t bytes, std::uint64_t start_ns,
                              MemoryKind kind) noexcept {
   if (traces(kind)) {
-    Event event = event_of(Action::allocate_failure, {0, bytes, -1, kind});
-    event.duration_ns = util::now_ns() - start_ns;
-    record(event);
+    record_done(Action::allocate_failure, {0, bytes, -1, kind}, start_ns);
   }
 }
 
@@ -76,15 +72,14 @@ void note_free(const Memory& memory) noexcept {
   if (samples(memory.kind)) site_freed(memory.address);
 }
 
-// A refused free is an allocation of the block again for those who saw it go.
+// A refused free is undone for those who saw the block go.
 void note_free_done(const Memory& memory, std::uint64_t start_ns, bool refused) noexcept {
-  if (watching(kTrace) && is_timeline()) {
-    Event event = event_of(Action::free_done, memory);
-    event.duration_ns = util::now_ns() - start_ns;
-    record(event);
+  if (traces(memory.kind) && (refused || is_timeline())) {
+    record_done(refused ? Action::free_refused : Action::free_done, memory, start_ns);
   }
+  if (watching(kLeaks)) leak_free_done(memory.address, refused);
+  if (refused && marks(memory.kind)) nvtx_changed(memory, true);
   if (samples(memory.kind)) site_free_done(memory.address, refused);
-  if (refused) note_live(memory, util::now_ns());
 }
 
 // Watchers see it as a free.

@@ -82,6 +82,26 @@ TEST(Diff, NamesModesSettingsReasonsFailuresAndLeaks) {
   EXPECT_EQ(find(difference, "make (a+0x1)").after, "512 B in 1");
 }
 
+// An observed run has figures of the driver alone.
+TEST(Diff, ComparesAnObservedRunByWhatItHas) {
+  json observed = example_report();
+  observed["devices"][0]["gauges"]["held_bytes"]["peak"] = 0;
+  observed["devices"][0]["counters"]["served_thread_cache_total"] = 0;
+  observed["observe"] = {{"verdict", "x"},
+                         {"malloc_calls_total", 500},
+                         {"malloc_ns_total", 9000000},
+                         {"free_ns_total", 30000000},
+                         {"live_peak_bytes", 50331648}};
+  const Difference difference = between(observed, example_report());
+  EXPECT_TRUE(contains(difference.headline, "instead of 39.0 ms; more memory at the peak: "))
+      << difference.headline;
+  EXPECT_TRUE(contains(difference.headline, "instead of 48.0 MiB")) << difference.headline;
+  EXPECT_EQ(find(difference, "allocations").before, "500");
+  EXPECT_EQ(find(difference, "held by cupool").after, "") << "no figure of it";
+  ASSERT_FALSE(difference.notes.empty());
+  EXPECT_TRUE(contains(difference.notes[0], "The first run was observed")) << difference.notes[0];
+}
+
 TEST(Diff, SumsOverProcesses) {
   const auto report = parsed(example_report());
   const Difference difference = difference_of({report, report}, {report});

@@ -259,6 +259,11 @@ TEST(Doctor, SettingsInTheEnvironmentAreJudged) {
   const std::string probe = preload::probe_path("probe_runtime_static");
   const Diagnosis off = doctor({probe}, {{"CUPOOL_ENABLE", "0"}});
   EXPECT_EQ(off.ids("obstacle"), Ids{"disabled"}) << off.all();
+  for (const char* mode : {"off", "observe"}) {
+    const Diagnosis unserved = doctor({probe}, {{"CUPOOL_MODE", mode}});
+    EXPECT_EQ(unserved.ids("obstacle"), Ids{"disabled"}) << unserved.all();
+    EXPECT_NE(unserved.all().find(std::string("CUPOOL_MODE=") + mode), std::string::npos);
+  }
   const Diagnosis wrong = doctor({probe}, {{"CUPOOL_FREE_MOD", "sync"}});
   EXPECT_EQ(wrong.ids("warning"), Ids{"setting"}) << wrong.all();
   EXPECT_NE(wrong.all().find("Did you mean CUPOOL_FREE_MODE?"), std::string::npos);

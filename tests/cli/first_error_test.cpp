@@ -38,6 +38,8 @@ TEST(FirstError, SaysWhatToDoNext) {
       {{"report", empty}, 2, "To write a report: cupool run --stats json"},
       {{"report", folder.path() + "/none"}, 2, "To write a report"},
       {{"tune", "/no/r.json"}, 2, "To write a report"},
+      {{"tune", "/no/program"}, 2, "/no/program: not found, neither as a program nor as a report"},
+      {{"doctor", lost}, 2, "names an interpreter that cannot be started: "},
       {{"replay", "/no/t.csv"}, 2, "cupool run --trace run.csv ./program writes a trace"},
       {{"run", plain}, 126, "Permission denied. To make it a program: chmod +x"},
       {{"run", folder.path()}, 126, "Is a directory. Name a program in it"},

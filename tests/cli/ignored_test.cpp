@@ -99,7 +99,7 @@ TEST(Comparable, LeavesLinesThatAreTooLongForTheMatcher) {
 }
 
 Outcome outcome(const std::string& ending, const std::string& output) {
-  return {ending, output, {}};
+  return {ending, std::make_shared<const std::string>(output), {}};
 }
 
 TEST(CompareOutcomes, JudgesCupoolOnlyByWhatIsSteadyWithoutIt) {

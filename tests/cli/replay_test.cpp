@@ -134,8 +134,10 @@ TEST(Replay, SaysThatThereIsNoDriver) {
   const std::string trace = folder.path() + "/one.csv";
   std::ofstream(trace) << kHeader << "1,t,allocate,0x1,8,0\n";
   const ProcessResult result = cupool({"replay", trace}, {{"CUPOOL_SIM_DEVICES", "0"}});
-  EXPECT_EQ(result.exit_code, 1) << result.describe();
-  EXPECT_TRUE(contains(result.err, "cuInit failed with error 100")) << result.err;
+  EXPECT_EQ(result.exit_code, 2) << result.describe();
+  EXPECT_TRUE(contains(result.err, "cuInit failed with error 100 (CUDA_ERROR_NO_DEVICE)"))
+      << result.err;
+  EXPECT_TRUE(contains(result.err, "cupool doctor")) << result.err;
 }
 
 }  // namespace

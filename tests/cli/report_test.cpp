@@ -296,6 +296,7 @@ TEST(Outliers, FollowTheStatedRule) {
   EXPECT_EQ(find_outliers({10, 10, 25}), std::vector<bool>({false, false, true}));
   EXPECT_EQ(find_outliers({10, 10, 4}), std::vector<bool>({false, false, true}));
   EXPECT_EQ(find_outliers({10, 15}), std::vector<bool>({false, false}));
+  EXPECT_EQ(find_outliers({10, -1, 11, -1}), std::vector<bool>(4, false)) << "no values";
 }
 
 TEST(ReportCommand, PrintsTheVerdictFirst) {
@@ -501,7 +502,8 @@ TEST(ReportCommand, SaysWhatItWrote) {
   const std::string page = folder.path() + "/p.html";
   EXPECT_EQ(cupool({"report", "--html", page, file}).err,
             "cupool: wrote " + page + ", 1 process\n");
-  const ProcessResult many = cupool({"report", "--html", page, file, file});
+  const std::string other = write_report(folder.path(), "b.json", example_report());
+  const ProcessResult many = cupool({"report", "--html", page, file, other});
   EXPECT_TRUE(contains(many.err, "2 processes")) << many.err;
   EXPECT_EQ(many.out, "");
   EXPECT_EQ(cupool({"report", "--html", "-", file}).err, "");

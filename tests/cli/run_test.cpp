@@ -15,7 +15,9 @@
 #include "cli/shell/exit_code.h"
 #include "cli/shell/group_witness.h"
 #include "cli/shell/library.h"
+#include "cli/shell/options_text.h"
 #include "command.h"
+#include "config/settings.h"
 #include "patched_file.h"
 #include "pseudo_terminal.h"
 
@@ -171,6 +173,74 @@ TEST(Run, RefusesSettingsThatTheLibraryWouldNotTake) {
     EXPECT_EQ(result.out, "");
     EXPECT_NE(result.err.find(wrong.says), std::string::npos) << result.err;
   }
+}
+
+// A value that each option takes and that has an effect; beside it what it needs.
+TEST(Run, TakesEveryOptionAsAFlag) {
+  const std::map<std::string, std::vector<std::string>> values = {
+      {"CUPOOL_SITES", {"1", "--stats", "json"}},
+      {"CUPOOL_LEAKS", {"1", "--stats", "csv,json"}},
+      {"CUPOOL_STATS_FILE", {"report.json"}},
+      {"CUPOOL_TRACE", {"trace.csv"}},
+      {"CUPOOL_LOG_FILE", {"log"}},
+      {"CUPOOL_PROFILE", {"mpi"}}};
+  for (const cupool::config::Row& row : cupool::config::rows()) {
+    SCOPED_TRACE(row.name);
+    const auto found = values.find(row.name);
+    std::vector<std::string> given =
+        found != values.end() ? found->second : std::vector<std::string>{row.default_text};
+    if (given[0].empty()) continue;  // a name of libraries, an empty list of which is refused
+    given.insert(given.begin(), cupool::cli::flag_of(row));
+    for (const char* command : {"run", "env"}) {
+      std::vector<std::string> arguments = {command};
+      arguments.insert(arguments.end(), given.begin(), given.end());
+      if (arguments[0] == "run") arguments.insert(arguments.end(), {"--print", "/bin/true"});
+      const ProcessResult result = cupool(arguments);
+      EXPECT_EQ(result.exit_code, 0) << result.describe();
+      EXPECT_NE(result.out.find(row.name), std::string::npos) << result.out;
+    }
+  }
+}
+
+// What a setting needs may stand anywhere, and is looked for everywhere.
+TEST(Run, JudgesSettingsTogetherWithTheEnvironment) {
+  const std::string probe = preload::probe_path("probe_words");
+  const ProcessResult by_variable =
+      cupool({"run", "--sites", "1", "/bin/true"}, {{"CUPOOL_STATS", "json"}});
+  EXPECT_EQ(by_variable.exit_code, 0) << by_variable.describe();
+  EXPECT_EQ(cupool({"compare", "-n", "1", "--sites", "1", probe, "loop=5"}).exit_code, 0);
+  EXPECT_EQ(
+      cupool({"run", "--leaks", "1", "--print", "/bin/true"}, {{"CUPOOL_SITES", "1"}}).exit_code, 0)
+      << "what the environment lacks is not the argument's";
+  const struct {
+    std::vector<std::string> arguments;
+    Environment environment;
+    const char* says;
+  } refused[] = {
+      {{"run", "--sites", "1"}, {}, "CUPOOL_SITES lists nothing"},
+      {{"run", "--leaks", "1", "--stats", "csv"}, {}, "CUPOOL_LEAKS lists nothing"},
+      {{"run", "--leaks", "1"}, {{"CUPOOL_STATS", "csv"}}, "CUPOOL_LEAKS lists nothing"},
+      {{"run", "--stats", "csv"}, {{"CUPOOL_LEAKS", "1"}}, "CUPOOL_LEAKS lists nothing"},
+      {{"observe", "--sites", "1"}, {}, "leave it out"},
+  };
+  for (const auto& wrong : refused) {
+    std::vector<std::string> arguments = wrong.arguments;
+    arguments.push_back("/bin/true");
+    const ProcessResult result = cupool(arguments, wrong.environment);
+    EXPECT_EQ(result.exit_code, 2) << result.describe();
+    EXPECT_NE(result.err.find(wrong.says), std::string::npos) << result.err;
+  }
+}
+
+TEST(Run, ChecksTheLinesOfAProfile) {
+  const ScratchFolder folder;
+  const std::string profile = folder.path() + "/own.env";
+  write_file(profile, "CUPOOL_FREE_MODE=sometimes\n", false);
+  const ProcessResult result = cupool({"run", "--profile", profile, "/bin/true"});
+  EXPECT_EQ(result.exit_code, 2) << result.describe();
+  EXPECT_NE(result.err.find(profile + ": CUPOOL_FREE_MODE=\"sometimes\" is not understood"),
+            std::string::npos)
+      << result.err;
 }
 
 TEST(Run, HandsOnTheExitCode) {

@@ -15,6 +15,7 @@ namespace {
 
 using nlohmann::json;
 using preload::contains;
+using preload::ProcessResult;
 using preload::ScratchFolder;
 
 json site(const std::vector<int>& frames, uint64_t bytes, uint64_t peak, uint64_t waited) {
@@ -87,6 +88,13 @@ TEST(SitesReport, NeedsSitesAndOneReport) {
   EXPECT_EQ(cupool({"report", "--collapsed", without}).exit_code, 2);
   EXPECT_TRUE(contains(cupool({"report", "--collapsed", without}).err, "CUPOOL_SITES=1"));
   EXPECT_EQ(cupool({"report", "--speedscope", with, without}).exit_code, 2);
+  json none = report_with_sites();
+  none["sites"]["sites"] = json::array();
+  none["sites"].erase("others");
+  const ProcessResult empty =
+      cupool({"report", "--collapsed", write_report(folder.path(), "none.json", none)});
+  EXPECT_EQ(empty.exit_code, 2) << empty.describe();
+  EXPECT_TRUE(contains(empty.err, "CUPOOL_SITES samples memory of cudaMalloc alone")) << empty.err;
   json wrong = report_with_sites();
   wrong["sites"]["sites"][0]["frames"][0] = 3;
   EXPECT_EQ(cupool({"report", write_report(folder.path(), "w.json", wrong)}).exit_code, 2);
@@ -104,8 +112,8 @@ TEST(SitesReport, NamesWhatRanAndOnlyThat) {
   const std::string text = cupool({"report", folder.path() + "/a.json"}).out;
   EXPECT_TRUE(contains(text, "Where memory comes from")) << text;
   EXPECT_TRUE(contains(text, "site_kept < main")) << text;
-  const std::string two =
-      cupool({"report", folder.path() + "/a.json", folder.path() + "/a.json"}).out;
+  const std::string copy = write_report(folder.path(), "b.json", report);
+  const std::string two = cupool({"report", folder.path() + "/a.json", copy}).out;
   EXPECT_FALSE(contains(two, "site_large")) << two;
   for (const json& other : {json("0123"), json(nullptr)}) {
     for (json& module : report["sites"]["modules"]) module["build_id"] = other;

@@ -164,6 +164,18 @@ TEST(Top, ShowsThatReservedMemoryGoesBack) {
   EXPECT_GE(reserved(process), 32 * kMiB);
 }
 
+// The pools are made in advance, and trimmed: the growth that follows is to the size of before.
+TEST(Top, ShowsWhatPoolsReserveAfterATrim) {
+  const LiveProgram program("probe_live blocks=1",
+                            under_cupool({{"CUPOOL_POOL_START", "background"}}));
+  const json process = look_until(program.pid(), [&](const json& now) {
+    program.send("1");
+    return has_told(now) && now.at("devices").at(0).at("pool_reserved_bytes") >= 32 * kMiB;
+  });
+  ASSERT_TRUE(process.is_object());
+  EXPECT_GE(process.at("devices").at(0).at("pool_reserved_bytes"), 32 * kMiB);
+}
+
 TEST(Top, ListsAProcessWithoutPools) {
   const LiveProgram program("probe_live scene=none", under_cupool());
   const json process = look(program.pid());

@@ -81,7 +81,7 @@ TEST(Leaks, AreOfEveryKindApart) {
       EXPECT_EQ(site.at("bytes"), 2 * kind.bytes);
     }
     const nlohmann::json& gauges = result.reports.at(0).at("devices").at(0).at("gauges");
-    EXPECT_EQ(gauges.at("leaked_blocks").at("current"), 4) << "device memory alone, as before";
+    EXPECT_EQ(gauges.at("leaked_blocks").at("current"), 4) << "device memory result, as before";
   }
 }
 
@@ -92,6 +92,72 @@ TEST(Leaks, AreNoneOfWhatEndedWithItsContext) {
   auto sites = by_symbol(result.reports.at(0));
   EXPECT_EQ(sites.size(), 1u) << result.reports.at(0).at("leaks").dump(1);
   EXPECT_EQ(sites.count("leak_stream_ordered"), 1u);
+}
+
+// The engine, and with it the list, starts with the first call.
+TEST(Leaks, HaveTheFirstCallOfAProcess) {
+  const struct {
+    const char* word;
+    const char* kind;
+    int mib;
+  } rows[] = {{"keep_device", "device", 3},
+              {"keep_async", "stream_ordered", 5},
+              {"keep_managed", "managed", 7},
+              {"keep_host", "page_locked", 9}};
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row.word);
+    const ScratchFolder folder;
+    const PreloadedRun result = run_preloaded(
+        std::string("probe_words ") + row.word + " loop=1",  // of device memory: for a report
+        {{"CUPOOL_LEAKS", "1"}, {"CUPOOL_TRACE", folder.path() + "/trace.json"}});
+    auto sites = by_symbol(result.reports.at(0));
+    ASSERT_EQ(sites.count(row.word), 1u) << result.reports.at(0).at("leaks").dump(1);
+    EXPECT_EQ(sites[row.word].at("kind"), row.kind);
+    EXPECT_EQ(sites[row.word].at("bytes"), row.mib << 20);
+    const std::string trace = read_file(folder.path() + "/trace.json");
+    EXPECT_TRUE(contains(trace, "\"args\":{\"bytes\":" + std::to_string(row.mib << 20) + ","))
+        << trace;
+  }
+}
+
+TEST(Leaks, OfAnotherDevicesStreamAreOfThatDevice) {
+  const PreloadedRun result = run_preloaded("probe_words loop=1 other_stream",
+                                            {{"CUPOOL_LEAKS", "1"}, {"CUPOOL_SIM_DEVICES", "2"}});
+  ASSERT_EQ(result.reports.size(), 1u) << result.describe();
+  const nlohmann::json& sites = result.reports[0].at("leaks").at("sites");
+  ASSERT_EQ(sites.size(), 1u) << sites.dump(1);
+  EXPECT_EQ(sites[0].at("kind"), "stream_ordered");
+  EXPECT_EQ(sites[0].at("device"), 1);
+}
+
+// A refused free is no call site of the memory.
+TEST(Leaks, OfARefusedFreeKeepTheirCallSite) {
+  const ScratchFolder folder;
+  const PreloadedRun result =
+      run_preloaded("probe_words loop=1 refuse_device refuse_managed",
+                    {{"CUPOOL_LEAKS", "1"}, {"CUPOOL_TRACE", folder.path() + "/trace.json"}});
+  ASSERT_EQ(result.reports.size(), 1u) << result.describe();
+  auto sites = by_symbol(result.reports[0]);
+  EXPECT_EQ(sites.count("refuse_device") + sites.count("refuse_managed"), 0u);
+  ASSERT_EQ(sites.count("keep_device"), 1u) << result.reports[0].at("leaks").dump(1);
+  EXPECT_EQ(sites["keep_device"].at("blocks"), 1);
+  ASSERT_EQ(sites.count("keep_managed"), 1u) << result.reports[0].at("leaks").dump(1);
+  EXPECT_EQ(sites["keep_managed"].at("blocks"), 1);
+  const auto events =
+      nlohmann::json::parse(read_file(folder.path() + "/trace.json"), nullptr, false);
+  std::map<std::string, int> names;
+  std::map<std::string, long> last;
+  for (const nlohmann::json& event : events) {
+    ++names[event.at("name")];
+    if (event.at("ph") == "C") last[event.at("name")] = event.at("args").at("bytes");
+  }
+  EXPECT_EQ(names["malloc"], 2);
+  EXPECT_EQ(names["free"], 1);
+  EXPECT_EQ(names["free refused"], 1);
+  EXPECT_EQ(names["managed malloc"], 1);
+  EXPECT_EQ(names["managed free refused"], 1);
+  EXPECT_EQ(last["live bytes of device 0"], 3 << 20);
+  EXPECT_EQ(last["live managed bytes of device 0"], 7 << 20);
 }
 
 TEST(Leaks, AreInTheTextReport) {

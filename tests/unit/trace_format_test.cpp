@@ -86,6 +86,59 @@ TEST_F(TraceFormat, ChromeGetsBarsCountersAndNames) {
   EXPECT_EQ(live[1].at("args").at("bytes"), 0);
 }
 
+// Changes in quick succession are one point of the curve, and the last of them is it.
+TEST_F(TraceFormat, ACurveEndsWithWhatIsLive) {
+  const json events = json::parse(rendered(
+      Format::chrome_json,
+      {event(Action::allocate, 10'000, 0x100, 100), event(Action::allocate, 20'000, 0x200, 50),
+       event(Action::free, 30'000, 0x100, 100), event(Action::allocate, 900'000, 0x300, 7),
+       event(Action::free, 910'000, 0x200, 50)}));
+  std::vector<std::pair<double, int>> points;
+  for (const json& each : events) {
+    if (each.at("ph") == "C") points.emplace_back(each.at("ts"), each.at("args").at("bytes"));
+  }
+  const std::vector<std::pair<double, int>> expected = {{10, 100}, {30, 50}, {900, 57}, {910, 7}};
+  EXPECT_EQ(points, expected);
+}
+
+TEST_F(TraceFormat, ARefusedFreeIsNoAllocation) {
+  const std::vector<Event> freed = {event(Action::allocate, 10'000, 0x100, 100),
+                                    event(Action::free, 200'000, 0x100, 100),
+                                    event(Action::free_refused, 400'000, 0x100, 100)};
+  std::map<std::string, int> names;
+  int live = 0;
+  for (const json& each : json::parse(rendered(Format::chrome_json, freed))) {
+    ++names[each.at("name")];
+    if (each.at("ph") == "C") live = each.at("args").at("bytes");
+  }
+  EXPECT_EQ(names["malloc"], 1);
+  EXPECT_EQ(names["free"], 0);
+  EXPECT_EQ(names["free refused"], 1);
+  EXPECT_EQ(live, 100);
+  const std::string rows = rendered(Format::rmm_csv, freed);
+  EXPECT_NE(rows.find(",allocate,0x100,100,0\n", rows.find(",free,")), std::string::npos)
+      << "a replay has the block again" << rows;
+}
+
+TEST_F(TraceFormat, TheFooterHasItsBound) {
+  Renderer renderer(Format::chrome_json, kWall, kStart, 1 << 22, "p");
+  std::string text = renderer.header();
+  for (int device = 0; device < 64; ++device) {
+    for (const MemoryKind kind : {MemoryKind::page_locked, MemoryKind::stream_ordered}) {
+      for (const std::uint64_t bytes : {1ull << 62, 1ull << 61}) {
+        Event made = event(Action::allocate, 1ull << 60, 0x100, bytes);
+        made.kind = kind;
+        made.device = device;
+        renderer.render(made, &text);
+        made.time_ns += 1;
+        renderer.render(made, &text);
+      }
+    }
+  }
+  EXPECT_GT(renderer.footer().size(), 100u * 100u);
+  EXPECT_LE(renderer.footer().size(), renderer.footer_bytes());
+}
+
 TEST_F(TraceFormat, AChromeTraceWithoutItsEndIsStillRead) {
   Renderer renderer(Format::chrome_json, kWall, kStart, 1, "p");
   std::string text = renderer.header();

@@ -157,8 +157,13 @@ void judge_preload(const Facts& facts, Findings* findings) {
 }
 
 void judge_settings(const Facts& facts, Findings* findings) {
-  if (!facts.enabled) {
-    obstacle(findings, "disabled", "CUPOOL_ENABLE=0 turns cupool off", "unset CUPOOL_ENABLE");
+  if (!facts.disabled_by.empty()) {
+    const bool observes = facts.disabled_value == "observe";
+    obstacle(
+        findings, "disabled",
+        facts.disabled_by + "=" + facts.disabled_value +
+            (observes ? " has cupool measure the driver and serve nothing" : " turns cupool off"),
+        "unset " + facts.disabled_by);
   }
   for (const std::string& text : facts.settings_warnings) {
     warning(findings, "setting", text, "cupool options lists all options");

@@ -52,7 +52,8 @@ struct Facts {
   bool system_loader = false;  ///< the program uses this system's own loader
   TriedLoad load;              ///< that loader's answer for the library
   std::vector<OtherPreload> other_preloads;
-  bool enabled = true;                                       ///< by CUPOOL_ENABLE or the profile
+  std::string disabled_by;  ///< the variable that keeps cupool from serving; "" if none does
+  std::string disabled_value;
   config::FreeMode free_mode = config::FreeMode::automatic;  ///< as requested
   config::Backend backend = config::Backend::automatic;      ///< as requested
   std::vector<std::string> settings_warnings;

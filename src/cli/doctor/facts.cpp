@@ -87,7 +87,13 @@ Facts collect_facts(const std::string& name) {
   std::vector<const char*> variables = environment.pointers();
   const config::Settings settings =
       config::parse(variables.data(), &facts.settings_warnings, nullptr);
-  facts.enabled = settings.enable;
+  if (!settings.enable) {
+    facts.disabled_by = "CUPOOL_ENABLE";
+    facts.disabled_value = "0";
+  } else if (settings.mode != config::Mode::pool) {
+    facts.disabled_by = "CUPOOL_MODE";
+    facts.disabled_value = settings.mode == config::Mode::off ? "off" : "observe";
+  }
   facts.free_mode = settings.free_mode;
   facts.backend = settings.backend;
   facts.driver = probe_driver();

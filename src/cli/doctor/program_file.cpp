@@ -66,6 +66,10 @@ ProgramFile find_program_file(const std::string& name, const Environment& enviro
     const ProgramSearch search = find_program(next, environment);
     if (search.exit_code != 0) {
       file.problem = search.reason;
+      if (file.script) {
+        file.problem = "the first line of " + file.chain.back() +
+                       " names an interpreter that cannot be started: " + search.reason;
+      }
       if (file.chain.empty()) file.chain.push_back(next);
       return file;
     }

@@ -51,6 +51,7 @@ struct Figure {
   std::function<double(const Reports&)> value;
   Format format;
   Noise noise;
+  bool is_observed = false;  // observed runs have it, too
 };
 
 struct FigureGroup {
@@ -61,6 +62,7 @@ struct FigureGroup {
 double sum_over(const Reports& reports, const std::function<double(const DeviceReport&)>& value) {
   double sum = 0;
   for (const Report& report : reports) {
+    if (report.observe) continue;
     for (const DeviceReport& device : report.devices) sum += value(device);
   }
   return sum;
@@ -71,6 +73,17 @@ Figure summed(std::string name, std::function<double(const DeviceReport&)> value
   return {std::move(name),
           [value = std::move(value)](const Reports& reports) { return sum_over(reports, value); },
           format, noise};
+}
+
+// With what observed runs have in its place.
+Figure or_observed(Figure figure, const char* key) {
+  figure.is_observed = true;
+  figure.value = [value = std::move(figure.value), key](const Reports& reports) {
+    double sum = value(reports);
+    for (const Report& report : reports) sum += static_cast<double>(observed_figure(report, key));
+    return sum;
+  };
+  return figure;
 }
 
 Figure counted(Counter counter, Noise noise = kCountNoise, Format format = util::format_count) {
@@ -112,40 +125,54 @@ double run_time(const Reports& reports) {
   return static_cast<double>(longest);
 }
 
+Figure in_malloc() {
+  return or_observed(timed("in malloc", &DeviceReport::malloc_time), "malloc_ns_total");
+}
+
+Figure in_free() {
+  return or_observed(timed("in free", &DeviceReport::free_time), "free_ns_total");
+}
+
 double spent(const Reports& reports) {
-  return sum_over(reports, [](const DeviceReport& device) {
-    return static_cast<double>(device.malloc_time.sum) + static_cast<double>(device.free_time.sum);
-  });
+  return in_malloc().value(reports) + in_free().value(reports);
+}
+
+Figure taken_from_devices() {
+  return or_observed(summed(
+                         "taken from devices",
+                         [](const DeviceReport& device) {
+                           return static_cast<double>(device.taken_peak ? *device.taken_peak
+                                                                        : peak_memory(device));
+                         },
+                         util::format_bytes, kBytesNoise),
+                     "live_peak_bytes");
 }
 
 double taken(const Reports& reports) {
-  return sum_over(reports, [](const DeviceReport& device) {
-    return static_cast<double>(device.taken_peak ? *device.taken_peak : peak_memory(device));
-  });
+  return taken_from_devices().value(reports);
 }
 
 std::vector<FigureGroup> figure_groups() {
   constexpr Noise kTimes = kTimeNoise;
   return {
       {"Time",
-       {{"run", run_time, util::format_duration_ns, kTimes},
-        timed("in malloc", &DeviceReport::malloc_time),
-        timed("in free", &DeviceReport::free_time),
+       {{"run", run_time, util::format_duration_ns, kTimes, true},
+        in_malloc(),
+        in_free(),
         counted(Counter::free_wait_ns_total, kTimes, util::format_duration_ns),
         counted(Counter::message_wait_ns_total, kTimes, util::format_duration_ns),
         timed("in synchronise", &DeviceReport::synchronize_time)}},
       {"Peak memory",
-       {peak_of(Gauge::application_bytes),
-        peak_of(Gauge::held_bytes),
-        {"taken from devices", taken, util::format_bytes, kBytesNoise},
+       {peak_of(Gauge::application_bytes), peak_of(Gauge::held_bytes), taken_from_devices(),
         peak_of(Gauge::passthrough_bytes)}},
       {"Allocations",
-       {counted(Counter::malloc_calls_total), counted(Counter::served_thread_cache_total),
-        counted(Counter::served_shared_cache_total), counted(Counter::served_fresh_total),
-        counted(Counter::served_passthrough_total),
+       {or_observed(counted(Counter::malloc_calls_total), "malloc_calls_total"),
+        counted(Counter::served_thread_cache_total), counted(Counter::served_shared_cache_total),
+        counted(Counter::served_fresh_total), counted(Counter::served_passthrough_total),
         counted(Counter::malloc_failed_total, kNoNoise)}},
       {"Frees",
-       {counted(Counter::free_calls_total), counted(Counter::frees_unwaited_busy_total),
+       {or_observed(counted(Counter::free_calls_total), "free_calls_total"),
+        counted(Counter::frees_unwaited_busy_total),
         counted(Counter::free_rejected_total, kNoNoise)}},
       {"Frees that waited, by reason",
        {counted(Counter::free_waits_total), counted(Counter::free_waits_host_copy_total),
@@ -155,7 +182,7 @@ std::vector<FigureGroup> figure_groups() {
       {"Memory pressure",
        {counted(Counter::trims_total), counted(Counter::oom_rescues_total, kNoNoise),
         counted(Counter::neighbours_asked_total, kNoNoise)}},
-      {"Never freed",
+      {"Never freed of cudaMalloc",
        {left_over(Gauge::leaked_blocks, util::format_count),
         left_over(Gauge::leaked_bytes, util::format_bytes)}},
   };
@@ -185,9 +212,16 @@ Change change_of(const Figure& figure, double before, double after) {
           change_in_words(before, after)};
 }
 
+bool any_observed(const Reports& reports) {
+  return std::any_of(reports.begin(), reports.end(),
+                     [](const Report& report) { return report.observe.has_value(); });
+}
+
 ChangeGroup changes_in(const FigureGroup& group, const Reports& before, const Reports& after) {
   ChangeGroup changed{group.title, {}, 0};
+  const bool observed = any_observed(before) || any_observed(after);
   for (const Figure& figure : group.figures) {
+    if (observed && !figure.is_observed) continue;
     const double old_value = figure.value(before);
     const double new_value = figure.value(after);
     if (is_noise(old_value, new_value, figure.noise)) continue;
@@ -283,7 +317,7 @@ Sites sites_of(const Reports& reports) {
 }
 
 ChangeGroup changed_sites(const Reports& before, const Reports& after) {
-  ChangeGroup group{"Never freed, by call site", {}, 0};
+  ChangeGroup group{"Never freed of any kind, by call site", {}, 0};
   Sites old_sites = sites_of(before);
   Sites new_sites = sites_of(after);
   for (const auto& [site, figures] : old_sites) new_sites.try_emplace(site);
@@ -324,12 +358,17 @@ std::vector<std::string> notes_on(const Reports& before, const Reports& after) {
                     shortened(*programs_of(after).begin()) + ".");
   }
   for (const Reports* reports : {&before, &after}) {
+    const std::string run = reports == &before ? "The first run" : "The second run";
+    if (any_observed(*reports)) {
+      notes.push_back(run +
+                      " was observed (CUPOOL_MODE=observe): its figures are the driver's, and what "
+                      "it has no figure of is left out.");
+    }
     const bool unfinished = std::any_of(reports->begin(), reports->end(), [](const Report& report) {
       return report.snapshot_number != 0;
     });
     if (!unfinished) continue;
-    notes.push_back(std::string("The ") + (reports == &before ? "first" : "second") +
-                    " run has snapshots of processes that were still running.");
+    notes.push_back(run + " has snapshots of processes that were still running.");
   }
   return notes;
 }

@@ -15,23 +15,18 @@ using util::format_duration_ns;
 
 namespace {
 
-std::uint64_t figure(const Report& report, const char* key) {
-  const auto found = report.observe->figures.find(key);
-  return found == report.observe->figures.end() ? 0 : found->second;
-}
-
 std::uint64_t sum_of(const std::vector<Report>& reports, const char* key) {
   std::uint64_t sum = 0;
-  for (const Report& report : reports) sum += figure(report, key);
+  for (const Report& report : reports) sum += observed_figure(report, key);
   return sum;
 }
 
 // The saving per thread as a share of the run.
 double share_of(const Report& report) {
   if (report.ran_ns() == 0) return 0;
-  const std::uint64_t threads = std::max<std::uint64_t>(figure(report, "threads"), 1);
-  return static_cast<double>(figure(report, "saved_at_most_ns")) / static_cast<double>(threads) /
-         static_cast<double>(report.ran_ns());
+  const std::uint64_t threads = std::max<std::uint64_t>(observed_figure(report, "threads"), 1);
+  return static_cast<double>(observed_figure(report, "saved_at_most_ns")) /
+         static_cast<double>(threads) / static_cast<double>(report.ran_ns());
 }
 
 // The average over processes that allocated.
@@ -46,10 +41,10 @@ Job job_of(const std::vector<Report>& reports) {
   std::uint64_t saved_ns = 0;
   for (const Report& report : reports) {
     job.ran_ns = std::max(job.ran_ns, report.ran_ns());
-    if (figure(report, "malloc_calls_total") == 0) continue;
+    if (observed_figure(report, "malloc_calls_total") == 0) continue;
     job.saving.share += share_of(report);
-    saved_ns +=
-        figure(report, "saved_at_most_ns") / std::max<std::uint64_t>(figure(report, "threads"), 1);
+    saved_ns += observed_figure(report, "saved_at_most_ns") /
+                std::max<std::uint64_t>(observed_figure(report, "threads"), 1);
     ++job.seen;
   }
   if (job.seen == 0) return job;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
+#include <string_view>
 
 #include "cli/page/story.h"
 #include "stats/labels.h"
@@ -49,20 +51,35 @@ struct Column {
   std::string name;
   std::function<std::uint64_t(const Report&)> value;
   std::string (*format)(std::uint64_t);
+  const char* observed = nullptr;  // the figure of an observed run; null: it has none
 };
 
+// Those that there are, sorted.
+std::vector<double> sorted_values(const std::vector<double>& values) {
+  std::vector<double> sorted;
+  std::copy_if(values.begin(), values.end(), std::back_inserter(sorted),
+               [](double value) { return value >= 0; });
+  std::sort(sorted.begin(), sorted.end());
+  return sorted;
+}
+
+constexpr const char* kRunTime = "run time";
+constexpr std::string_view kLeaked = label_of(stats::Gauge::leaked_bytes);
+
 std::vector<Column> columns_of_table() {
-  const auto counter = [](stats::Counter which, std::string (*format)(std::uint64_t)) {
+  const auto counter = [](stats::Counter which, std::string (*format)(std::uint64_t),
+                          const char* observed = nullptr) {
     return Column{std::string(label_of(which)),
-                  [which](const Report& report) { return report.counter(which); }, format};
+                  [which](const Report& report) { return report.counter(which); }, format,
+                  observed};
   };
   return {
-      {"run time", [](const Report& r) { return r.ran_ns(); }, util::format_duration_ns},
-      counter(stats::Counter::malloc_calls_total, util::format_count),
+      {kRunTime, [](const Report& r) { return r.ran_ns(); }, util::format_duration_ns},
+      counter(stats::Counter::malloc_calls_total, util::format_count, "malloc_calls_total"),
       counter(stats::Counter::frees_unwaited_busy_total, util::format_count),
       counter(stats::Counter::free_wait_ns_total, util::format_duration_ns),
       {"peak memory", [](const Report& r) { return highest_of(r, peak_memory); },
-       util::format_bytes},
+       util::format_bytes, "live_peak_bytes"},
       {"malloc p99",
        [](const Report& r) {
          return highest_of(r, [](const DeviceReport& d) { return d.malloc_time.p99; });
@@ -73,7 +90,7 @@ std::vector<Column> columns_of_table() {
          return highest_of(r, [](const DeviceReport& d) { return d.free_time.p99; });
        },
        util::format_duration_ns},
-      {std::string(label_of(stats::Gauge::leaked_bytes)),
+      {std::string(kLeaked),
        [](const Report& r) {
          return sum_of(r, [](const DeviceReport& d) {
            return bytes_of(d.gauge(stats::Gauge::leaked_bytes).current);
@@ -87,16 +104,16 @@ std::vector<Column> columns_of_table() {
 
 std::vector<bool> find_outliers(const std::vector<double>& values) {
   std::vector<bool> outliers(values.size(), false);
-  if (values.size() < 2) return outliers;
-  std::vector<double> sorted = values;
-  std::sort(sorted.begin(), sorted.end());
+  const std::vector<double> sorted = sorted_values(values);
+  if (sorted.size() < 2) return outliers;
   const double median = quantile(sorted, 0.5);
   const double low = quantile(sorted, 0.25);
   const double high = quantile(sorted, 0.75);
   const double reach = kFences * (high - low);
   for (std::size_t i = 0; i < values.size(); ++i) {
     const double value = values[i];
-    if (values.size() < kEnoughForQuartiles) {
+    if (value < 0) continue;
+    if (sorted.size() < kEnoughForQuartiles) {
       outliers[i] = value > kRatioOfFew * median || value * kRatioOfFew < median;
     } else {
       outliers[i] = (value < low - reach || value > high + reach) &&
@@ -113,11 +130,23 @@ std::vector<Comparison> compare_processes(const std::vector<Report>& reports) {
     row.name = column.name;
     row.format = column.format;
     for (const Report& report : reports) {
-      const std::uint64_t value = column.value(report);
+      if (report.observe && column.name != kRunTime && column.observed == nullptr) {
+        row.values.push_back(-1);
+        row.texts.emplace_back("-");
+        continue;
+      }
+      const bool seen = report.observe && column.observed != nullptr;
+      const std::uint64_t value =
+          seen ? observed_figure(report, column.observed) : column.value(report);
       row.values.push_back(static_cast<double>(value));
       row.texts.push_back(column.format(value));
     }
+    if (sorted_values(row.values).empty()) continue;
     row.is_outlier = find_outliers(row.values);
+    // Nothing leaked is nothing to look into.
+    for (std::size_t i = 0; column.name == kLeaked && i < reports.size(); ++i) {
+      row.is_outlier[i] = row.is_outlier[i] && row.values[i] > 0;
+    }
     table.push_back(std::move(row));
   }
   return table;
@@ -130,8 +159,7 @@ std::vector<std::string> name_outliers(const std::vector<Report>& reports,
     std::string found;
     for (const Comparison& column : columns) {
       if (!column.is_outlier[i]) continue;
-      std::vector<double> sorted = column.values;
-      std::sort(sorted.begin(), sorted.end());
+      const std::vector<double> sorted = sorted_values(column.values);
       const bool above = column.values[i] > quantile(sorted, 0.5);
       found += (found.empty() ? "" : ", ") + column.name + " " + column.texts[i] +
                (above ? " (high)" : " (low)");
@@ -166,8 +194,7 @@ std::vector<DistributionRow> distribution_of(const std::vector<Comparison>& colu
                                        {"upper quartile", {}},
                                        {"highest", {}}};
   for (const Comparison& column : columns) {
-    std::vector<double> sorted = column.values;
-    std::sort(sorted.begin(), sorted.end());
+    const std::vector<double> sorted = sorted_values(column.values);
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const double share = static_cast<double>(i) / static_cast<double>(rows.size() - 1);
       rows[i].texts.push_back(

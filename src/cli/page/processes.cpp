@@ -22,7 +22,7 @@ constexpr std::size_t kMostDots = 200;  // of a column
 void draw_bars(Svg* svg, const Comparison& column, const LinearScale& x, double bottom) {
   std::array<std::size_t, kBins> bins{};
   for (std::size_t i = 0; i < column.values.size(); ++i) {
-    if (column.is_outlier[i]) continue;
+    if (column.is_outlier[i] || column.values[i] < 0) continue;
     const auto bin = static_cast<std::size_t>(column.values[i] / x.highest * kBins);
     ++bins[std::min(bin, kBins - 1)];
   }

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -87,6 +88,18 @@ std::pair<bool, std::uint64_t> place_of(const Report& report) {
   return {!has_rank, has_rank ? rank : 0};
 }
 
+// A file that was named twice is one report.
+void drop_repeated(std::vector<Report>* reports) {
+  std::set<std::string> seen;
+  const auto is_repeated = [&seen](const Report& report) {
+    std::error_code error;
+    const std::filesystem::path path = std::filesystem::canonical(report.file, error);
+    return !error && std::filesystem::is_regular_file(path, error) &&
+           !seen.insert(path.string()).second;
+  };
+  reports->erase(std::remove_if(reports->begin(), reports->end(), is_repeated), reports->end());
+}
+
 }  // namespace
 
 std::vector<Report> read_reports(const std::vector<std::string>& files) {
@@ -111,6 +124,7 @@ std::vector<Report> read_reports(const std::vector<std::string>& files) {
                      std::string("\nTo write a report: cupool run --stats json --stats-file "
                                  "report.json ./program"));
   }
+  drop_repeated(&reports);
   std::stable_sort(reports.begin(), reports.end(),
                    [](const Report& a, const Report& b) { return place_of(a) < place_of(b); });
   return reports;

@@ -3,6 +3,7 @@
 #include "cli/page/story.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
@@ -94,6 +95,11 @@ report::RunFigures run_figures_of(const std::vector<Report>& reports, const Sums
       run.counters[i] += report.counter(static_cast<Counter>(i));
     }
     run.lists_leaks = run.lists_leaks || !report.leaks.empty();
+    for (const LeakReport& leak : report.leaks) {
+      if (leak.kind == "device") continue;
+      run.other_leaked_blocks += leak.blocks;
+      run.other_leaked_bytes += leak.bytes;
+    }
     run.counts_stalls = run.counts_stalls && report.free_mode != "ordered";
     if (report.has_rdma_library()) {
       run.rdma = true;
@@ -224,11 +230,8 @@ void add_tiles(const Sums& sums, bool counts_stalls, Story* story) {
   }
 }
 
-void add_observed_tiles(const ObserveReport& seen, Story* story) {
-  const auto figure = [&seen](const char* key) {
-    const auto found = seen.figures.find(key);
-    return found == seen.figures.end() ? 0 : found->second;
-  };
+void add_observed_tiles(const Report& seen, Story* story) {
+  const auto figure = [&seen](const char* key) { return observed_figure(seen, key); };
   if (figure("malloc_calls_total") == 0) return;
   story->tiles.push_back({"Could be saved, at most", format_duration_ns(figure("saved_at_most_ns")),
                           "of " + format_duration_ns(figure("legacy_ns")) + " in malloc and free"});
@@ -244,6 +247,12 @@ void add_observed_tiles(const ObserveReport& seen, Story* story) {
 
 std::uint64_t bytes_of(std::int64_t value) {
   return value > 0 ? static_cast<std::uint64_t>(value) : 0;
+}
+
+std::uint64_t observed_figure(const Report& report, const char* key) {
+  if (!report.observe) return 0;
+  const auto found = report.observe->figures.find(key);
+  return found == report.observe->figures.end() ? 0 : found->second;
 }
 
 std::uint64_t peak_memory(const DeviceReport& device) {
@@ -284,8 +293,17 @@ std::string missing_ranks_in_words(const std::vector<Report>& reports) {
 
 Story tell(const std::vector<Report>& reports) {
   const auto is_observed = [](const Report& report) { return report.observe.has_value(); };
-  if (reports.size() > 1 && std::all_of(reports.begin(), reports.end(), is_observed)) {
-    return tell_observed(reports);
+  const auto observed =
+      static_cast<std::size_t>(std::count_if(reports.begin(), reports.end(), is_observed));
+  if (reports.size() > 1 && observed == reports.size()) return tell_observed(reports);
+  if (observed > 0 && observed < reports.size()) {
+    std::vector<Report> served;
+    std::remove_copy_if(reports.begin(), reports.end(), std::back_inserter(served), is_observed);
+    Story story = tell(served);
+    story.sentences.push_back(
+        "Left out: " + number_of(observed, "process", "processes") +
+        " that only observed (CUPOOL_MODE=observe). cupool served nothing there.");
+    return story;
   }
   Story story;
   const Sums sums = sum_of(reports);
@@ -295,7 +313,7 @@ Story tell(const std::vector<Report>& reports) {
     for (const std::string& line : reports[0].observe->assumptions) {
       story.sentences.push_back("Assumed: " + line);
     }
-    add_observed_tiles(*reports[0].observe, &story);
+    add_observed_tiles(reports[0], &story);
     return story;
   }
   const report::RunFigures run = run_figures_of(reports, sums);

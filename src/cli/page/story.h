@@ -38,7 +38,7 @@ std::string missing_ranks_in_words(const std::vector<Report>& reports);
 /// One column of the table of processes. Values are in the order of the reports.
 struct Comparison {
   std::string name;
-  std::vector<double> values;
+  std::vector<double> values;  ///< negative: the process has none
   std::vector<std::string> texts;
   std::vector<bool> is_outlier;
   std::string (*format)(std::uint64_t) = nullptr;  ///< of a value
@@ -62,16 +62,19 @@ std::vector<DistributionRow> distribution_of(const std::vector<Comparison>& colu
 /// The definition of an outlier, in a sentence.
 extern const char* const kOutlierRule;
 
-/// Marks the outliers among `values`.
+/// Marks the outliers among `values`; negative ones are none.
 std::vector<bool> find_outliers(const std::vector<double>& values);
 
-/// The columns of the table of processes. Pure.
+/// The columns of the table of processes that any of them has a value in. Pure.
 std::vector<Comparison> compare_processes(const std::vector<Report>& reports);
 
 /// The outliers of `columns`, one sentence per process that has any; at most kMostRowsOfProcesses,
 /// and the number of the others.
 std::vector<std::string> name_outliers(const std::vector<Report>& reports,
                                        const std::vector<Comparison>& columns);
+
+/// A figure of an observed run by its key; 0 of other runs.
+std::uint64_t observed_figure(const Report& report, const char* key);
 
 /// The larger of two peaks of a device: memory reserved by its pools, and memory held by cupool.
 std::uint64_t peak_memory(const DeviceReport& device);

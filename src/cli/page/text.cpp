@@ -3,6 +3,9 @@
 #include "cli/page/text.h"
 
 #include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
 
 #include "cli/page/story.h"
 #include "util/text.h"
@@ -38,7 +41,48 @@ void add_suggestions(const std::vector<Report>& reports, std::string* text) {
   *text += "\n";
 }
 
+constexpr std::size_t kLongestCallers = 200;  // bytes
+constexpr std::size_t kLeakSites = 10;
+
 }  // namespace
+
+std::string leaks_text(const std::vector<Report>& reports) {
+  using Site = std::tuple<std::string, std::string, std::string>;  // kind, site, callers
+  std::map<Site, std::pair<std::uint64_t, std::uint64_t>> sites;   // bytes, blocks
+  std::uint64_t one_in = 1;
+  for (const Report& report : reports) {
+    for (const LeakReport& leak : report.leaks) {
+      auto& [bytes, blocks] = sites[{leak.kind, leak.site, leak.callers}];
+      bytes += leak.bytes;
+      blocks += leak.blocks;
+      one_in = std::max(one_in, report.leaks_sampled_one_in);
+    }
+  }
+  if (sites.empty()) return "";
+  std::vector<std::pair<std::uint64_t, Site>> order;
+  for (const auto& [site, figures] : sites) order.emplace_back(figures.first, site);
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::string text = "Never freed, by call site";
+  if (one_in > 1) {
+    text += " (estimated: one allocation in " + util::format_count(one_in) + " was sampled)";
+  }
+  text += ":\n";
+  for (std::size_t i = 0; i < order.size() && i < kLeakSites; ++i) {
+    const auto& [kind, site, callers] = order[i].second;
+    const std::uint64_t blocks = sites[order[i].second].second;
+    text +=
+        "  " + util::format_bytes(order[i].first) + " in " + util::format_count(blocks) +
+        (blocks == 1 ? " block" : " blocks") +
+        (kind == "device" ? "" : " of " + printable_text(kind) + " memory") + "\n    " +
+        printable_text(site + (callers.empty() ? "" : ", " + callers.substr(0, kLongestCallers))) +
+        "\n";
+  }
+  if (order.size() > kLeakSites) {
+    text += "  and " + util::format_count(order.size() - kLeakSites) + " more call sites\n";
+  }
+  return text;
+}
 
 std::string printable_text(const std::string& text) {
   return util::printable(text);

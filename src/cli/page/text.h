@@ -13,6 +13,9 @@ namespace cupool::cli {
 /// outliers. Lines end in '\n'. Pure.
 std::string story_text(const std::vector<Report>& reports);
 
+/// What was never freed, by call site, of all processes together; "" without a list. Pure.
+std::string leaks_text(const std::vector<Report>& reports);
+
 /// A table with aligned columns: the first one left, the others right.
 std::string text_table(const std::vector<std::vector<std::string>>& rows);
 

@@ -7,6 +7,7 @@
 #include <linux/memfd.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -18,6 +19,7 @@
 #include <cstring>
 #include <optional>
 #include <system_error>
+#include <utility>
 
 #include "cli/shell/exit_code.h"
 #include "cli/shell/group_witness.h"
@@ -239,6 +241,15 @@ struct MemoryFile {
   }
 };
 
+// Whether orphans of the program, which are this process's since PR_SET_CHILD_SUBREAPER, still run.
+bool has_orphans() {
+  pid_t ended = 0;
+  do {
+    ended = waitpid(-1, nullptr, WNOHANG);
+  } while (ended > 0);
+  return ended == 0;
+}
+
 void finish(ChildEnd* end, int status) {
   if (WIFSIGNALED(status)) end->signal = WTERMSIG(status);
   if (WIFEXITED(status)) end->exit_code = WEXITSTATUS(status);
@@ -337,18 +348,21 @@ ChildEnd run_child(const ChildStart& start) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe2");
   std::fflush(nullptr);
-  SignalWatch watch;
+  if (start.sees_orphans) prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+  std::optional<SignalWatch> watch(std::in_place);
   const std::uint64_t began = util::now_ns();
   const pid_t child = fork();
-  if (child == 0) start_in_child(start, program.path, watch, variables.data(), ends[1]);
+  if (child == 0) start_in_child(start, program.path, *watch, variables.data(), ends[1]);
   close(ends[1]);
   if (child < 0) {
     close(ends[0]);
     throw std::system_error(errno, std::generic_category(), "fork");
   }
   const int error = read_start_error(ends[0]);
-  finish(&end, watch.wait(child, &end.usage, start.each_second));
+  finish(&end, watch->wait(child, &end.usage, start.each_second));
   end.wall_ns = util::now_ns() - began;
+  watch.reset();  // with a process of its own
+  if (start.sees_orphans) end.leaves_processes = has_orphans();
   if (error != 0) {
     end.start_code = code_of(error);
     end.reason = start_error(start.argv[0], error);

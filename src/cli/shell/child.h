@@ -49,14 +49,16 @@ struct ChildStart {
   int standard_output = -1;  ///< descriptor for the program's standard output; -1: this one's
   int standard_error = -1;   ///< the same of standard error
   std::function<void()> each_second;  ///< called meanwhile, if it is set
+  bool sees_orphans = false;          ///< for ChildEnd::leaves_processes
 };
 
 /// How a child process ended.
 struct ChildEnd {
-  int start_code = 0;  ///< 126 or 127, a shell's codes, if it was not started; else 0
-  std::string reason;  ///< why it was not started
-  int exit_code = 0;   ///< valid if signal is 0
-  int signal = 0;      ///< the signal that ended it
+  int start_code = 0;             ///< 126 or 127, a shell's codes, if it was not started; else 0
+  std::string reason;             ///< why it was not started
+  int exit_code = 0;              ///< valid if signal is 0
+  int signal = 0;                 ///< the signal that ended it
+  bool leaves_processes = false;  ///< processes that it started still run
   std::uint64_t wall_ns = 0;
   rusage usage{};  ///< of the child and of the children that it waited for
 

@@ -37,17 +37,22 @@ std::string reason_of(const std::string& warning) {
   return keeping == std::string::npos ? warning : warning.substr(0, keeping);
 }
 
-void check(const std::string& name, const std::string& value) {
+std::vector<std::string> warnings_of(const Environment& environment) {
+  std::vector<std::string> warnings;
+  config::parse(environment.pointers().data(), &warnings, nullptr);
+  for (std::string& warning : warnings) warning = reason_of(warning);
+  return warnings;
+}
+
+// Variables of the tests and of the simulated device are no options, and taken.
+void check_name(const std::string& name, const std::string& value) {
+  if (find_row(name) != nullptr) return;
   const std::string entry = name + "=" + value;
   const char* const environment[] = {entry.c_str(), nullptr};
   std::vector<std::string> warnings;
   config::parse(environment, &warnings, nullptr);
   if (warnings.empty()) return;
-  std::string text = reason_of(warnings.front());
-  if (find_row(name) == nullptr) {
-    text = name + " is not an option of cupool" + nearest_option(name, true);
-  }
-  throw UsageError(text);
+  throw UsageError(name + " is not an option of cupool" + nearest_option(name, true));
 }
 
 }  // namespace
@@ -96,11 +101,8 @@ std::vector<std::pair<std::string, std::string>> SettingsArguments::variables() 
     for (const auto& earlier : variables) {
       if (earlier.first == name) throw UsageError(name + " is given twice");
     }
-    if (name == kProfile) {
-      value = find_profile(value);
-    } else {
-      check(name, value);
-    }
+    if (name == kProfile) value = find_profile(value);
+    check_name(name, value);
     variables.emplace_back(name, value);
   };
   for (const auto& [name, named] : named_) {
@@ -110,7 +112,21 @@ std::vector<std::pair<std::string, std::string>> SettingsArguments::variables() 
     const auto [name, value] = split_setting(text);
     take(name, value);
   }
+  check_together(variables);
   return variables;
+}
+
+// With the environment, which may hold what they need. What is wrong without them is not theirs.
+void SettingsArguments::check_together(
+    const std::vector<std::pair<std::string, std::string>>& variables) const {
+  Environment environment = Environment::inherited();
+  for (const std::string& name : decided_) environment.unset(name);
+  if (is_decided("CUPOOL_STATS")) environment.set("CUPOOL_STATS", "json");
+  const std::vector<std::string> before = warnings_of(environment);
+  for (const auto& [name, value] : variables) environment.set(name, value);
+  for (const std::string& warning : warnings_of(environment)) {
+    if (std::find(before.begin(), before.end(), warning) == before.end()) throw UsageError(warning);
+  }
 }
 
 Environment preloaded_environment(
@@ -119,6 +135,7 @@ Environment preloaded_environment(
   const char* const present = environment.get("LD_PRELOAD");
   environment.set("LD_PRELOAD", preload_value(find_library(), present == nullptr ? "" : present));
   environment.unset("CUPOOL_LIBRARY");  // for the command only
+  environment.unset("CUPOOL_TRIAL");    // of a command around this one
   for (const auto& [name, value] : variables) environment.set(name, value);
   return environment;
 }

@@ -31,7 +31,8 @@ class SettingsArguments {
   void add_to(CLI::App& command);
 
   /// The given variables and values, checked by the library's own parser. Throws UsageError for an
-  /// unknown name, a bad value, and an option given twice.
+  /// unknown name, a bad value, an option given twice, and values that have no effect together with
+  /// the others and the environment's.
   std::vector<std::pair<std::string, std::string>> variables() const;
 
  private:
@@ -40,6 +41,7 @@ class SettingsArguments {
     std::string value;
   };
   bool is_decided(const std::string& variable) const;
+  void check_together(const std::vector<std::pair<std::string, std::string>>& variables) const;
 
   std::string command_;
   std::vector<std::string> decided_;

@@ -14,13 +14,18 @@ namespace {
 
 constexpr const char* kAsFast = "as fast";
 
+using PartOf = Text (*)(const Outcome&, std::size_t);  // null: there is none
 using TextOf = std::string (*)(const Outcome&, std::size_t);
 
 ComparedPart compare_part(const std::string& name, const std::vector<Outcome>& without,
-                          const std::vector<Outcome>& with, TextOf part, TextOf shown,
+                          const std::vector<Outcome>& with, PartOf part, TextOf shown,
                           std::size_t index) {
-  const std::string expected = part(without.front(), index);
-  const auto differs = [&](const Outcome& outcome) { return part(outcome, index) != expected; };
+  const Text expected = part(without.front(), index);
+  const auto differs = [&](const Outcome& outcome) {
+    const Text text = part(outcome, index);
+    if (text == nullptr || expected == nullptr) return text != expected;
+    return text != expected && *text != *expected;
+  };
   const auto other = std::find_if(with.begin(), with.end(), differs);
   ComparedPart compared{name, shown(without.front(), index),
                         shown(other == with.end() ? with.front() : *other, index), Likeness::same};
@@ -29,6 +34,8 @@ ComparedPart compare_part(const std::string& name, const std::vector<Outcome>& w
     compared.likeness = Likeness::unsteady;
   } else if (other != with.end()) {
     compared.likeness = without.size() == 1 ? Likeness::unjudged : Likeness::different;
+  } else if (expected == nullptr) {
+    compared.likeness = Likeness::unwritten;
   }
   return compared;
 }
@@ -42,21 +49,24 @@ std::string size_text(const std::string& content) {
 std::vector<ComparedPart> compare_outcomes(const std::vector<Outcome>& without,
                                            const std::vector<Outcome>& with,
                                            const std::vector<std::string>& files) {
-  const auto ending = [](const Outcome& outcome, std::size_t) { return outcome.ending; };
+  const auto ending = [](const Outcome& outcome, std::size_t) -> Text {
+    return std::make_shared<const std::string>(outcome.ending);
+  };
+  const auto ending_text = [](const Outcome& outcome, std::size_t) { return outcome.ending; };
   const auto output = [](const Outcome& outcome, std::size_t) { return outcome.output; };
   const auto output_size = [](const Outcome& outcome, std::size_t) {
-    return size_text(outcome.output);
+    return size_text(*outcome.output);
   };
   const auto file = [](const Outcome& outcome, std::size_t index) {
-    const FileState& state = outcome.files[index];
-    return state.exists ? "+" + state.content : std::string();
+    return outcome.files[index].content;
   };
   const auto file_size = [](const Outcome& outcome, std::size_t index) {
     const FileState& state = outcome.files[index];
-    return state.exists ? size_text(state.content) : std::string("not there");
+    if (state.content != nullptr) return size_text(*state.content);
+    return std::string(state.exists ? "not written" : "not there");
   };
   std::vector<ComparedPart> parts;
-  parts.push_back(compare_part("exit code", without, with, ending, ending, 0));
+  parts.push_back(compare_part("exit code", without, with, ending, ending_text, 0));
   parts.push_back(compare_part("standard output", without, with, output, output_size, 0));
   for (std::size_t i = 0; i < files.size(); ++i) {
     parts.push_back(compare_part(files[i], without, with, file, file_size, i));
@@ -106,7 +116,6 @@ std::string speed_words(const Spread& without, const Spread& with) {
 }
 
 std::string speed_sentence(const Spread& without, const Spread& with, std::size_t runs) {
-  constexpr std::size_t kFewRuns = 3;
   const std::string speed = speed_words(without, with);
   if (runs < kFewRuns) return speed + ", but fewer than three runs prove little";
   if (speed == kAsFast) return "no time difference";

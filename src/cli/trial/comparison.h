@@ -13,7 +13,7 @@ namespace cupool::cli {
 /// The compared parts of a run.
 struct Outcome {
   std::string ending;  ///< "0", "signal 9"
-  std::string output;  ///< without what is ignored
+  Text output;         ///< without what is ignored
   std::vector<FileState> files;
 };
 
@@ -22,6 +22,7 @@ enum class Likeness {
   different,  ///< equal in all runs without cupool, and another with it
   unsteady,   ///< differs between runs without cupool: it tells nothing of cupool
   unjudged,   ///< differs, but one run without cupool cannot show that it is steady
+  unwritten,  ///< a file that no run wrote
 };
 
 /// One part, as it was in either way.
@@ -46,6 +47,9 @@ std::string first_difference(const std::string& a, const std::string& b, const s
 
 /// "1.22 times as fast", "1.22 times slower", "as fast".
 std::string speed_words(const Spread& without, const Spread& with);
+
+/// Runs each way below which a difference of times proves little.
+inline constexpr std::size_t kFewRuns = 3;
 
 /// Whether that can be relied on: "faster in every run: 1.22 times as fast".
 std::string speed_sentence(const Spread& without, const Spread& with, std::size_t runs);

@@ -18,7 +18,6 @@ namespace {
 // More expressions than this are no help to anybody.
 constexpr std::size_t kMostProposed = 8;
 // Matching takes about a microsecond a line: larger outputs, of all runs together, get no proposal.
-constexpr std::size_t kLargestOutputs = std::size_t{8} << 20;
 // The text before a number that an expression repeats.
 constexpr std::size_t kLongestContext = 40;
 

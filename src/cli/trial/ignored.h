@@ -19,6 +19,9 @@ std::string comparable(const std::string& output, const std::vector<std::regex>&
 /// The standard library matches by recursion: a longer line could exhaust the stack.
 inline constexpr std::size_t kLongestMatchedLine = 8192;
 
+/// Bytes of outputs beyond which no expression is proposed.
+inline constexpr std::size_t kLargestOutputs = std::size_t{8} << 20;
+
 /// Expressions for --ignore that make the outputs of `without` equal: numbers that vary, with the
 /// text around them. `with` only shows which characters such a number may have. Empty if the
 /// outputs are equal, or if something else than numbers varies. Pure.

@@ -26,6 +26,7 @@ namespace {
 struct Functions {
   explicit Functions(void* library)
       : init(CUPOOL_DRIVER_FUNCTION(library, cuInit)),
+        error_name(CUPOOL_DRIVER_FUNCTION(library, cuGetErrorName)),
         retain(CUPOOL_DRIVER_FUNCTION(library, cuDevicePrimaryCtxRetain)),
         set_current(CUPOOL_DRIVER_FUNCTION(library, cuCtxSetCurrent)),
         synchronize(CUPOOL_DRIVER_FUNCTION(library, cuStreamSynchronize)),
@@ -37,6 +38,7 @@ struct Functions {
         write(CUPOOL_DRIVER_FUNCTION(library, cuMemsetD8Async)) {}
 
   decltype(&cuInit) init;
+  decltype(&cuGetErrorName) error_name;
   decltype(&cuDevicePrimaryCtxRetain) retain;
   decltype(&cuCtxSetCurrent) set_current;
   decltype(&cuStreamSynchronize) synchronize;
@@ -142,7 +144,14 @@ std::string play(const ReplayTrace& trace, const ReplayOptions& options) {
     throw std::runtime_error("the driver is too old: it lacks a function that this replay needs");
   }
   CUcontext context = nullptr;
-  must(driver.init(0), "cuInit");
+  const CUresult ready = driver.init(0);
+  if (ready != CUDA_SUCCESS) {
+    const char* name = nullptr;
+    if (driver.error_name != nullptr) driver.error_name(ready, &name);
+    throw std::runtime_error("cuInit failed with error " + std::to_string(ready) +
+                             (name == nullptr ? "" : std::string(" (") + name + ")") +
+                             ": no device to replay on. To find out why: cupool doctor /bin/true");
+  }
   must(driver.retain(&context, 0), "cuDevicePrimaryCtxRetain");
   const auto state = std::make_unique<Play>(trace, options, driver, context);
   std::vector<std::thread> threads;

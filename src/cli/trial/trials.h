@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,8 @@
 
 namespace cupool::cli {
 
-/// A temporary folder, removed with its content.
+/// A temporary folder, removed with its content. What was printed before is written out first: a
+/// reader that has gone ends the command before the folder is there.
 class ScratchFolder {
  public:
   ScratchFolder();  ///< throws UsageError if it cannot be created
@@ -32,24 +34,31 @@ struct Way {
   Environment environment;
 };
 
+/// What a run left behind; equal texts of several runs are one.
+using Text = std::shared_ptr<const std::string>;
+
 /// The state of a file after a run.
 struct FileState {
   bool exists = false;
-  std::string content;
+  Text content;  ///< null: the run did not write it
 };
 
 /// One run.
 struct Trial {
   ChildEnd end;
-  std::string output;            ///< standard output
-  std::string errors;            ///< standard error
+  Text output;                   ///< standard output
+  std::string errors;            ///< the end of standard error
   std::vector<FileState> files;  ///< the given files, in their order
   std::vector<Report> reports;   ///< cupool's reports
 };
 
-/// Runs the program in one way with an empty standard input. cupool's reports go to `scratch`.
-/// Throws UsageError if the command itself fails, not if the program does.
-/// `progress` shows this run, as the next one.
+/// Throws UsageError for a file that is there and that no run can write as a result: a folder, a
+/// device.
+void require_regular(const std::vector<std::string>& files);
+
+/// Runs the program in one way with an empty standard input. cupool's reports go to `scratch`;
+/// those of processes that an earlier run left behind are dropped. Throws UsageError if the command
+/// itself fails, not if the program does. `progress` shows this run, as the next one.
 Trial run_trial(const std::vector<std::string>& program, const Way& way,
                 const std::vector<std::string>& files, const ScratchFolder& scratch,
                 RunProgress* progress);
@@ -67,10 +76,14 @@ std::vector<std::vector<Trial>> alternate(const std::vector<std::string>& progra
 /// INT, TERM or HUP.
 const ChildEnd* interrupted_end(const std::vector<std::vector<Trial>>& trials);
 
+/// hand_on() of that end, with a line about the runs that are missing.
+int hand_on_interrupted(const ChildEnd& end);
+
 /// This process's environment without cupool: LD_PRELOAD without its library, no CUPOOL_MODE.
 Environment environment_without();
 
-/// This process's environment with cupool, `variables`, and JSON reports for run_trial.
+/// This process's environment with cupool, `variables`, and JSON reports for run_trial. Bad
+/// settings of the environment are told on standard error.
 Environment environment_with(const std::vector<std::pair<std::string, std::string>>& variables);
 
 /// Median, minimum and maximum of some measurements.
@@ -89,8 +102,12 @@ std::string spread_text(const Spread& nanoseconds);
 std::uint64_t highest_gauge(const std::vector<Trial>& trials, const std::string& gauge);
 std::uint64_t highest_held(const std::vector<Trial>& trials);
 
-/// Whether cupool served page-locked or stream-ordered memory in one of `trials`, or kept freed
-/// memory in a default pool.
+/// Whether cupool served page-locked or stream-ordered memory in one of `trials`.
 bool served_other_kinds(const std::vector<Trial>& trials);
+/// Whether the program used cudaMallocAsync, and the default pools' memory was kept for it.
+bool kept_default_pool(const std::vector<Trial>& trials);
+
+/// Why there is no report of a program that ended like this, and what to do.
+std::string no_report_in_words(const ChildEnd& end, const std::vector<std::string>& program);
 
 }  // namespace cupool::cli

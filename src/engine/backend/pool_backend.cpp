@@ -71,7 +71,7 @@ void PoolBackend::shed_slack(PoolKind kind, CUmemoryPool pool) {
   const std::uint64_t reserved = reserved_bytes(driver_, pool);
   std::atomic<std::uint64_t>& last_reserved = last_reserved_[index_of(kind)];
   const std::uint64_t last = last_reserved.exchange(reserved, std::memory_order_relaxed);
-  if (reserved != last) pair_.see_reserved();
+  if (reserved != pair_.reserved_seen(kind)) pair_.see_reserved();
   if (reserved <= last) return;
   const DeviceLimits& limits = device_.limits;
   // Memory that the user asked to keep is kept.

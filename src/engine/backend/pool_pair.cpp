@@ -58,6 +58,24 @@ std::uint64_t PoolPair::reserved() const {
   return sum;
 }
 
+void PoolPair::see_reserved() const {
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  for (const PoolKind kind : kEachPoolKind) {
+    const CUmemoryPool pool = created(kind);
+    reserved_seen_[index_of(kind)].store(pool == nullptr ? 0 : reserved_bytes(driver_, pool),
+                                         std::memory_order_relaxed);
+  }
+}
+
+std::uint64_t PoolPair::reserved_seen() const {
+  std::uint64_t sum = 0;
+  visit_each([&](CUmemoryPool pool) {
+    sum += reserved_seen(pool == created(PoolKind::large) ? PoolKind::large : PoolKind::small);
+    return true;
+  });
+  return sum;
+}
+
 std::uint64_t PoolPair::slack() const {
   const cuda::RelaxedCaptureScope relaxed(driver_);
   std::uint64_t sum = 0;

@@ -42,10 +42,13 @@ class PoolPair {
   stats::PoolFigures figures() const;
   /// Bytes that the pools have reserved; 0 if the driver does not say.
   std::uint64_t reserved() const;
-  /// Remembers reserved(): a pool has grown, or was trimmed.
-  void see_reserved() const { reserved_seen_.store(reserved(), std::memory_order_relaxed); }
-  /// What see_reserved() last saw. Does not ask the driver.
-  std::uint64_t reserved_seen() const { return reserved_seen_.load(std::memory_order_relaxed); }
+  /// Remembers what the pools have reserved: one has grown, or was trimmed.
+  void see_reserved() const;
+  /// What see_reserved() last saw, of both pools or of one. Do not ask the driver.
+  std::uint64_t reserved_seen() const;
+  std::uint64_t reserved_seen(PoolKind kind) const {
+    return reserved_seen_[index_of(kind)].load(std::memory_order_relaxed);
+  }
   /// Bytes that the pools have reserved but not allocated; 0 if the driver does not say. Needs
   /// fewer queries than figures().
   std::uint64_t slack() const;
@@ -70,7 +73,7 @@ class PoolPair {
   const PoolDevice device_;
   util::Ranked<util::LockRank::pool_creation> create_mutex_;
   std::atomic<CUmemoryPool> pools_[kPoolKinds] = {};
-  mutable std::atomic<std::uint64_t> reserved_seen_{0};
+  mutable std::atomic<std::uint64_t> reserved_seen_[kPoolKinds] = {};
   std::bitset<stats::kMaxDevices> admitted_[kPoolKinds];  ///< guarded by create_mutex_
   std::atomic<bool> peer_refused_{false};
   PoolSharing sharing_;

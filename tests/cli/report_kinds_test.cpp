@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// `cupool report` of what is not the usual run under cupool: observed runs among others, memory of
+// other kinds that was never freed, files that are named twice.
+#include "cli/page/story.h"
+#include "cli/page/text.h"
+#include "command.h"
+#include "example_report.h"
+
+namespace cli {
+namespace {
+
+using cupool::cli::Report;
+using cupool::cli::tell;
+using nlohmann::json;
+using preload::contains;
+using preload::ProcessResult;
+using preload::ScratchFolder;
+
+bool one_says(const std::vector<std::string>& sentences, const std::string& part) {
+  for (const std::string& sentence : sentences) {
+    if (contains(sentence, part)) return true;
+  }
+  return false;
+}
+
+json observed_report() {
+  json report = example_report();
+  report["process"]["pid"] = 77;
+  report["devices"][0]["counters"]["free_waits_total"] = 17;
+  report["observe"] = {{"verdict", "Worth trying"},    {"sentences", json::array()},
+                       {"assumptions", json::array()}, {"malloc_calls_total", 10},
+                       {"malloc_ns_total", 9000000},   {"free_ns_total", 30000000},
+                       {"live_peak_bytes", 50331648}};
+  return report;
+}
+
+// What an observed run has not is no 0.
+TEST(Story, LeavesObservedRunsOutOfTheSums) {
+  const std::vector<Report> both = {parsed(example_report()), parsed(observed_report())};
+  const auto story = tell(both);
+  EXPECT_EQ(story.headline, tell({both[0]}).headline);
+  EXPECT_TRUE(one_says(story.sentences, "Left out: 1 process that only observed"));
+  EXPECT_FALSE(one_says(story.troubles, "waited for the GPU ()"));
+  const std::string text = cupool::cli::story_text(both);
+  EXPECT_TRUE(contains(text, "48.0 MiB")) << "its own peak" << text;
+  const std::string observed =
+      cupool::cli::story_text({parsed(observed_report()), parsed(observed_report())});
+  EXPECT_FALSE(contains(observed, "stalls avoided")) << observed;
+  EXPECT_TRUE(contains(observed, "  10     48.0 MiB\n")) << observed;
+}
+
+TEST(Story, TellsOfLeaksOfEveryKind) {
+  json report = example_report();
+  report["devices"][0]["gauges"].erase("leaked_blocks");
+  report["devices"][0]["gauges"].erase("leaked_bytes");
+  json site = {{"kind", "page_locked"}, {"device", -1}, {"blocks", 1}, {"bytes", 9 << 20}};
+  site["frames"] = json::array();
+  site["frames"].push_back({{"module", "/opt/app"}, {"offset", 16}, {"symbol", "forget"}});
+  report["leaks"] = {{"sampled_one_in", 1}, {"sites", json::array()}};
+  report["leaks"]["sites"].push_back(site);
+  const std::vector<Report> reports = {parsed(report)};
+  EXPECT_TRUE(one_says(tell(reports).troubles,
+                       "1 block with 9.00 MiB of page-locked, managed or stream-ordered memory was "
+                       "never freed: its call site is listed."));
+  const std::string listed = cupool::cli::leaks_text(reports);
+  EXPECT_TRUE(contains(listed, "9.00 MiB in 1 block of page-locked memory")) << listed;
+  EXPECT_TRUE(contains(listed, "forget")) << listed;
+  const ScratchFolder folder;
+  const ProcessResult result = cupool({"report", write_report(folder.path(), "a.json", report)});
+  EXPECT_TRUE(contains(result.out, listed)) << result.out;
+}
+
+TEST(Outliers, HaveNothingAgainstAProcessWithoutLeaks) {
+  std::vector<Report> reports;
+  for (const int bytes : {1 << 20, 1 << 20, 0}) {
+    json report = example_report();
+    report["devices"][0]["gauges"]["leaked_bytes"]["current"] = bytes;
+    reports.push_back(parsed(report));
+  }
+  const std::vector<std::string> named =
+      cupool::cli::name_outliers(reports, cupool::cli::compare_processes(reports));
+  EXPECT_TRUE(named.empty()) << named.front();
+}
+
+TEST(ReportCommand, CountsAFileOnce) {
+  const ScratchFolder folder;
+  const std::string file = write_report(folder.path(), "a.json", example_report());
+  const std::string once = cupool({"report", folder.path()}).out;
+  EXPECT_EQ(cupool({"report", folder.path(), folder.path() + "/.", file}).out, once);
+}
+
+}  // namespace
+}  // namespace cli

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `cupool compare`, `observe` and `tune` say of runs that are unlike the usual: files that
+// were not written, memory of other kinds, processes that leave no report or stay.
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "command.h"
+
+namespace cli {
+namespace {
+
+using preload::contains;
+using preload::ProcessResult;
+using preload::ScratchFolder;
+
+std::string words() {
+  return preload::probe_path("probe_words");
+}
+
+std::string script(const ScratchFolder& folder, const std::string& text) {
+  std::string path = folder.path() + "/script";
+  std::ofstream(path) << "#!/bin/sh\n"
+                      << "case \"$LD_PRELOAD\" in *libcupool*) with=1;; *) with=0;; esac\n"
+                      << text << "\n";
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  return path;
+}
+
+// The file of the run before is no result.
+TEST(ComparedFiles, AreThoseThatTheRunWrote) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
+  const ScratchFolder folder;
+  const std::string file = folder.path() + "/result";
+  const std::string stale = script(folder, "[ $with = 1 ] || echo result > " + file);
+  for (const char* runs : {"2", "5"}) {
+    const ProcessResult result = cupool({"compare", "-n", runs, "--file", file, stale});
+    EXPECT_EQ(result.exit_code, 1) << result.describe();
+    EXPECT_TRUE(contains(result.out, "not written")) << result.out;
+  }
+  // Written anew, with the same content, and with the same time of it.
+  for (const char* way : {"echo result > ", "cp -p $0 "}) {
+    const std::string fresh = script(folder, way + file);
+    const ProcessResult result = cupool({"compare", "-n", "5", "--file", file, fresh});
+    EXPECT_EQ(result.exit_code, 0) << result.describe();
+    EXPECT_TRUE(contains(result.out, " bytes")) << result.out;
+    EXPECT_FALSE(contains(result.out, "not written")) << result.out;
+  }
+}
+
+TEST(ComparedFiles, ThatNoRunWroteAreNotTheSame) {
+  const ScratchFolder folder;
+  const std::string input = folder.path() + "/input";
+  std::ofstream(input) << "there before";
+  for (const std::string& file : {folder.path() + "/typo", input}) {
+    const ProcessResult result = cupool({"compare", "-n", "2", "--file", file, "/bin/true"});
+    EXPECT_EQ(result.exit_code, 3) << result.describe();
+    EXPECT_TRUE(contains(result.out, "no run wrote " + file)) << result.out;
+    EXPECT_TRUE(contains(result.out, "not compared")) << result.out;
+    EXPECT_FALSE(contains(result.out, "Same results")) << result.out;
+  }
+  for (const std::string& file : {folder.path(), std::string("/dev/zero")}) {
+    const ProcessResult result = cupool({"compare", "-n", "2", "--file", file, "/bin/true"});
+    EXPECT_EQ(result.exit_code, 2) << result.describe();
+    EXPECT_TRUE(contains(result.err, file + ": not a regular file")) << result.err;
+  }
+}
+
+// Outputs are large, and equal.
+TEST(Compare, HoldsEqualOutputOnce) {
+  const std::string megabytes = "print=3000000";  // 75 MB
+  preload::Command command;
+  command.argv = {
+      "/bin/sh", "-c",
+      "ulimit -v 600000; exec " + tested_command() + " compare -n 5 " + words() + " " + megabytes};
+  command.environment = environment();
+  if (!preload::tested_build().sanitizer.empty()) GTEST_SKIP() << "a sanitizer maps terabytes";
+  const ProcessResult result = preload::run(command);
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+}
+
+// Kept memory of the default pool is a gain, too, and its idle bytes are seen at reports alone.
+TEST(Compare, JudgesAProgramOfCudaMallocAsync) {
+  for (const char* way : {"serve", "threshold"}) {
+    const ProcessResult result =
+        cupool({"compare", "-n", "2", "--async", way, words(), "async=200"});
+    EXPECT_EQ(result.exit_code, 0) << result.describe();
+    EXPECT_FALSE(contains(result.out, "No report")) << result.out;
+    EXPECT_FALSE(contains(result.out, "tell nothing")) << result.out;
+    EXPECT_TRUE(contains(result.out, "Same results, and ")) << result.out;
+    EXPECT_EQ(contains(result.out, "cupool served page-locked"), std::string(way) == "serve")
+        << result.out;
+  }
+  const ProcessResult off = cupool({"compare", "-n", "2", "--async", "off", words(), "async=200"});
+  EXPECT_TRUE(contains(off.out, "as without cupool (CUPOOL_ASYNC=off)")) << off.out;
+  EXPECT_TRUE(contains(off.out, "tell nothing")) << off.out;
+}
+
+// Of a process that reported, the report speaks.
+TEST(Compare, SaysWhatAReportSaysWhereNothingWasServed) {
+  for (const char* word : {"keep_device", "managed=20"}) {
+    const ProcessResult result = cupool({"compare", "-n", "2", words(), word});
+    EXPECT_EQ(result.exit_code, 0) << result.describe();
+    EXPECT_FALSE(contains(result.out, "No report")) << result.out;
+    EXPECT_FALSE(contains(result.out, "doctor")) << result.out;
+  }
+}
+
+TEST(NoReport, IsExplainedByTheEnd) {
+  const struct {
+    std::vector<std::string> words;
+    const char* says;
+  } rows[] = {{{"loop=20", "kill=11"}, "a process that a signal ends writes no report"},
+              {{"loop=10", "exec"}, "becomes another program (exec)"}};
+  for (const auto& row : rows) {
+    for (const char* command : {"compare", "observe"}) {
+      std::vector<std::string> arguments = {command, words()};
+      arguments.insert(arguments.end(), row.words.begin(), row.words.end());
+      const ProcessResult result = cupool(arguments);
+      EXPECT_TRUE(contains(result.out + result.err, row.says)) << result.describe();
+    }
+  }
+  const ProcessResult observed = cupool({"observe", words(), "host=50"});
+  EXPECT_TRUE(contains(observed.err, "cupool compare also judges page-locked")) << observed.err;
+}
+
+// Its report would come when nobody reads it.
+TEST(NoReport, OfAProcessThatStaysIsWrittenNowhere) {
+  const ScratchFolder folder;
+  const std::string go = folder.path() + "/go";
+  const std::string errors = folder.path() + "/errors";
+  preload::Command command;
+  // The process ends with the descriptors of a pipe that cat reads to its end.
+  command.argv = {"/bin/sh", "-c",
+                  "{ " + tested_command() + " observe " + words() + " stay loop=50 hold=" + go +
+                      "; touch " + go + "; } 2>&1 | cat > " + errors};
+  command.environment = environment();
+  preload::run(command);
+  const std::string text = preload::read_file(errors);
+  EXPECT_TRUE(contains(text, "still ran at its end")) << text;
+  EXPECT_FALSE(contains(text, "CUPOOL_STATS_FILE")) << text;
+  EXPECT_FALSE(contains(text, "\"schema")) << text;
+}
+
+TEST(Trials, LeaveNothingBehindHoweverTheyEnd) {
+  const ScratchFolder folder;
+  const preload::Environment temporary = {{"TMPDIR", folder.path()}};
+  EXPECT_EQ(cupool({"observe", words(), "loop=5", "kill=11"}, temporary).signal, SIGSEGV);
+  EXPECT_EQ(cupool({"observe", words(), "loop=5", "kill=15"}, temporary).signal, SIGTERM);
+  EXPECT_EQ(cupool({"compare", words(), "loop=5", "kill=15"}, temporary).signal, SIGTERM);
+  preload::Command command;
+  command.argv = {
+      "/bin/sh", "-c",
+      tested_command() + " tune -n 2 " + preload::probe_path("probe_runtime_shared") + " | true"};
+  command.environment = environment(temporary);
+  preload::run(command);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(Trials, SayWhichSignalEndedThem) {
+  const ProcessResult result = cupool({"compare", words(), "loop=5", "kill=15"});
+  EXPECT_EQ(result.signal, SIGTERM) << result.describe();
+  EXPECT_TRUE(contains(result.err, "signal 15 ended the program")) << result.err;
+}
+
+// The variables that the command decides are of no account, and bad ones are told.
+TEST(Trials, AreJudgedWithoutTheEnvironmentsOwnMode) {
+  for (const char* variable : {"CUPOOL_MODE=observe", "CUPOOL_MODE=off", "CUPOOL_ENABLE=0"}) {
+    const std::string text = variable;
+    const std::size_t equals = text.find('=');
+    const ProcessResult result = cupool({"compare", "-n", "1", words(), "loop=100"},
+                                        {{text.substr(0, equals), text.substr(equals + 1)}});
+    EXPECT_EQ(result.exit_code, 0) << result.describe();
+    EXPECT_TRUE(contains(result.out, "peak GPU memory")) << result.out;
+    EXPECT_EQ(result.err, "");
+  }
+  const ProcessResult wrong =
+      cupool({"compare", "-n", "1", words(), "loop=100"}, {{"CUPOOL_FREE_MODE", "bogus"}});
+  EXPECT_TRUE(contains(wrong.err, "CUPOOL_FREE_MODE=\"bogus\" is not understood")) << wrong.err;
+}
+
+TEST(Tune, DoesNotJudgeByOneRun) {
+  const ProcessResult result =
+      cupool({"tune", "-n", "1", "--", preload::probe_path("probe_runtime_shared")});
+  EXPECT_EQ(result.exit_code, 1) << result.describe();
+  EXPECT_TRUE(contains(result.out, "fewer than three runs prove little")) << result.out;
+  EXPECT_FALSE(contains(result.out, "keep them")) << result.out;
+}
+
+}  // namespace
+}  // namespace cli
