@@ -124,7 +124,7 @@ struct World {
   // Everything that is left, by one thread behind all others.
   void take_the_rest() {
     take_away(Drain::all);
-    require(ordering.pending_bytes() == 0, "what is complete is pending no more");
+    require(ordering.epochs().pending_bytes() == 0, "what is complete is pending no more");
   }
 
   // --- the driver ---

@@ -439,7 +439,7 @@ Program waiting_beside_an_end() {
       require(out.pop() == &world->blocks[1] && out.empty(),
               "only the next life's block comes out");
       require(world->complete >= world->last_work[1], "behind its own work");
-      require(world->ordering.pending_bytes() == 0, "what is complete is pending no more");
+      require(world->ordering.epochs().pending_bytes() == 0, "what is complete is pending no more");
       require(!world->ordering.epochs().holds_blocks(), "and is counted as taken out");
     });
   };

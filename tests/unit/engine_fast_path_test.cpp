@@ -163,7 +163,7 @@ TEST_F(FastPathTest, WhatAThreadOnlyFreesIsAllForOthers) {
   std::thread consumer([&] {
     free_all(passed);
     // It is still there, and keeps no more than what it has freed last.
-    EXPECT_LE(context_->ordering().pending_bytes() + std::uint64_t{kBlocks} * 4096 -
+    EXPECT_LE(context_->ordering().epochs().pending_bytes() + std::uint64_t{kBlocks} * 4096 -
                   context_->cache().bytes(),
               std::uint64_t{1024} * 4096);
   });
@@ -234,12 +234,12 @@ TEST_F(FastPathTest, BlocksThatAnotherThreadFreesComeBack) {
 TEST_F(FastPathTest, TheEndOfAThreadGivesUpWhatItFreedAndKept) {
   gpu.work.store(Work::held);
   in_thread([&] { free_all(allocate_several(500, kSmall)); });
-  EXPECT_GT(context_->ordering().pending_bytes(), 0u);
+  EXPECT_GT(context_->ordering().epochs().pending_bytes(), 0u);
   const std::uint64_t grown = count(Counter::growth_total);
   gpu.work.store(Work::none);
   const auto taken = allocate_several(500, kSmall);
   EXPECT_EQ(count(Counter::growth_total), grown) << "all 500 are served again";
-  EXPECT_EQ(context_->ordering().pending_bytes(), 0u);
+  EXPECT_EQ(context_->ordering().epochs().pending_bytes(), 0u);
   free_all(taken);
   expect_identity();
 }
@@ -258,7 +258,7 @@ TEST_F(FastPathTest, OutOfMemoryReachesWhatOtherThreadsHaveInFlight) {  // contr
   Patience patience;
   EXPECT_TRUE(allocator_->out_of_memory().give_back_idle(*context_, patience));
   EXPECT_EQ(now(Gauge::held_bytes), 0);
-  EXPECT_EQ(context_->ordering().pending_bytes(), 0u);
+  EXPECT_EQ(context_->ordering().epochs().pending_bytes(), 0u);
   stage.store(2);
   other.join();
   expect_identity();
@@ -282,7 +282,7 @@ TEST_F(FastPathTest, ASynchronisationOfTheProgramCompletesBatchesOfAllThreads) {
                                                      [&] { return driver_->cuCtxSynchronize(); }),
             CUDA_SUCCESS);
   EXPECT_EQ(gpu.recorded.load(), fences) << "it needs no fence";
-  EXPECT_EQ(context_->ordering().pending_bytes(), 0u);
+  EXPECT_EQ(context_->ordering().epochs().pending_bytes(), 0u);
   stage.store(2);
   other.join();
   expect_identity();
@@ -293,19 +293,19 @@ TEST_F(FastPathTest, AWaitForTheLegacyStreamReclaimsWhatWasFreed) {
   gpu.work.store(Work::held);
   const auto free_some_and_wait = [&](CUresult waited) {
     free_all(allocate_several(100, kLarge));
-    EXPECT_GT(context_->ordering().pending_bytes(), 0u);
+    EXPECT_GT(context_->ordering().epochs().pending_bytes(), 0u);
     return allocator_->synchronization().of_legacy_stream(*context_, [&] { return waited; });
   };
   EXPECT_EQ(free_some_and_wait(CUDA_SUCCESS), CUDA_SUCCESS);
-  EXPECT_EQ(context_->ordering().pending_bytes(), 0u);
+  EXPECT_EQ(context_->ordering().epochs().pending_bytes(), 0u);
   EXPECT_EQ(free_some_and_wait(CUDA_ERROR_NOT_PERMITTED), CUDA_ERROR_NOT_PERMITTED);
-  EXPECT_GT(context_->ordering().pending_bytes(), 0u);
+  EXPECT_GT(context_->ordering().epochs().pending_bytes(), 0u);
   test::fake::drivers.fetch_add(1000);
   EXPECT_EQ(free_some_and_wait(CUDA_SUCCESS), CUDA_SUCCESS);
-  EXPECT_GT(context_->ordering().pending_bytes(), 0u);
+  EXPECT_GT(context_->ordering().epochs().pending_bytes(), 0u);
   test::fake::drivers.fetch_sub(1000);
   EXPECT_EQ(free_some_and_wait(CUDA_SUCCESS), CUDA_SUCCESS);
-  EXPECT_EQ(context_->ordering().pending_bytes(), 0u);
+  EXPECT_EQ(context_->ordering().epochs().pending_bytes(), 0u);
   expect_identity();
 }
 

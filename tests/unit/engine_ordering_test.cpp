@@ -125,7 +125,7 @@ TEST_F(OrderingTest, AnEpochIsClosedWithOneFenceForAllItsFrees) {
   EXPECT_TRUE(gpu.calls.empty()) << "nothing to fence at first, and no fence for each free";
   EXPECT_EQ(ordering.close(), CUDA_SUCCESS);
   EXPECT_EQ(gpu.calls, std::vector<std::string>{"record"});
-  EXPECT_EQ(ordering.pending_bytes(), 3u * 512);
+  EXPECT_EQ(ordering.epochs().pending_bytes(), 3u * 512);
 }
 
 // The rule of stats/stall.h: a fence that is pending when it was just recorded tells nothing.
@@ -204,7 +204,7 @@ TEST_F(OrderingTest, PollingMayCloseTheOpenEpochAndNeverWaits) {
   gpu.complete.begin()->second = true;
   EXPECT_EQ(ordering.poll(Ordering::Poll::all, &reclaimed), CUDA_SUCCESS);
   EXPECT_EQ(reclaimed.count, 1u);
-  EXPECT_EQ(ordering.pending_bytes(), 0u);
+  EXPECT_EQ(ordering.epochs().pending_bytes(), 0u);
 }
 
 TEST_F(OrderingTest, TheOldestEpochIsWaitedForFirst) {

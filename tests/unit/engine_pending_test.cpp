@@ -33,7 +33,7 @@ TEST_F(PendingTest, TheBoundOnPendingBytesCountsWhatThreadsHaveInFlight) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_GT(count(Counter::free_waits_pending_limit_total), 0u);
   // What is retired and not waited for: the bound, and the block that each thread is freeing.
-  EXPECT_LE(context_->ordering().pending_bytes(), 64u << 20);
+  EXPECT_LE(context_->ordering().epochs().pending_bytes(), 64u << 20);
   expect_identity();
 }
 
@@ -46,7 +46,7 @@ TEST_F(PendingTest, TheBoundOnPendingBytesHoldsForBlocksOfAllSizes) {
     std::uint64_t most = 0;
     for (std::uint64_t freed = 0; freed < 512 << 20; freed += bytes) {
       free(allocate(bytes));
-      most = std::max(most, context_->ordering().pending_bytes());
+      most = std::max(most, context_->ordering().epochs().pending_bytes());
     }
     EXPECT_LE(most, (64u << 20) + bytes);
   }
@@ -68,9 +68,9 @@ TEST_F(PendingTest, HalfOfWhatTheProgramHasNoMoreMayBePendingToo) {
   EXPECT_EQ(count(Counter::free_waits_pending_limit_total), 0u);
   free_some(64);
   EXPECT_GT(count(Counter::free_waits_pending_limit_total), 0u);
-  EXPECT_LE(context_->ordering().pending_bytes(), (64u + 160 / 2) << 20);
+  EXPECT_LE(context_->ordering().epochs().pending_bytes(), (64u + 160 / 2) << 20);
   free_some(live.size());
-  EXPECT_LE(context_->ordering().pending_bytes(), (64u + 512 / 2) << 20);
+  EXPECT_LE(context_->ordering().epochs().pending_bytes(), (64u + 512 / 2) << 20);
   expect_identity();
 }
 
@@ -80,10 +80,10 @@ TEST_F(PendingTest, ALargeBlockWaitsForThoseBeforeItAndNotForItself) {
   constexpr std::uint64_t kBytes = 80 << 20;
   free(allocate(kBytes));
   EXPECT_EQ(count(Counter::free_waits_pending_limit_total), 0u);
-  EXPECT_EQ(context_->ordering().pending_bytes(), kBytes);
+  EXPECT_EQ(context_->ordering().epochs().pending_bytes(), kBytes);
   free(allocate(kBytes));
   EXPECT_EQ(count(Counter::free_waits_pending_limit_total), 1u);
-  EXPECT_EQ(context_->ordering().pending_bytes(), kBytes);
+  EXPECT_EQ(context_->ordering().epochs().pending_bytes(), kBytes);
   expect_identity();
 }
 
@@ -192,7 +192,7 @@ TEST_F(FoundLimitTest, StaysWhereTheGpuIsBusyAfterAWait) {
   std::uint64_t most = 0;
   for (int i = 0; i < 50; ++i) {
     free_until_a_wait();
-    most = std::max(most, context_->ordering().pending_bytes());
+    most = std::max(most, context_->ordering().epochs().pending_bytes());
   }
   EXPECT_EQ(limit(), 256u << 20);
   EXPECT_LE(most, 256u << 20);

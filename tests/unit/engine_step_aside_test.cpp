@@ -41,7 +41,7 @@ TEST_F(StepAsideTest, AFreeWaitsAfterTheEngineStoppedServing) {
   gpu.work.store(Work::held);
   const CUdeviceptr address = allocate(kBlock);
   allocator_->step_aside().stop_serving("a test");
-  EXPECT_EQ(context_->ordering().pending_bytes(), 0u);
+  EXPECT_EQ(context_->ordering().epochs().pending_bytes(), 0u);
   const std::uint64_t frees = gpu.frees.load();
   free(address);
   EXPECT_EQ(gpu.frees.load(), frees + 2) << "of spare memory, and then of the block";

@@ -184,9 +184,9 @@ TEST_F(ThreadCacheTest, ABatchThatJoinsIsPendingAndInFlight) {
   cache_.retire(block(kSmall));
   cache_.retire(block(2 * kMiB));
   EXPECT_EQ(cache_.waiting_bytes(), kSmall + 2 * kMiB);
-  EXPECT_EQ(ordering_.pending_bytes(), 0u);
+  EXPECT_EQ(ordering_.epochs().pending_bytes(), 0u);
   cache_.flush(ordering_.epochs());
-  EXPECT_EQ(ordering_.pending_bytes(), kSmall + 2 * kMiB);
+  EXPECT_EQ(ordering_.epochs().pending_bytes(), kSmall + 2 * kMiB);
   EXPECT_EQ(cache_.batch.bytes(), 0u);
   EXPECT_EQ(cache_.waiting_bytes(), kSmall + 2 * kMiB);
   EXPECT_FALSE(cache_.in_flight.empty());

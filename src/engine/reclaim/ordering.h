@@ -44,9 +44,6 @@ class Ordering {
   Captures& captures() { return captures_; }
   Barriers& barriers() { return barriers_; }
 
-  /// Bytes of all retired blocks: see Epochs.
-  std::uint64_t pending_bytes() const { return epochs_.pending_bytes(); }
-
   /// Takes over blocks that were flushed into `epoch`, from the thread that kept them.
   void adopt(EpochNumber epoch, BlockList& blocks);
 

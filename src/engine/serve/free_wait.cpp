@@ -67,7 +67,7 @@ std::uint64_t FreeWait::pending_limit(Context& context, std::uint64_t bytes_free
 CUresult FreeWait::bound_pending(Context& context, std::uint64_t bytes_freed, Waited before) {
   const std::uint64_t limit = pending_limit(context, bytes_freed);
   Ordering& ordering = context.ordering();
-  if (ordering.pending_bytes() <= limit) return CUDA_SUCCESS;
+  if (ordering.epochs().pending_bytes() <= limit) return CUDA_SUCCESS;
   const Waiting waiting;
   const std::uint64_t start = util::now_ns();
   WaitResult result;
@@ -79,7 +79,7 @@ CUresult FreeWait::bound_pending(Context& context, std::uint64_t bytes_freed, Wa
   // may wait for this thread.
   const EpochNumber all = ordering.newest();
   ordering.fence(all);
-  while (ordering.pending_bytes() > limit && ordering.epochs().complete_up_to() < all) {
+  while (ordering.epochs().pending_bytes() > limit && ordering.epochs().complete_up_to() < all) {
     result = ordering.wait_for_oldest(budget.pending_may_grow() ? &ran_dry : nullptr);
     waited = waited || result.waited;
     if (!result.complete()) break;

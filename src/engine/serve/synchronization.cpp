@@ -12,7 +12,7 @@ bool Synchronization::begin_stream_wait(Context& context, StreamWait* wait) {
     const ThreadCache::Guard guard(*cache);
     wait->batch = cache->batch.number();
   }
-  const bool epochs = context.ordering().pending_bytes() != 0;
+  const bool epochs = context.ordering().epochs().pending_bytes() != 0;
   const bool pending = wait->batch != kNoBatch || epochs || context.host_work().maybe_pending() ||
                        context.host_work().needs_context();
   if (!pending || registry_.ask_for_current(&context) != &context) return false;
