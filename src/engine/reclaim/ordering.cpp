@@ -33,11 +33,6 @@ bool Ordering::fence(EpochNumber epoch) {
   return epoch <= epochs_.complete_up_to() || closed_.fence(epoch);
 }
 
-bool Ordering::can_record() const {
-  const OrderingGuard lock(mutex_);
-  return closed_.can_record();
-}
-
 WaitResult Ordering::wait(EpochNumber epoch, std::uint64_t limit_ns) {
   OrderingLock lock(mutex_);
   if (epoch <= epochs_.complete_up_to()) return {};

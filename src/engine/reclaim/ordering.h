@@ -58,9 +58,6 @@ class Ordering {
   /// one, if none does and one can be recorded now.
   bool fence(EpochNumber epoch);
 
-  /// False: the driver records no events of the context, and so no fences.
-  bool can_record() const;
-
   /// Waits until the GPU has completed all work that may use blocks retired up to `epoch`, and
   /// closes that epoch if it is open. Unless the result is complete, the blocks stay retired.
   /// `limit_ns`: time limit; 0: none. To wait for all work submitted so far, pass epochs().open().

@@ -294,16 +294,17 @@ bool IdleMemory::reclaim(Context& context, ThreadCache& cache, BatchNumber waite
 // The context's own fence tells whose error it is. Where none can be recorded at all, nobody does.
 void IdleMemory::driver_refused(Context* context, std::uint64_t life, CUresult error) {
   if (context == nullptr || context->incarnation() != life) return;
-  Ordering& ordering = context->ordering();
-  if (cuda::is_sticky(error) && several_contexts() && ordering.can_record()) {
+  if (cuda::is_sticky(error) && several_contexts()) {
     const ContextVisit visit(*context, kShortNs);
     if (!visit || context->incarnation() != life) return;  // it ends
-    ordering.epochs().join(0, 1);
+    Ordering& ordering = context->ordering();
+    const EpochNumber epoch = ordering.epochs().join(0, 1);
     BlockList reclaimed;
     const CUresult result = ordering.poll(Ordering::Poll::all, &reclaimed);
     if (result != CUDA_SUCCESS) note_failure(*context, result);
     if (!reclaimed.empty()) cache_or_release(*context, reclaimed);
-    if (ordering.can_record()) return;
+    const bool later = Serving::any_capture() || Serving::stepped_aside();
+    if (later || ordering.fence(epoch)) return;
   }
   note_failure(*context, life, error);
 }
