@@ -180,6 +180,25 @@ TEST(Trials, AreJudgedWithoutTheEnvironmentsOwnMode) {
   EXPECT_TRUE(contains(wrong.err, "CUPOOL_FREE_MODE=\"bogus\" is not understood")) << wrong.err;
 }
 
+// Orphans of the program are the command's, and one that has ended is no process any more.
+TEST(Trials, LetAProgramSeeThatItsHelperHasEnded) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
+  const ScratchFolder folder;
+  const std::string said = folder.path() + "/said";
+  const std::string program = script(folder,
+                                     "pid=$(sh -c 'sleep 0.2 >/dev/null & echo $!')\n"
+                                     "for i in 1 2 3 4 5 6 7 8 9 10; do\n"
+                                     "  kill -0 $pid 2>/dev/null || { echo ended >> " +
+                                         said +
+                                         "; exit 0; }\n"
+                                         "  sleep 1\n"
+                                         "done\n"
+                                         "echo runs >> " +
+                                         said);
+  const ProcessResult result = cupool({"compare", "-n", "1", program});
+  EXPECT_EQ(preload::read_file(said), "ended\nended\n") << result.describe();
+}
+
 TEST(Tune, DoesNotJudgeByOneRun) {
   const ProcessResult result =
       cupool({"tune", "-n", "1", "--", preload::probe_path("probe_runtime_shared")});

@@ -143,6 +143,7 @@ class SignalWatch {
       if (ended < 0 && errno != EINTR) {
         throw std::system_error(errno, std::generic_category(), "wait4");
       }
+      reap_orphans(child);
       pollfd polled[] = {{arrivals_, POLLIN, 0}, {witness_->descriptor(), POLLIN, 0}};
       const int wait_ms = held_.wait_ms(util::now_ns());
       poll(polled, 2, each_second && (wait_ms < 0 || wait_ms > 1000) ? 1000 : wait_ms);
@@ -156,6 +157,17 @@ class SignalWatch {
   }
 
  private:
+  // Those of the program are this process's (PR_SET_CHILD_SUBREAPER), and one that has ended would
+  // seem to run until it is waited for: the program may look.
+  void reap_orphans(pid_t child) const {
+    siginfo_t ended{};
+    while (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid != 0 &&
+           ended.si_pid != child && ended.si_pid != witness_->process()) {
+      waitpid(ended.si_pid, nullptr, 0);
+      ended = {};
+    }
+  }
+
   void take_arrivals(pid_t child) {
     signalfd_siginfo info{};
     while (read(arrivals_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {

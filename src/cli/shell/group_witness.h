@@ -30,6 +30,8 @@ class GroupWitness {
   /// Readable when a report is waiting; -1 without a witness, or after its end.
   int descriptor() const { return descriptor_; }
   std::vector<Sighting> read();
+  /// Its process; -1 without one.
+  pid_t process() const { return process_; }
 
  private:
   pid_t process_ = -1;

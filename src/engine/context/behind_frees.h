@@ -10,19 +10,22 @@
 
 #include "engine/context/thread_order.h"
 #include "util/clock.h"
+#include "util/uncancelled.h"
 
 namespace cupool::engine {
 
-/// Waits on the host until all work before the thread's frees is complete, as the driver's own free
-/// would have, or until `ends()`.
+/// Waits on the host until all work before these frees is complete, as the driver's own free would
+/// have, or until `ends()`.
 template <typename Ends>
-void wait_for_frees(const cuda::Driver& real, const Ends& ends) {
+void wait_for_frees(const cuda::Driver& real, const Ends& ends,
+                    ThreadOrder::Of frees = ThreadOrder::Of::own_and_lane) {
   constexpr std::uint64_t kLongestNs = 10'000'000'000;
   constexpr timespec kMoment{0, 20'000};
   if (!ThreadOrder::is_on()) return;
+  const util::Uncancelled throughout;
   const std::uint64_t begin = util::now_ns();
   for (;;) {
-    bool complete = ThreadOrder::is_complete(real);
+    bool complete = ThreadOrder::is_complete(real, frees);
     // The lane's mark may be another thread's, behind work that waits for this one.
     if (!complete && util::now_ns() - begin > kLongestNs) {
       complete = ThreadOrder::is_complete(real, ThreadOrder::Of::own);

@@ -331,6 +331,8 @@ void ThreadOrder::submits_elsewhere(const cuda::Driver& driver, CUstream handle,
     if (is_work) hot_.has_work = is_on();  // without a state, the free waits
     return;
   }
+  const Stream* const known = is_work || is_default(handle) ? nullptr : find(handle, nullptr);
+  if (known != nullptr && known->waited == own_state->newest) return;
   hot_.stream = nullptr;  // its entry may be taken
   // What a capture records is not submitted.
   if (may_capture(driver, handle)) return;

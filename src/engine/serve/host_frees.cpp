@@ -58,7 +58,7 @@ std::optional<CUresult> HostFrees::free(Block& block, std::uint64_t word) {
       !policy_.host_reachable().any(HostReachable::Kind::zero_copy) && !look_is_due()) {
     if (!block.state.claim(word)) return CUDA_ERROR_INVALID_VALUE;
     const auto is_alive = [&] { return context.incarnation() == life; };
-    return put(block, [&] { return cache_.cache(block, is_alive); });
+    return put(block, life, [&] { return cache_.cache(block, is_alive); });
   }
   const util::Uncancelled throughout;
   if (const CUresult refusal = refusal_in_host_function(driver_)) return refusal;
@@ -66,19 +66,28 @@ std::optional<CUresult> HostFrees::free(Block& block, std::uint64_t word) {
   return free_claimed(block, life);
 }
 
-// Puts a block into the cache, as `put` does. `std::nullopt`: there is no room for it. It is live
-// again, and the driver frees it.
+// The driver frees it. Claimed, it was passed over by what follows from the end of its context, and
+// has no record any more.
+std::nullopt_t HostFrees::leave_to_driver(Block& block, std::uint64_t life) {
+  if (block.context->incarnation() == life) {
+    block.state.store(BlockState::live);
+  } else {
+    delete_block(&block);
+  }
+  return std::nullopt;
+}
+
+// Puts a block into the cache, as `put` does. `std::nullopt`: there is no room for it, and the
+// driver frees it.
 template <typename Put>
-std::optional<CUresult> HostFrees::put(Block& block, const Put& put) {
+std::optional<CUresult> HostFrees::put(Block& block, std::uint64_t life, const Put& put) {
   using Taken = HostCache::Taken;
   Taken taken = put();
   if (__builtin_expect(taken == Taken::full, 0) && make_room(*block.context, block.capacity)) {
     taken = put();
   }
-  if (taken == Taken::full) {
-    block.state.store(BlockState::live);
-    return std::nullopt;
-  }
+  if (taken == Taken::full) return leave_to_driver(block, life);
+  if (__builtin_expect(taken == Taken::gone, 0)) delete_block(&block);
   if (first_cached_.load(std::memory_order_relaxed) != nullptr) {
     if (void (*const call)() = first_cached_.exchange(nullptr)) call();
   }
@@ -125,7 +134,7 @@ std::optional<CUresult> HostFrees::free_claimed(Block& block, std::uint64_t life
   const auto is_alive = [&] { return context.incarnation() == life; };
   if (PendingWork::none() && verify_nothing(context)) {
     end_zero_copy(block);
-    return put(block, [&] { return cache_.cache(block, is_alive); });
+    return put(block, life, [&] { return cache_.cache(block, is_alive); });
   }
   PendingWork::Claim claim(!several_contexts());
   const HostWork::Mark before = context.host_work().begin_wait();
@@ -150,14 +159,13 @@ std::optional<CUresult> HostFrees::free_claimed(Block& block, std::uint64_t life
   }
   if (!result.complete()) {  // the driver answers
     note_failure(context, life, result.error);
-    block.state.store(BlockState::live);
-    return std::nullopt;
+    return leave_to_driver(block, life);
   }
   end_zero_copy(block);
   if (for_context || CUPOOL_MUTATED("host-memory-without-a-fence")) {
-    return put(block, [&] { return cache_.cache(block, is_alive); });
+    return put(block, life, [&] { return cache_.cache(block, is_alive); });
   }
-  const auto freed = put(block, [&] { return cache_.retire(block, epoch, is_alive); });
+  const auto freed = put(block, life, [&] { return cache_.retire(block, epoch, is_alive); });
   if (freed && cache_.retired_bytes() >= kFencedBytes) {
     const CUresult fenced = context.ordering().close(Ordering::IfBusy::skip);
     if (fenced != CUDA_SUCCESS) note_failure(context, life, fenced);

@@ -8,6 +8,7 @@
 #include "engine/reclaim/lane_mark.h"
 #include "engine/reclaim/serving.h"
 #include "util/mutation.h"
+#include "util/uncancelled.h"
 
 namespace cupool::engine {
 namespace {
@@ -26,10 +27,13 @@ CUresult free_unordered(const cuda::Driver& driver, CUdeviceptr address) {
   const auto now = [&] { return driver.cuMemFree_v2(address); };
   if (!ThreadOrder::is_on() || CUPOOL_MUTATED("frees-memory-of-pools-at-once")) return now();
   if (ThreadOrder::is_complete(driver) || !is_of_a_pool(driver, address)) return now();
+  const util::Uncancelled throughout;
+  wait_for_frees(
+      driver, [] { return false; }, ThreadOrder::Of::own);
+  if (ThreadOrder::is_complete(driver)) return now();
   // In a lane, other threads free as well, and the mark goes on for as long as they do. The lane's
   // own order is behind all that it covers now, without a wait.
-  if (driver.cuMemFreeAsync != nullptr && !Serving::any_capture() &&
-      ThreadOrder::is_complete(driver, ThreadOrder::Of::own)) {
+  if (driver.cuMemFreeAsync != nullptr && !Serving::any_capture()) {
     const LaneMark::Use use;  // no capture of the stream begins, and nobody destroys it
     const auto [context, stream] = LaneMark::place();
     if (stream != nullptr && Serving::open_for_certain()) {
