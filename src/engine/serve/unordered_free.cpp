@@ -21,6 +21,18 @@ bool is_of_a_pool(const cuda::Driver& driver, CUdeviceptr address) {
          pool != nullptr;
 }
 
+// In a lane, other threads free as well, and the mark goes on for as long as they do. The lane's
+// own order is behind all that it covers now, without a wait. False: the memory is as it was, since
+// the driver refuses a stream of another device, say.
+bool free_in_lane(const cuda::Driver& driver, CUdeviceptr address) {
+  if (driver.cuMemFreeAsync == nullptr || Serving::any_capture()) return false;
+  const LaneMark::Use use;  // no capture of the stream begins, and nobody destroys it
+  const auto [context, stream] = LaneMark::place();
+  if (stream == nullptr || !Serving::open_for_certain()) return false;
+  const cuda::ContextScope scope(driver, context);
+  return scope.ok() && driver.cuMemFreeAsync(address, stream) == CUDA_SUCCESS;
+}
+
 }  // namespace
 
 CUresult free_unordered(const cuda::Driver& driver, CUdeviceptr address) {
@@ -31,16 +43,7 @@ CUresult free_unordered(const cuda::Driver& driver, CUdeviceptr address) {
   wait_for_frees(
       driver, [] { return false; }, ThreadOrder::Of::own);
   if (ThreadOrder::is_complete(driver)) return now();
-  // In a lane, other threads free as well, and the mark goes on for as long as they do. The lane's
-  // own order is behind all that it covers now, without a wait.
-  if (driver.cuMemFreeAsync != nullptr && !Serving::any_capture()) {
-    const LaneMark::Use use;  // no capture of the stream begins, and nobody destroys it
-    const auto [context, stream] = LaneMark::place();
-    if (stream != nullptr && Serving::open_for_certain()) {
-      const cuda::ContextScope scope(driver, context);
-      if (scope.ok()) return driver.cuMemFreeAsync(address, stream);
-    }
-  }
+  if (free_in_lane(driver, address)) return CUDA_SUCCESS;
   return take_away(driver, now);
 }
 
