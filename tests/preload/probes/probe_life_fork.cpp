@@ -26,14 +26,6 @@
 
 extern char** environ;
 
-#if defined(__SANITIZE_ADDRESS__)
-// Its search for leaks waits for threads that a forked child does not have.
-// Visible: the sanitizer's library looks it up.
-extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() {
-  return "detect_leaks=0";
-}
-#endif
-
 using probe::say;
 using probe::wait_for;
 
