@@ -12,6 +12,12 @@ memory_jobs=$(($(awk '/MemAvailable/ {print $2}' /proc/meminfo) / 700000 + 1))
 job_count=$(nproc)
 [ "$memory_jobs" -lt "$job_count" ] && job_count=$memory_jobs
 
+# Where a compiler cache is installed, a second clone compiles only what differs from the first.
+if command -v ccache >/dev/null && [ -z "${CMAKE_CXX_COMPILER_LAUNCHER:-}" ]; then
+  export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
+  export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 CCACHE_COMPILERCHECK=content
+fi
+
 step() { printf '\n== %s\n' "$*"; }
 
 # package=witness: a file or command that exists if the package is installed
