@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/reclaim/ordering.h"
+#include "engine/reclaim/serving.h"
 
 namespace cupool::engine {
 
@@ -93,6 +94,11 @@ class OrderingTest : public testing::Test {
     driver_.cuCtxSynchronize = fake_synchronize;
     driver_.cuMemAlloc_v2 = fake_alloc;
     driver_.cuMemFree_v2 = fake_free;
+  }
+  // Tests leave captures open, which count in the whole process: in one run of all, the next test
+  // would find them.
+  ~OrderingTest() override {
+    while (Serving::any_capture()) Serving::captures_end(1);
   }
   void fill_device() {
     gpu.alloc_result = CUDA_ERROR_OUT_OF_MEMORY;
