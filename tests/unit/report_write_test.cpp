@@ -40,6 +40,18 @@ class WriteReports : public testing::Test {
     return GetCapturedStderr();
   }
 
+  // Of a child: this process then has its warnings before it.
+  std::string to_childs_stderr(const Destinations& destinations) {
+    const std::string out = folder_.file("stderr");
+    EXPECT_EQ(exit_code_of([&] {
+                const int fd = ::open(out.c_str(), O_WRONLY | O_CREAT, 0600);
+                ::dup2(fd, STDERR_FILENO);
+                write_reports(snapshot_, destinations);
+              }),
+              0);
+    return content_of(out);
+  }
+
   // Of before the process began.
   void write_older(const std::string& name, const std::string& content) const {
     const std::filesystem::file_time_type::duration year = std::chrono::hours(24 * 365);
@@ -86,7 +98,7 @@ TEST_F(WriteReports, ARankBesideTheFirstHasOneLineOnStandardError) {
     EXPECT_EQ(GetCapturedStderr(), text_summary(first)) << rank;
   }
   destinations.file_pattern = "/nonexistent/folder/%r.txt";
-  EXPECT_THAT(to_stderr(destinations), HasSubstr(text_)) << "nothing is lost";
+  EXPECT_THAT(to_childs_stderr(destinations), HasSubstr(text_)) << "nothing is lost";
 }
 
 TEST_F(WriteReports, OneFormatHasTheFileAsNamed) {
@@ -206,15 +218,8 @@ TEST_F(WriteReports, AnOlderFileIsReplaced) {
 }
 
 TEST_F(WriteReports, AFileThatCannotBeWrittenIsWarnedOfOnceAndStandardErrorTakesAll) {
-  const std::string out = folder_.file("stderr");
   const std::string bad = folder_.file("no/such/folder/report");
-  EXPECT_EQ(exit_code_of([&] {
-              const int fd = ::open(out.c_str(), O_WRONLY | O_CREAT, 0600);
-              ::dup2(fd, STDERR_FILENO);
-              write_reports(snapshot_, {true, true, bad});
-            }),
-            0);
-  const std::string got = content_of(out);
+  const std::string got = to_childs_stderr({true, true, bad});
   const std::size_t first_line = got.find('\n') + 1;
   EXPECT_THAT(got.substr(0, first_line),
               testing::AllOf(HasSubstr("warning: cannot write CUPOOL_STATS_FILE " + bad),
@@ -238,14 +243,8 @@ TEST_F(WriteReports, WhatAnotherProcessReportedMeanwhileIsReplacedWithAWarning) 
 }
 
 TEST_F(WriteReports, AFullDiskIsLikeABadFile) {
-  const std::string out = folder_.file("stderr");
-  EXPECT_EQ(exit_code_of([&] {
-              const int fd = ::open(out.c_str(), O_WRONLY | O_CREAT, 0600);
-              ::dup2(fd, STDERR_FILENO);
-              write_reports(snapshot_, {true, false, "/dev/full"});
-            }),
-            0);
-  EXPECT_THAT(content_of(out), testing::AllOf(HasSubstr("No space left"), HasSubstr(text_)));
+  EXPECT_THAT(to_childs_stderr({true, false, "/dev/full"}),
+              testing::AllOf(HasSubstr("No space left"), HasSubstr(text_)));
 }
 
 TEST_F(WriteReports, AFifoWithoutReaderDoesNotHoldTheProgramBack) {
