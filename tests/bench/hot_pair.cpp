@@ -3,7 +3,8 @@
 // preload: what instructions.py counts and any clock may time. Arguments: pairs, bytes (0: mixed,
 // from 256 B to 64 KiB, sixteen blocks live), and what else: lane (the process is in one lane),
 // launch (launches in a lane instead of pairs), host (pairs of cudaMallocHost and cudaFreeHost),
-// host_by_driver (of cuMemHostAlloc and cuMemFreeHost, which programs with a static runtime call).
+// host_by_driver (of cuMemHostAlloc and cuMemFreeHost, which programs with a static runtime call),
+// async, async_by_driver (the same of stream-ordered memory, in one stream).
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -71,6 +72,28 @@ bool run_host_by_driver(long pairs, std::size_t bytes) {
   return true;
 }
 
+cudaStream_t stream = nullptr;  // of the pairs of stream-ordered memory
+
+bool run_async(long pairs, std::size_t bytes) {
+  for (long i = 0; i < pairs; ++i) {
+    void* block = nullptr;
+    if (cudaMallocAsync(&block, bytes, stream) != cudaSuccess ||
+        cudaFreeAsync(block, stream) != cudaSuccess)
+      return false;
+  }
+  return true;
+}
+
+bool run_async_by_driver(long pairs, std::size_t bytes) {
+  for (long i = 0; i < pairs; ++i) {
+    CUdeviceptr block = 0;
+    if (cuMemAllocAsync(&block, bytes, stream) != CUDA_SUCCESS ||
+        cuMemFreeAsync(block, stream) != CUDA_SUCCESS)
+      return false;
+  }
+  return true;
+}
+
 // By the driver interface, as every runtime does. Enough of them open the lane (docs/design.md).
 bool launch(long times) {
   CUmodule module = nullptr;
@@ -99,6 +122,9 @@ int main(int argc, char** argv) {
   auto* run = bytes == 0 ? run_mixed : run_fixed;
   if (std::strcmp(what, "host") == 0) run = run_host;
   if (std::strcmp(what, "host_by_driver") == 0) run = run_host_by_driver;
+  if (std::strcmp(what, "async") == 0) run = run_async;
+  if (std::strcmp(what, "async_by_driver") == 0) run = run_async_by_driver;
+  if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return 1;
   if (!run_fixed(1, 65536) || (run != run_mixed && !run(16, bytes))) return 1;
   const auto start = std::chrono::steady_clock::now();
   if (!run(pairs, bytes)) return 1;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions of libcupool in one pair of cudaMalloc and cudaFree, or of page-locked memory, or in one launch,
-counted by callgrind.
+"""Instructions of libcupool in one pair of cudaMalloc and cudaFree, or of page-locked or stream-ordered memory, or in
+one launch, counted by callgrind.
 
 Two runs of different length, so that start and end of the process do not count; only the library's
 own instructions, so that the simulated driver does not. The figure does not depend on the machine's
@@ -51,6 +51,7 @@ def run(options, pairs, folder):
     environment = dict(os.environ, LD_PRELOAD=options.library, LD_LIBRARY_PATH=options.driver,
                        CUPOOL_STATS="off", CUPOOL_MAX_PENDING="1G", CUPOOL_POOL_START="first",
                        CUPOOL_SIM_MODE="early", CUPOOL_SITES=options.sites, CUPOOL_DECAY_MS="0",  # no work that comes with time
+                       CUPOOL_ASYNC="serve" if "async" in options.what else "threshold",
                        CUPOOL_SIM_MEMORY="512M")  # more is beyond valgrind's address space
     done = subprocess.run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={profile}",
                            options.program, str(pairs), str(options.bytes), options.what],
@@ -68,7 +69,7 @@ def main():
     parser.add_argument("--driver", required=True, help="folder of the simulated driver")
     parser.add_argument("--bytes", type=int, default=65536, help="of a block (default 65536); 0: mixed sizes")
     parser.add_argument("--what", default="", help="lane: pairs in one lane; launch: launches in one; host, host_by_driver: pairs "
-                             "of page-locked memory")
+                             "of page-locked memory; async, async_by_driver: of stream-ordered memory, served")
     parser.add_argument("--sites", default="0", help="CUPOOL_SITES; 1T: on, and practically no sample")
     parser.add_argument("--at-most", type=int, default=0, help="instructions; 0: only print")
     options = parser.parse_args()
