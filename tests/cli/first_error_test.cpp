@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "command.h"
+#include "example_report.h"
 #include "pseudo_terminal.h"
 
 namespace cli {
@@ -59,6 +60,27 @@ TEST(FirstError, SaysWhatToDoNext) {
   EXPECT_TRUE(contains(folderless.err, "Set TMPDIR to a folder that can be written"))
       << folderless.err;
   EXPECT_TRUE(contains(cupool({"compare", "-n", "1", "true"}).out, "cupool doctor true\n"));
+}
+
+// `cupool report --html *.json` takes the first report for the page.
+TEST(FirstError, OfAForgottenPageOverwritesNoReport) {
+  const ScratchFolder folder;
+  const std::string report = write_report(folder.path(), "a.json", example_report());
+  const std::string other = write_report(folder.path(), "b.json", example_report());
+  const std::string text = preload::read_file(report);
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"report", "--html", report},
+        {"report", "--html", report, other},
+        {"report", "--html", report, report},
+        {"diff", "--html", report, other, other},
+        {"tune", "-o", report, other}}) {
+    const ProcessResult result = cupool(words);
+    EXPECT_EQ(result.exit_code, 2) << result.describe();
+    EXPECT_TRUE(contains(result.err, report + " would be overwritten. Name a new file first"))
+        << result.err;
+    EXPECT_EQ(preload::read_file(report), text);
+  }
+  EXPECT_EQ(cupool({"report", "--html", folder.path() + "/page", other}).exit_code, 0);
 }
 
 // Behind a report there is no advice for want of one.
