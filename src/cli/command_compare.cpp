@@ -350,12 +350,13 @@ int conclude(const Found& found) {
 }
 
 int act(const CompareArguments& arguments, const Session& session) {
+  const auto variables = arguments.settings.variables();
   if (session.program.empty()) {
     throw UsageError("compare needs a program: cupool compare -- ./program");
   }
   const std::vector<std::regex> ignored = patterns_of(arguments.ignored);
   const std::vector<Way> ways = {{"without cupool", environment_without()},
-                                 {"with cupool", environment_with(arguments.settings.variables())}};
+                                 {"with cupool", environment_with(variables)}};
   Found found{arguments, session.program, {}, {}, {}, {}};
   found.trials = alternate(session.program, ways, arguments.rounds, arguments.files);
   if (const ChildEnd* end = interrupted_end(found.trials)) return hand_on_interrupted(*end);

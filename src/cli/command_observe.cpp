@@ -112,13 +112,14 @@ void tell_what_was_seen(const ScratchFolder& scratch, const ObserveArguments& ar
 }
 
 int act(const ObserveArguments& arguments, const Session& session) {
+  const auto variables = arguments.settings.variables();
   if (session.program.empty()) {
     throw UsageError("observe needs a program: cupool observe -- ./program");
   }
   require_writable(arguments.json);
   ChildStart start;
   start.argv = session.program;
-  start.environment = environment_with(arguments.settings.variables());
+  start.environment = environment_with(variables);
   start.environment.set("CUPOOL_MODE", "observe");
   start.sees_orphans = true;
   ChildEnd end;

@@ -52,10 +52,11 @@ void suggest_next(const RunArguments& arguments, const std::vector<std::string>&
 }
 
 int act(const RunArguments& arguments, const Session& session) {
+  const auto variables = arguments.settings.variables();  // one may have taken the program's word
   if (session.program.empty()) throw UsageError("run needs a program: cupool run ./program");
   ChildStart start;
   start.argv = session.program;
-  start.environment = preloaded_environment(arguments.settings.variables());
+  start.environment = preloaded_environment(variables);
   if (arguments.print) {
     print_command(start.environment, arguments, session.program);
     return exit_ok;
