@@ -27,6 +27,7 @@ TEST(FirstError, SaysWhatToDoNext) {
   const std::string empty = file_with(folder, "empty.json", "", false);
   const std::string plain = file_with(folder, "plain", "echo hi\n", false);
   const std::string lost = file_with(folder, "lost", "#!/no/such/interpreter\n", true);
+  const std::string windows = file_with(folder, "windows", "#!/bin/sh\r\necho\r\n", true);
   const struct {
     std::vector<std::string> words;
     int code;
@@ -41,6 +42,7 @@ TEST(FirstError, SaysWhatToDoNext) {
       {{"tune", "/no/r.json"}, 2, "To write a report"},
       {{"tune", "/no/program"}, 2, "/no/program: not found, neither as a program nor as a report"},
       {{"doctor", lost}, 2, "names an interpreter that cannot be started: "},
+      {{"doctor", windows}, 2, "The lines end as those of Windows: sed -i 's/\\r$//' "},
       {{"run", "--leaks", "./program"}, 2, "CUPOOL_LEAKS=\"./program\" is not understood"},
       {{"observe", "--ipc", "./program"}, 2, "CUPOOL_IPC=\"./program\" is not understood"},
       {{"compare", "--ipc", "./program"}, 2, "CUPOOL_IPC=\"./program\" is not understood"},
