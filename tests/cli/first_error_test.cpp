@@ -49,6 +49,7 @@ TEST(FirstError, SaysWhatToDoNext) {
       {{"observe", "--ipc", "./program"}, 2, "CUPOOL_IPC=\"./program\" is not understood"},
       {{"compare", "--ipc", "./program"}, 2, "CUPOOL_IPC=\"./program\" is not understood"},
       {{"tune", "--ipc", "./program"}, 2, "CUPOOL_IPC=\"./program\" is not understood"},
+      {{"run", "--profile", plain, "true"}, 2, "plain:1: not a KEY=VALUE line\n"},
       {{"replay", "/no/t.csv"}, 2, "cupool run --trace run.csv ./program writes a trace"},
       {{"run", plain}, 126, "Permission denied. To make it a program: chmod +x"},
       {{"run", folder.path()}, 126, "Is a directory. Name a program in it"},
