@@ -2,6 +2,7 @@
 // `cupool run program`: starts the program with cupool, and otherwise as a shell would.
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <memory>
 
@@ -35,7 +36,7 @@ void print_command(const Environment& environment, const RunArguments& arguments
 void suggest_next(const RunArguments& arguments, const std::vector<std::string>& program,
                   const ChildEnd& end) {
   const std::string words = shell_words(program);
-  if (end.start_code != 0) return;
+  if (end.start_code != 0 || end.signal == SIGINT) return;
   if (end.signal != 0) {
     hint("signal " + std::to_string(end.signal) +
          " ended the program. To rule out cupool: cupool run --enable 0 -- " + words);
