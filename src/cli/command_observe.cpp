@@ -76,6 +76,11 @@ void keep(const std::string& from, const std::string& to) {
 // Prints the findings on standard error: standard output is the program's.
 void tell_what_was_seen(const ScratchFolder& scratch, const ObserveArguments& arguments,
                         const std::vector<std::string>& program, const ChildEnd& end) {
+  if (end.signal == 0 && end.exit_code != 0) {
+    std::fprintf(
+        stderr, "cupool: the program FAILED with exit code %d: it may have ended before its work\n",
+        end.exit_code);
+  }
   const std::vector<std::string> files = report_files(scratch);
   if (files.empty()) {
     std::fprintf(stderr, "cupool: nothing observed. %s\n",
