@@ -73,7 +73,8 @@ TEST(Compare, SaysThatAProgramFailedBothTimes) {
   EXPECT_EQ(failed.exit_code, 3) << failed.describe();
   EXPECT_TRUE(contains(failed.out, "the program FAILED with exit code 7, without cupool and with"))
       << failed.out;
-  EXPECT_TRUE(contains(failed.out, "no input")) << failed.out;
+  EXPECT_TRUE(contains(failed.out, "ends with:\nno input\n")) << failed.out;
+  EXPECT_FALSE(contains(failed.out, "no input\n\n")) << failed.out;
   EXPECT_FALSE(contains(failed.out, "Same results")) << failed.out;
   const ProcessResult killed = cupool({"compare", "-n", "2", "--", "sh", "-c", "kill -SEGV $$"});
   EXPECT_EQ(killed.exit_code, 3) << killed.describe();
