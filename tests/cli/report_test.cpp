@@ -452,13 +452,15 @@ TEST(ReportCommand, GivesUpFilesWithoutAnEnd) {
 TEST(ReportCommand, ReadsAPipe) {
   const ScratchFolder folder;
   const std::string file = write_report(folder.path(), "a.json", example_report());
-  preload::Command command;
-  command.argv = {"/bin/sh", "-c", "(sleep 0.2; cat \"$1\") | \"$0\" report /dev/stdin",
-                  tested_command(), file};
-  command.environment = environment();
-  const ProcessResult result = preload::run(command);
-  EXPECT_EQ(result.exit_code, 0) << result.describe();
-  EXPECT_TRUE(contains(result.out, "/opt/simulate")) << result.out;
+  for (const char* input : {"/dev/stdin", "-"}) {
+    preload::Command command;
+    command.argv = {"/bin/sh",        "-c", "(sleep 0.2; cat \"$1\") | \"$0\" report \"$2\"",
+                    tested_command(), file, input};
+    command.environment = environment();
+    const ProcessResult result = preload::run(command);
+    EXPECT_EQ(result.exit_code, 0) << result.describe();
+    EXPECT_TRUE(contains(result.out, "/opt/simulate")) << result.out;
+  }
 }
 
 // The library's warnings and the command's own carry names and values of strangers.
