@@ -68,6 +68,6 @@ awk -v a="$(value without median_us)" -v b="$(value with median_us)" \
 step "your own program"
 echo "  export PATH=$root/build/release:\$PATH"
 if [ ${#device[@]} -gt 0 ]; then
-  echo "  export ${device[*]}    # the simulated device: README.md says what it can run"
+  show_sim_lines  # README.md says what the simulated device can run
 fi
 echo "  cupool doctor ./program     # then cupool observe, compare and run"

@@ -202,3 +202,10 @@ build_preset() {
   rm -f "$log"
   return "$status"
 }
+
+# show_sim_lines: what compiles a program for the simulated device of the release preset, and runs it there. After
+# setup_toolkit, which knows the headers.
+show_sim_lines() {
+  echo "  export LD_LIBRARY_PATH=$root/build/release/tests/sim/lib CUPOOL_SIM_MODE=timed"
+  echo "  g++ ${CUDAToolkit_ROOT:+-I$CUDAToolkit_ROOT/include }program.cpp -L\$LD_LIBRARY_PATH -lcudart -o program"
+}

@@ -105,8 +105,11 @@ std::string unknown_argument(const CLI::App& app, const std::vector<std::string>
       return "cupool has no command " + word + ". To start a program: cupool run " +
              shell_words({word});
     }
+    if (!is_option(word) && find_row(word) != nullptr) {
+      return "cupool has no command " + word + ". It is a setting: cupool options " + word;
+    }
     return "cupool has no " + std::string(is_option(word) ? "option " : "command ") + word +
-           did_you_mean(word, names);
+           (first == 0 && is_option(word) ? " before a command" : "") + did_you_mean(word, names);
   }
   return "";
 }

@@ -249,17 +249,22 @@ void print_differing_output(const Found& found) {
               first_difference(*found.without.front().output, *other, "without", "with").c_str());
 }
 
+// The end of what a program wrote to standard error, without the last line's end.
+std::string tail_of(const std::string& errors) {
+  constexpr std::size_t kTail = 2000;
+  const std::string tail = errors.substr(errors.size() - std::min(errors.size(), kTail));
+  return tail.substr(0, tail.find_last_not_of('\n') + 1);
+}
+
 // The end of the program's standard error, if it ended otherwise with cupool.
 void print_errors(const Found& found) {
-  constexpr std::size_t kTail = 2000;
   for (const Trial& trial : found.trials[1]) {
     if (trial.end.shell_code() == found.trials[0].front().end.shell_code() ||
         trial.errors.empty()) {
       continue;
     }
-    const std::size_t tail = trial.errors.size() - std::min(trial.errors.size(), kTail);
     std::printf("The program's standard error with cupool ends with:\n%s\n",
-                trial.errors.substr(tail).c_str());
+                tail_of(trial.errors).c_str());
     return;
   }
 }
@@ -315,10 +320,8 @@ int conclude_failed(const Found& found) {
       "would do beyond that is not compared.\n",
       found.runs().c_str(), how.c_str());
   const std::string& errors = found.trials[0].front().errors;
-  constexpr std::size_t kTail = 2000;
   if (!errors.empty()) {
-    std::printf("Its standard error without cupool ends with:\n%s\n",
-                errors.substr(errors.size() - std::min(errors.size(), kTail)).c_str());
+    std::printf("Its standard error without cupool ends with:\n%s\n", tail_of(errors).c_str());
   }
   return exit_inconclusive;
 }
@@ -350,12 +353,13 @@ int conclude(const Found& found) {
 }
 
 int act(const CompareArguments& arguments, const Session& session) {
+  const auto variables = arguments.settings.variables();
   if (session.program.empty()) {
     throw UsageError("compare needs a program: cupool compare -- ./program");
   }
   const std::vector<std::regex> ignored = patterns_of(arguments.ignored);
   const std::vector<Way> ways = {{"without cupool", environment_without()},
-                                 {"with cupool", environment_with(arguments.settings.variables())}};
+                                 {"with cupool", environment_with(variables)}};
   Found found{arguments, session.program, {}, {}, {}, {}};
   found.trials = alternate(session.program, ways, arguments.rounds, arguments.files);
   if (const ChildEnd* end = interrupted_end(found.trials)) return hand_on_interrupted(*end);

@@ -76,6 +76,11 @@ void keep(const std::string& from, const std::string& to) {
 // Prints the findings on standard error: standard output is the program's.
 void tell_what_was_seen(const ScratchFolder& scratch, const ObserveArguments& arguments,
                         const std::vector<std::string>& program, const ChildEnd& end) {
+  if (end.signal == 0 && end.exit_code != 0) {
+    std::fprintf(
+        stderr, "cupool: the program FAILED with exit code %d: it may have ended before its work\n",
+        end.exit_code);
+  }
   const std::vector<std::string> files = report_files(scratch);
   if (files.empty()) {
     std::fprintf(stderr, "cupool: nothing observed. %s\n",
@@ -112,13 +117,14 @@ void tell_what_was_seen(const ScratchFolder& scratch, const ObserveArguments& ar
 }
 
 int act(const ObserveArguments& arguments, const Session& session) {
+  const auto variables = arguments.settings.variables();
   if (session.program.empty()) {
     throw UsageError("observe needs a program: cupool observe -- ./program");
   }
   require_writable(arguments.json);
   ChildStart start;
   start.argv = session.program;
-  start.environment = environment_with(arguments.settings.variables());
+  start.environment = environment_with(variables);
   start.environment.set("CUPOOL_MODE", "observe");
   start.sees_orphans = true;
   ChildEnd end;

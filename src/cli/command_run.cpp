@@ -2,6 +2,7 @@
 // `cupool run program`: starts the program with cupool, and otherwise as a shell would.
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <memory>
 
@@ -35,7 +36,7 @@ void print_command(const Environment& environment, const RunArguments& arguments
 void suggest_next(const RunArguments& arguments, const std::vector<std::string>& program,
                   const ChildEnd& end) {
   const std::string words = shell_words(program);
-  if (end.start_code != 0) return;
+  if (end.start_code != 0 || end.signal == SIGINT) return;
   if (end.signal != 0) {
     hint("signal " + std::to_string(end.signal) +
          " ended the program. To rule out cupool: cupool run --enable 0 -- " + words);
@@ -52,10 +53,11 @@ void suggest_next(const RunArguments& arguments, const std::vector<std::string>&
 }
 
 int act(const RunArguments& arguments, const Session& session) {
+  const auto variables = arguments.settings.variables();  // one may have taken the program's word
   if (session.program.empty()) throw UsageError("run needs a program: cupool run ./program");
   ChildStart start;
   start.argv = session.program;
-  start.environment = preloaded_environment(arguments.settings.variables());
+  start.environment = preloaded_environment(variables);
   if (arguments.print) {
     print_command(start.environment, arguments, session.program);
     return exit_ok;

@@ -111,8 +111,8 @@ int give_up(const Trial& trial) {
   return hand_on_interrupted(trial.end);
 }
 
-int tune_program(const TuneArguments& arguments, const std::vector<std::string>& program) {
-  const auto variables = arguments.settings.variables();
+int tune_program(const TuneArguments& arguments, const std::vector<std::string>& program,
+                 const std::vector<std::pair<std::string, std::string>>& variables) {
   require_writable(arguments.output);
   const Environment before = environment_with(variables);
   const std::vector<std::vector<Trial>> first = alternate(program, {{"first run", before}}, 1, {});
@@ -156,13 +156,14 @@ int tune_program(const TuneArguments& arguments, const std::vector<std::string>&
 }
 
 int act(const TuneArguments& arguments, const Session& session) {
+  const auto variables = arguments.settings.variables();
   if (arguments.reports.empty() == session.program.empty()) {
     throw UsageError(
         "tune needs either reports or a program: cupool tune report.json, or "
         "cupool tune ./program");
   }
   return session.program.empty() ? tune_from_reports(arguments)
-                                 : tune_program(arguments, session.program);
+                                 : tune_program(arguments, session.program, variables);
 }
 
 }  // namespace
@@ -175,6 +176,7 @@ void add_tune(CLI::App& app, Session& session) {
   command->add_option("reports", arguments->reports, "Reports, as CUPOOL_STATS=json writes them")
       ->type_name("FILE");
   command->add_option("-o,--output", arguments->output, "Write the settings to this file")
+      ->check(overwrites_report)
       ->type_name("FILE");
   command
       ->add_option("-n,--runs", arguments->rounds,

@@ -180,10 +180,12 @@ Conclusion conclude(const stats::Snapshot& snapshot) {
     found.sentences.push_back(modes_in_words(snapshot.process) + ".");
   }
   found.sentences.emplace_back(advice_of(found.worth, is_without_stall(seen)));
+  const std::uint64_t fresh = std::min(seen.fresh_blocks, seen.mallocs);
   found.assumptions = {
       "a call that cupool serves from a cache takes " + format_duration_ns(kAssumedCallNs) + ".",
-      format_count(std::min(seen.fresh_blocks, seen.mallocs)) +
-          " allocations take fresh memory and cost what they cost now.",
+      format_count(fresh) + (fresh == 1
+                                 ? " allocation takes fresh memory and costs what it costs now."
+                                 : " allocations take fresh memory and cost what they cost now."),
       waits_assumed(snapshot.process) +
           " The saving is an upper bound; cupool compare measures it.",
   };

@@ -73,7 +73,8 @@ TEST(Compare, SaysThatAProgramFailedBothTimes) {
   EXPECT_EQ(failed.exit_code, 3) << failed.describe();
   EXPECT_TRUE(contains(failed.out, "the program FAILED with exit code 7, without cupool and with"))
       << failed.out;
-  EXPECT_TRUE(contains(failed.out, "no input")) << failed.out;
+  EXPECT_TRUE(contains(failed.out, "ends with:\nno input\n")) << failed.out;
+  EXPECT_FALSE(contains(failed.out, "no input\n\n")) << failed.out;
   EXPECT_FALSE(contains(failed.out, "Same results")) << failed.out;
   const ProcessResult killed = cupool({"compare", "-n", "2", "--", "sh", "-c", "kill -SEGV $$"});
   EXPECT_EQ(killed.exit_code, 3) << killed.describe();
@@ -307,6 +308,12 @@ TEST(ObserveCommand, HandsOnTheEndAndSaysWhenThereWasNothing) {
   EXPECT_TRUE(contains(nothing.err, "nothing observed")) << nothing.err;
   EXPECT_EQ(cupool({"observe", "--", "sh", "-c", "kill -9 $$"}).signal, SIGKILL);
   EXPECT_EQ(cupool({"observe", "--", "/no/such/program"}).exit_code, 127);
+  // A program that fails may have ended before its work.
+  const ProcessResult failed =
+      cupool({"observe", preload::probe_path("probe_words"), "loop=100", "exit=5"});
+  EXPECT_EQ(failed.exit_code, 5) << failed.describe();
+  EXPECT_TRUE(contains(failed.err, "the program FAILED with exit code 5: it may have ended before"))
+      << failed.err;
 }
 
 std::string value_of(const Tuning& tuning, const std::string& name) {

@@ -102,6 +102,18 @@ TEST(Diff, ComparesAnObservedRunByWhatItHas) {
   EXPECT_TRUE(contains(difference.notes[0], "The first run was observed")) << difference.notes[0];
 }
 
+// Beside other times and peaks that did.
+TEST(Diff, SaysWhatDidNotChangeByItsName) {
+  json after = example_report();
+  json& device = after["devices"][0];
+  device["gauges"]["application_bytes"] = {{"current", 0}, {"peak", 1 << 20}};
+  const Difference difference = between(example_report(), after);
+  EXPECT_TRUE(contains(difference.headline,
+                       "changed, but not the time in malloc and free together, nor the memory "
+                       "taken from devices"))
+      << difference.headline;
+}
+
 TEST(Diff, SumsOverProcesses) {
   const auto report = parsed(example_report());
   const Difference difference = difference_of({report, report}, {report});

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "command.h"
+#include "example_report.h"
 #include "pseudo_terminal.h"
 
 namespace cli {
@@ -26,6 +27,7 @@ TEST(FirstError, SaysWhatToDoNext) {
   const std::string empty = file_with(folder, "empty.json", "", false);
   const std::string plain = file_with(folder, "plain", "echo hi\n", false);
   const std::string lost = file_with(folder, "lost", "#!/no/such/interpreter\n", true);
+  const std::string windows = file_with(folder, "windows", "#!/bin/sh\r\necho\r\n", true);
   const struct {
     std::vector<std::string> words;
     int code;
@@ -40,6 +42,14 @@ TEST(FirstError, SaysWhatToDoNext) {
       {{"tune", "/no/r.json"}, 2, "To write a report"},
       {{"tune", "/no/program"}, 2, "/no/program: not found, neither as a program nor as a report"},
       {{"doctor", lost}, 2, "names an interpreter that cannot be started: "},
+      {{"doctor", windows}, 2, "The lines end as those of Windows: sed -i 's/\\r$//' "},
+      {{"-n", "3", "compare", "true"}, 2, "cupool has no option -n before a command\n"},
+      {{"leaks", "./program"}, 2, "cupool has no command leaks. It is a setting: cupool options"},
+      {{"run", "--leaks", "./program"}, 2, "CUPOOL_LEAKS=\"./program\" is not understood"},
+      {{"observe", "--ipc", "./program"}, 2, "CUPOOL_IPC=\"./program\" is not understood"},
+      {{"compare", "--ipc", "./program"}, 2, "CUPOOL_IPC=\"./program\" is not understood"},
+      {{"tune", "--ipc", "./program"}, 2, "CUPOOL_IPC=\"./program\" is not understood"},
+      {{"run", "--profile", plain, "true"}, 2, "plain:1: not a KEY=VALUE line\n"},
       {{"replay", "/no/t.csv"}, 2, "cupool run --trace run.csv ./program writes a trace"},
       {{"run", plain}, 126, "Permission denied. To make it a program: chmod +x"},
       {{"run", folder.path()}, 126, "Is a directory. Name a program in it"},
@@ -59,6 +69,27 @@ TEST(FirstError, SaysWhatToDoNext) {
   EXPECT_TRUE(contains(folderless.err, "Set TMPDIR to a folder that can be written"))
       << folderless.err;
   EXPECT_TRUE(contains(cupool({"compare", "-n", "1", "true"}).out, "cupool doctor true\n"));
+}
+
+// `cupool report --html *.json` takes the first report for the page.
+TEST(FirstError, OfAForgottenPageOverwritesNoReport) {
+  const ScratchFolder folder;
+  const std::string report = write_report(folder.path(), "a.json", example_report());
+  const std::string other = write_report(folder.path(), "b.json", example_report());
+  const std::string text = preload::read_file(report);
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"report", "--html", report},
+        {"report", "--html", report, other},
+        {"report", "--html", report, report},
+        {"diff", "--html", report, other, other},
+        {"tune", "-o", report, other}}) {
+    const ProcessResult result = cupool(words);
+    EXPECT_EQ(result.exit_code, 2) << result.describe();
+    EXPECT_TRUE(contains(result.err, report + " would be overwritten. Name a new file first"))
+        << result.err;
+    EXPECT_EQ(preload::read_file(report), text);
+  }
+  EXPECT_EQ(cupool({"report", "--html", folder.path() + "/page", other}).exit_code, 0);
 }
 
 // Behind a report there is no advice for want of one.

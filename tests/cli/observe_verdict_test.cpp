@@ -92,6 +92,15 @@ TEST(ObserveVerdict, UnknownFreesAreNotCalledFreeOfStalls) {
   EXPECT_TRUE(has(text, "unknown"));
 }
 
+TEST(ObserveVerdict, CountsOneAllocationAsOne) {
+  Snapshot snapshot = observed(50, 100 * kMs, kMs);
+  snapshot.observation->fresh_blocks = 1;
+  EXPECT_TRUE(has(words(conclude(snapshot)), "\n1 allocation takes fresh memory and costs what"))
+      << words(conclude(snapshot));
+  snapshot.observation->fresh_blocks = 2;
+  EXPECT_TRUE(has(words(conclude(snapshot)), "2 allocations take fresh memory and cost what"));
+}
+
 // Contract 8: what MPI and the free mode make of a free.
 TEST(ObserveVerdict, SaysWhatWillWaitUnderCupool) {
   Snapshot snapshot = observed(50, 100 * kMs, kMs);

@@ -65,6 +65,7 @@ TEST(Story, TellsOfLeaksOfEveryKind) {
   const std::string listed = cupool::cli::leaks_text(reports);
   EXPECT_TRUE(contains(listed, "9.00 MiB in 1 block of page-locked memory")) << listed;
   EXPECT_TRUE(contains(listed, "forget")) << listed;
+  EXPECT_TRUE(contains(listed, "addr2line -Cfpe FILE OFFSET names a place")) << listed;
   const ScratchFolder folder;
   const ProcessResult result = cupool({"report", write_report(folder.path(), "a.json", report)});
   EXPECT_TRUE(contains(result.out, listed)) << result.out;

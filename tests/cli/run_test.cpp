@@ -267,6 +267,12 @@ TEST(Run, DiesOfTheSignalThatEndedTheProgram) {
     EXPECT_NE(shown.output.find("signal " + number + " ended the program"), std::string::npos)
         << shown.output;
   }
+  // Who pressed Ctrl-C knows what ended it.
+  const TerminalRun interrupted = run_at_terminal(
+      {tested_command(), "run", program("cli_signal_program"), "die", std::to_string(SIGINT)},
+      environment());
+  EXPECT_EQ(WTERMSIG(interrupted.status), SIGINT);
+  EXPECT_EQ(interrupted.output, "");
 }
 
 TEST(Run, ForwardsSignalsToTheProgram) {

@@ -77,6 +77,21 @@ TEST(SetupScript, CountsWhatIsCompiledAtATerminalOnly) {
   EXPECT_EQ(run_at_terminal(command.argv, terminal).output, "done\n");
 }
 
+// The headers are where setup_toolkit has found or put them.
+TEST(SetupScript, SaysHowToCompileForTheSimulatedDevice) {
+  const ScratchFolder folder;
+  const ProcessResult fetched =
+      preload::run(with_setup(folder, "CUDAToolkit_ROOT=/opt/cu; show_sim_lines"));
+  EXPECT_TRUE(contains(
+      fetched.out, "  export LD_LIBRARY_PATH=" CUPOOL_TEST_SOURCE_FOLDER
+                   "/build/release/tests/sim/lib CUPOOL_SIM_MODE=timed\n"
+                   "  g++ -I/opt/cu/include program.cpp -L$LD_LIBRARY_PATH -lcudart -o program\n"))
+      << fetched.describe();
+  const ProcessResult packaged =
+      preload::run(with_setup(folder, "unset CUDAToolkit_ROOT; show_sim_lines"));
+  EXPECT_TRUE(contains(packaged.out, "  g++ program.cpp ")) << packaged.describe();
+}
+
 TEST(SetupScript, PrintsTheOutputOfAFailedBuild) {
   const ScratchFolder folder;
   const ProcessResult result =

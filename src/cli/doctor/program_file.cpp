@@ -2,11 +2,13 @@
 // The kernel passes the rest of a `#!` line as one argument; `env -S` splits it.
 #include "cli/doctor/program_file.h"
 
+#include <algorithm>
 #include <climits>
 #include <cstdlib>
 #include <sstream>
 
 #include "cli/shell/input.h"
+#include "cli/shell/shell_words.h"
 #include "util/text.h"
 
 namespace cupool::cli {
@@ -74,9 +76,18 @@ ProgramFile find_program_file(const std::string& name, const Environment& enviro
       return file;
     }
     file.chain.push_back(resolved(search.path));
-    const std::vector<std::string> words = interpreter_of(first_bytes_of(search.path));
+    const std::string first = first_bytes_of(search.path);
+    const std::vector<std::string> words = interpreter_of(first);
     if (words.empty()) return file;
     file.script = true;
+    // The kernel takes it for a part of the interpreter's name or of its argument.
+    if (first[std::min(first.find('\n'), first.size()) - 1] == '\r') {
+      file.problem = "the first line of " + file.chain.back() +
+                     " ends with a carriage return. The lines end as those of Windows: sed -i "
+                     "'s/\\r$//' " +
+                     shell_words({file.chain.back()});
+      return file;
+    }
     next = words[0];
     if (util::base_name(next) != "env" || words.size() < 2) continue;
     next = program_of_env(words[1], &file.empties_environment);

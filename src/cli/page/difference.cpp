@@ -392,7 +392,8 @@ std::string headline_of(const Reports& before, const Reports& after, std::size_t
   if (!memory.empty()) text += (text.empty() ? "" : "; ") + memory;
   if (!text.empty()) return text;
   return util::format_count(changes) + (changes == 1 ? " figure" : " figures") +
-         " changed; the time in malloc and free and the peak of memory did not";
+         " changed, but not the time in malloc and free together, nor the memory taken from "
+         "devices";
 }
 
 }  // namespace

@@ -185,7 +185,7 @@ struct Report {
 /// Reads one report from its text; `file` is for messages. Throws ReportError.
 Report parse_report(const std::string& text, const std::string& file);
 
-/// Reads one report from a file. Throws ReportError.
+/// Reads one report from a file ("-": standard input). Throws ReportError.
 Report read_report(const std::string& file);
 
 /// The reports that the command was given, ranks in numeric order. A directory stands for the

@@ -130,6 +130,11 @@ std::uint64_t spent_ns(const Sums& sums) {
   return sums.free_ns > UINT64_MAX - sums.malloc_ns ? UINT64_MAX : sums.malloc_ns + sums.free_ns;
 }
 
+// The sum is an estimate: a timed call of a cache counts as 63, one that was interrupted, too.
+bool exceeds_run(const Sums& sums) {
+  return sums.threads > 0 && sums.ran_ns > 0 && spent_ns(sums) / sums.threads > sums.ran_ns;
+}
+
 std::string number_of(std::uint64_t number, const char* one, const char* many) {
   return format_count(number) + " " + (number == 1 ? one : many);
 }
@@ -139,7 +144,13 @@ std::string number_of(std::uint64_t number, const char* one, const char* many) {
 std::string spent_in_words(const std::vector<Report>& reports, const Sums& sums) {
   const std::uint64_t spent = spent_ns(sums);
   if (spent == 0) return "";
-  if (reports.size() == 1 && sums.threads == 1 && spent <= sums.ran_ns) {
+  if (exceeds_run(sums)) {
+    return "The time in malloc and free is not known: its estimate, " + format_duration_ns(spent) +
+           ", is more than the run of " + format_duration_ns(sums.ran_ns) +
+           ". Calls served from a cache are timed once in 63, and one that was interrupted counts "
+           "as 63.";
+  }
+  if (reports.size() == 1 && sums.threads == 1 && sums.ran_ns > 0) {
     return "Spent " + format_duration_ns(spent) + " in malloc and free, " +
            format_percent(spent, sums.ran_ns) + " of a run of " + format_duration_ns(sums.ran_ns) +
            ".";
@@ -204,7 +215,7 @@ void add_troubles(const std::vector<Report>& reports, Story* story) {
 }
 
 void add_tiles(const Sums& sums, bool counts_stalls, Story* story) {
-  if (spent_ns(sums) > 0) {
+  if (spent_ns(sums) > 0 && !exceeds_run(sums)) {
     story->tiles.push_back({"In malloc and free", format_duration_ns(spent_ns(sums)),
                             "in a run of " + format_duration_ns(sums.ran_ns)});
   }

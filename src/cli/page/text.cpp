@@ -81,7 +81,7 @@ std::string leaks_text(const std::vector<Report>& reports) {
   if (order.size() > kLeakSites) {
     text += "  and " + util::format_count(order.size() - kLeakSites) + " more call sites\n";
   }
-  return text;
+  return text + "addr2line -Cfpe FILE OFFSET names a place that has no name here.\n";
 }
 
 std::string printable_text(const std::string& text) {

@@ -30,6 +30,13 @@ std::string cannot_write(const std::string& file, int error) {
 
 }  // namespace
 
+std::string overwrites_report(const std::string& name) {
+  const std::filesystem::path path(name);
+  std::error_code ignored;
+  if (path.extension() != ".json" || !std::filesystem::exists(path, ignored)) return "";
+  return name + " would be overwritten. Name a new file first, then the reports";
+}
+
 std::string expanded_name(const std::string& name) {
   warn_of_letters(name);
   return util::expand_path_pattern(name, util::wall_ns());

@@ -13,6 +13,10 @@ void warn_of_letters(const std::string& name);
 /// warn_of_letters().
 std::string expanded_name(const std::string& name);
 
+/// Why nothing but a report is written to a file of this name, or "": it ends in .json and exists.
+/// `--html *.json` would take the first report for the page.
+std::string overwrites_report(const std::string& name);
+
 /// Writes the text to standard output ("" or "-") or to a file, whose name is expanded. Returns the
 /// file, "" for standard output. Throws UsageError with the reason and a way out.
 std::string write_text(const std::string& name, const std::string& text);

@@ -31,10 +31,10 @@ std::pair<std::string, std::string> split_setting(const std::string& text) {
   return {name, text.substr(equals + 1)};
 }
 
-// The parser's warning without the library's remark that it keeps the default.
+// The parser's warning without the library's remark that it goes on without the setting.
 std::string reason_of(const std::string& warning) {
-  const std::size_t keeping = warning.rfind("; keeping ");
-  return keeping == std::string::npos ? warning : warning.substr(0, keeping);
+  const std::size_t remark = std::min(warning.rfind("; keeping "), warning.rfind("; ignored"));
+  return warning.substr(0, remark);
 }
 
 std::vector<std::string> warnings_of(const Environment& environment) {
