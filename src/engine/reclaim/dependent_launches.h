@@ -48,17 +48,18 @@ class DependentLaunch {
     }
     return false;
   }
+  static bool is_behind_all(CUstream stream);
   void serialise(const cuda::Driver& driver, CUstream stream);
   void note() const;
 
   const cuda::LaunchConfiguration* const configuration_;
   bool serialised_ = false;
-  std::uint64_t recorded_ = 0;  ///< marks recorded before the launch
+  std::uint64_t recorded_ = 0;  ///< marks recorded before a launch into the lane; 0: none
   cuda::LaunchConfiguration copy_;
   std::array<cuda::LaunchAttribute, kMostAttributes> attributes_;
 
   static inline std::atomic<bool> all_{false};
-  static std::atomic<std::uint64_t> newest_;  ///< the newest mark before a serialised launch
+  static std::atomic<std::uint64_t> newest_;  ///< the newest mark before a serialised launch there
 };
 
 }  // namespace cupool::engine
