@@ -24,11 +24,9 @@ struct Launches : World {
   /// whose last use has this number, 0: none.
   void launch(CUstream stream, int last_use, CUresult result = CUDA_SUCCESS) {
     around_launch(stream, [&] {
-      std::optional<DependentLaunch> dependent;
-      dependent.emplace(driver, &configuration, stream);
-      if (result == CUDA_SUCCESS) run(dependent->configuration(), stream, last_use);
-      const Throughout its_end;
-      dependent.reset();
+      const DependentLaunch dependent(driver, &configuration, stream);
+      if (result == CUDA_SUCCESS) run(dependent.configuration(), stream, last_use);
+      if (result == CUDA_SUCCESS) dependent.submitted();
       return 0;
     });
   }

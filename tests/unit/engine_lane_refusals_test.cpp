@@ -183,9 +183,10 @@ class DependentLaunchTest : public LaneRefusalTest {
     configuration_.attributes = &attributes_[attributes_.size() - count];
     configuration_.attribute_count = count;
   }
-  bool is_serialised(CUstream stream = created) {
+  bool is_serialised(CUstream stream = created, CUresult result = CUDA_SUCCESS) {
     const Submission submission(driver_, stream, "a call");
     const DependentLaunch launch(driver_, &configuration_, stream);
+    if (result == CUDA_SUCCESS) launch.submitted();
     return launch.configuration() != &configuration_;
   }
   std::array<cuda::LaunchAttribute, 40> attributes_{};
@@ -200,6 +201,12 @@ TEST_F(DependentLaunchTest, OneInAnotherStreamLeavesTheLanesNextToBeSerialisedTo
   EXPECT_TRUE(is_serialised(second)) << "the mark is awaited";
   calls.complete = true;
   EXPECT_FALSE(is_serialised(second));
+}
+
+TEST_F(DependentLaunchTest, OneThatTheDriverRefusesLeavesTheNextToBeSerialisedToo) {  // I1
+  EXPECT_TRUE(is_serialised(created, CUDA_ERROR_INVALID_VALUE));
+  EXPECT_TRUE(is_serialised());
+  EXPECT_FALSE(is_serialised());
 }
 
 TEST_F(DependentLaunchTest, OneWithMoreAttributesThanCanBeCopiedWaitsForTheMark) {  // I1

@@ -13,7 +13,8 @@
 
 namespace cupool::engine {
 
-/// A launch by cuLaunchKernelEx, from before the driver's call to after it. Thread-safe.
+/// A launch by cuLaunchKernelEx, from before the driver's call to after it, and after a second
+/// attempt. Thread-safe.
 class DependentLaunch {
  public:
   /// `stream`: explicit handle of the launch.
@@ -21,14 +22,15 @@ class DependentLaunch {
       : configuration_(static_cast<const cuda::LaunchConfiguration*>(configuration)) {
     if (permits_overlap(configuration_)) serialise(driver, stream);
   }
-  ~DependentLaunch() {
-    if (serialised_) note();
-  }
   DependentLaunch(const DependentLaunch&) = delete;
   DependentLaunch& operator=(const DependentLaunch&) = delete;
 
   /// The configuration to pass to the driver: the program's, or a copy without the attribute.
   const void* configuration() const { return serialised_ ? &copy_ : configuration_; }
+  /// The driver has taken the launch: the next ones may rely on it.
+  void submitted() const {
+    if (recorded_ != 0) note();
+  }
 
   /// From now on no launch overlaps: blocks are handed out in the order of streams without a mark.
   static void serialise_all() { all_.store(true, std::memory_order_release); }
