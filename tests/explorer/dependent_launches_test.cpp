@@ -96,11 +96,8 @@ std::vector<Program> all_programs() {
 }
 
 TEST(Explorer, DependentLaunches) {
-  for (const Program& program : all_programs()) expect_right(program);
-}
-
-TEST(Explorer, DISABLED_OrdersOfDependentLaunches) {
   const std::vector<Program> programs = all_programs();
+  for (const Program& program : programs) expect_right(program);
   for (const char* file : {"dependent_launches.h", "dependent_launches.cpp"}) {
     EXPECT_EQ(unneeded_orders(programs, file), std::vector<std::string>{}) << file;
   }

@@ -25,7 +25,7 @@ bool DependentLaunch::is_behind_all(CUstream stream) {
 // In a capture nothing is launched yet, and no block of cupool's is handed out. No launch is known
 // that has too many attributes to copy; it waits on the host.
 void DependentLaunch::serialise(const cuda::Driver& driver, CUstream stream) {
-  const bool all = all_.load(std::memory_order_acquire);
+  const bool all = all_.load(std::memory_order_relaxed);
   if (!all && is_behind_all(stream)) return;
   if (CUPOOL_MUTATED("launches-overlap")) return;
   if (Serving::any_capture() && cuda::is_capturing(driver, stream).value_or(true)) return;
@@ -50,7 +50,9 @@ void DependentLaunch::serialise(const cuda::Driver& driver, CUstream stream) {
 
 void DependentLaunch::note() const {
   std::uint64_t known = newest_.load(std::memory_order_relaxed);
-  while (known < recorded_ && !newest_.compare_exchange_weak(known, recorded_)) {
+  while (known < recorded_ &&
+         !newest_.compare_exchange_weak(known, recorded_, std::memory_order_release,
+                                        std::memory_order_relaxed)) {
   }
 }
 

@@ -33,7 +33,8 @@ class DependentLaunch {
   }
 
   /// From now on no launch overlaps: blocks are handed out in the order of streams without a mark.
-  static void serialise_all() { all_.store(true, std::memory_order_release); }
+  /// Before the first one is: whoever has one of them sees it.
+  static void serialise_all() { all_.store(true, std::memory_order_relaxed); }
   /// For tests: as at the start of the process.
   static void reset() {
     newest_ = 0;
