@@ -12,7 +12,8 @@ case $mode in all | map) ;; *) sed -n '3,6p' "$0"; exit 2 ;; esac
 
 build=$root/build/coverage
 library=$build/libcupool.so
-explorers=(explorer_tests explorer_caches_tests explorer_lane_tests explorer_lives_tests explorer_host_tests)
+explorers=(explorer_tests explorer_caches_tests explorer_lane_tests explorer_dependent_tests explorer_lives_tests
+  explorer_host_tests explorer_stream_caches_tests explorer_order_tests)
 
 # The library and the unit tests are instrumented. The simulated device and the tests' programs are the dev
 # preset's: the libraries of one machine fit all of its programs.

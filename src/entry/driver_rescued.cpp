@@ -58,9 +58,10 @@ CUresult launch(const cupool::cuda::Driver& real, const void* configuration, CUs
                 CUfunction function, void** values, void** extra, const Call& call) {
   const cupool::engine::DependentLaunch dependent(real, configuration, stream);
   const auto launch = [&] { return call(dependent.configuration()); };
-  const CUresult result = launch_noted(real, stream, function, values, extra, launch);
-  if (__builtin_expect(result != CUDA_ERROR_OUT_OF_MEMORY, 1)) return result;
-  return rescue(launch);
+  CUresult result = launch_noted(real, stream, function, values, extra, launch);
+  if (__builtin_expect(result == CUDA_ERROR_OUT_OF_MEMORY, 0)) result = rescue(launch);
+  if (result == CUDA_SUCCESS) dependent.submitted();
+  return result;
 }
 
 }  // namespace

@@ -278,6 +278,7 @@ class Execution final : private Referee {
     std::uint64_t polls_at = 0;
     const Cell* waits_for = nullptr;
     std::function<void()>* body = nullptr;
+    std::vector<std::vector<char>> own;  ///< contents of Threads::own while it does not run
   };
 
   // The same for what a thread does afterwards, on its way to such a place.
@@ -314,6 +315,9 @@ class Execution final : private Referee {
     static std::array<Coroutine, kMostThreads> coroutines;
     thread.coroutine = &coroutines[index];
     thread.memory.view.clock[index] = 1;
+    for (const Threads::Area& area : run_.own) {
+      thread.own.emplace_back(area.data, area.data + area.bytes);
+    }
   }
 
   static void enter() {
@@ -328,13 +332,21 @@ class Execution final : private Referee {
 
   void resume(Thread& thread) {
     active_ = &thread;
+    swap_own(thread);
     if (thread.begun) {
       thread.coroutine->resume();
     } else {
       thread.begun = true;
       thread.coroutine->begin(&Execution::enter);
     }
+    swap_own(thread);
     active_ = nullptr;
+  }
+
+  void swap_own(Thread& thread) const {
+    for (std::size_t i = 0; i < run_.own.size(); ++i) {
+      std::swap_ranges(thread.own[i].begin(), thread.own[i].end(), run_.own[i].data);
+    }
   }
 
   // Where a thread of an execution that is over may unwind: not in what destructors do, which is to

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -31,6 +32,17 @@ class Threads {
   /// Runs behind all threads, and sees all that they did.
   void after(std::function<void()> check) { checks.push_back(std::move(check)); }
 
+  /// Of this variable, which is the explored code's for each thread, each thread has a copy, which
+  /// begins as the program leaves it.
+  void each_has_its_own(void* data, std::size_t bytes) {
+    own.push_back({static_cast<char*>(data), bytes});
+  }
+
+  struct Area {
+    char* data;
+    std::size_t bytes;
+  };
+  std::vector<Area> own;
   std::vector<std::function<void()>> bodies;
   std::vector<std::function<void()>> checks;
 };

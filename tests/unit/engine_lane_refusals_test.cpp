@@ -183,14 +183,31 @@ class DependentLaunchTest : public LaneRefusalTest {
     configuration_.attributes = &attributes_[attributes_.size() - count];
     configuration_.attribute_count = count;
   }
-  bool is_serialised() {
-    const Submission submission(driver_, created, "a call");
-    const DependentLaunch launch(driver_, &configuration_, created);
+  bool is_serialised(CUstream stream = created, CUresult result = CUDA_SUCCESS) {
+    const Submission submission(driver_, stream, "a call");
+    const DependentLaunch launch(driver_, &configuration_, stream);
+    if (result == CUDA_SUCCESS) launch.submitted();
     return launch.configuration() != &configuration_;
   }
   std::array<cuda::LaunchAttribute, 40> attributes_{};
   cuda::LaunchConfiguration configuration_{};
 };
+
+// The kernel before it in the lane's stream may still be the last one of the block's last owner.
+TEST_F(DependentLaunchTest, OneInAnotherStreamLeavesTheLanesNextToBeSerialisedToo) {  // I1
+  EXPECT_TRUE(is_serialised(second));
+  EXPECT_TRUE(is_serialised());
+  EXPECT_FALSE(is_serialised());
+  EXPECT_TRUE(is_serialised(second)) << "the mark is awaited";
+  calls.complete = true;
+  EXPECT_FALSE(is_serialised(second));
+}
+
+TEST_F(DependentLaunchTest, OneThatTheDriverRefusesLeavesTheNextToBeSerialisedToo) {  // I1
+  EXPECT_TRUE(is_serialised(created, CUDA_ERROR_INVALID_VALUE));
+  EXPECT_TRUE(is_serialised());
+  EXPECT_FALSE(is_serialised());
+}
 
 TEST_F(DependentLaunchTest, OneWithMoreAttributesThanCanBeCopiedWaitsForTheMark) {  // I1
   set_attributes(32);

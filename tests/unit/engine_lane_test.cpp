@@ -339,6 +339,7 @@ TEST_F(LaneTest, TheFirstDependentLaunchAfterAMarkIsSerialised) {
   const auto is_serialised = [&] {
     const Submission submission(driver_, created, "a call");
     const DependentLaunch launch(driver_, &configuration, created);
+    launch.submitted();
     const auto* given = static_cast<const cuda::LaunchConfiguration*>(launch.configuration());
     if (given == &configuration) return false;
     EXPECT_EQ(given->attribute_count, 1u);

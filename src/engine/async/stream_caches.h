@@ -128,8 +128,8 @@ class StreamCaches {
   CUdeviceptr pop_complete(const Context* context, std::uint64_t life, std::uint64_t wanted,
                            std::uint64_t requested, EpochNumber complete, bool* pending);
 
-  /// Whether a stream ever had a cache. One load.
-  bool any() const { return count_.load(std::memory_order_acquire) != 0; }
+  /// Whether a stream ever had a cache, as far as the calling thread may know. One load.
+  bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
   /// The stream is about to be destroyed: what it has freed is no stream's any more.
   void stream_ends(CUstream stream);
   /// Takes all blocks of `context` out, in whatever life; its streams have no caches any more.

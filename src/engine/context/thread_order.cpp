@@ -303,7 +303,7 @@ bool prepare(const cuda::Driver& driver, Context& context, Point& point) {
 }  // namespace
 
 bool ThreadOrder::is_on_for_thread() {
-  std::uint64_t word = word_.load(std::memory_order_acquire);
+  std::uint64_t word = word_.load(std::memory_order_relaxed);
   if (word == kUnknown) {
     const config::Settings& settings = config::settings();
     const bool wanted = settings.enable && settings.mode == config::Mode::pool &&
@@ -362,7 +362,7 @@ bool ThreadOrder::frees(const cuda::Driver& driver, Context& context) {
     take_over_lane_work(driver);
   }
   hot_.has_lane_work = false;
-  const std::uint64_t left = left_.load(std::memory_order_acquire);
+  const std::uint64_t left = left_.load(std::memory_order_relaxed);
   const bool others_left = left != hot_.left;
   hot_.left = left;
   if (!on) {
@@ -472,7 +472,7 @@ void ThreadOrder::thread_ends(const cuda::Driver& driver) {
   if (is_on() && (hot_.has_lane_work ||
                   std::any_of(own_state->streams.begin(), own_state->streams.end(), has_unmarked) ||
                   std::any_of(own_state->wholes.begin(), own_state->wholes.end(), has_unmarked))) {
-    left_.fetch_add(1, std::memory_order_release);
+    left_.fetch_add(1, std::memory_order_relaxed);
   }
   for_each_point([&](Point& point) {
     if (is_on() && !CUPOOL_MUTATED("ends-a-thread-without-a-wait")) wait_on_host(driver, point);

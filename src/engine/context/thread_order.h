@@ -36,7 +36,7 @@ class ThreadOrder {
                                              What what = What::work) {
     Hot& hot = hot_;
     if (what == What::served_free && !hot.has_points) return;
-    const std::uint64_t word = word_.load(std::memory_order_acquire);
+    const std::uint64_t word = word_.load(std::memory_order_relaxed);
     if (word == kOff) return;
     if (word != hot.word || stream != hot.stream) return submits_elsewhere(driver, stream, what);
     if (what == What::work) hot.has_work = *hot.unmarked = true;
@@ -50,7 +50,7 @@ class ThreadOrder {
   /// has ended with such work.
   [[gnu::always_inline]] static bool has_work() {
     return hot_.has_work || hot_.has_lane_work ||
-           hot_.left != left_.load(std::memory_order_acquire);
+           hot_.left != left_.load(std::memory_order_relaxed);
   }
   /// The calling thread frees a block of `context`, and does not wait for the GPU: records its
   /// points. False: not possible now, and the free has to wait for the context.
@@ -68,8 +68,11 @@ class ThreadOrder {
   /// Before a stream is destroyed, by any thread, or a context with its streams: their handles may
   /// name other streams later.
   static void destroys_stream() {
-    for (std::uint64_t word = word_.load(); word > kOff;) {
-      if (word_.compare_exchange_weak(word, word + 1)) return;
+    for (std::uint64_t word = word_.load(std::memory_order_relaxed); word > kOff;) {
+      if (word_.compare_exchange_weak(word, word + 1, std::memory_order_seq_cst,
+                                      std::memory_order_relaxed)) {
+        return;
+      }
     }
   }
   /// The calling thread's current context may change, and with it the default streams.
@@ -106,10 +109,11 @@ class ThreadOrder {
     std::uint64_t left;  ///< value of left_ that its frees have covered
   };
   static inline thread_local Hot hot_{};
-  // Read by every submission outside a lane.
+  // Read by every submission outside a lane. Who has a new stream with an old handle knows of the
+  // old one's end by that; a free beside that end asks in sequential order.
   alignas(128) static inline std::atomic<std::uint64_t> word_{kUnknown};
   /// Threads that have ended with work behind no free. One that joins such a thread, and frees,
-  /// may go on in its place.
+  /// may go on in its place. The joining orders them.
   static inline std::atomic<std::uint64_t> left_{0};
 };
 

@@ -12,12 +12,21 @@ namespace cupool::engine {
 
 std::atomic<std::uint64_t> DependentLaunch::newest_{0};
 
-// A block handed out since the last serialised launch was freed after a mark, or with one. In a
-// capture nothing is launched yet, and no block of cupool's is handed out. No launch is known that
-// has too many attributes to copy; it waits on the host.
+// Whether a block may be used that was handed out since the last serialised launch into the lane:
+// it was freed after a mark, or with one. A launch elsewhere says nothing of the lane's stream, and
+// has just waited for the mark unless that is complete.
+bool DependentLaunch::is_behind_all(CUstream stream) {
+  const std::uint64_t number = LaneMark::number();
+  if (number == 0) return true;
+  if (LaneMark::place().stream != stream) return !LaneMark::is_awaited();
+  return number <= newest_.load(std::memory_order_acquire);
+}
+
+// In a capture nothing is launched yet, and no block of cupool's is handed out. No launch is known
+// that has too many attributes to copy; it waits on the host.
 void DependentLaunch::serialise(const cuda::Driver& driver, CUstream stream) {
-  const bool all = all_.load(std::memory_order_acquire);
-  if (!all && LaneMark::number() <= newest_.load(std::memory_order_acquire)) return;
+  const bool all = all_.load(std::memory_order_relaxed);
+  if (!all && is_behind_all(stream)) return;
   if (CUPOOL_MUTATED("launches-overlap")) return;
   if (Serving::any_capture() && cuda::is_capturing(driver, stream).value_or(true)) return;
   if (configuration_->attribute_count > kMostAttributes) {
@@ -27,7 +36,7 @@ void DependentLaunch::serialise(const cuda::Driver& driver, CUstream stream) {
     driver.cuStreamSynchronize(stream);
     return;
   }
-  recorded_ = LaneMark::recorded();
+  if (LaneMark::place().stream == stream) recorded_ = LaneMark::recorded();
   copy_ = *configuration_;
   copy_.attributes = attributes_.data();
   copy_.attribute_count = 0;
@@ -41,7 +50,9 @@ void DependentLaunch::serialise(const cuda::Driver& driver, CUstream stream) {
 
 void DependentLaunch::note() const {
   std::uint64_t known = newest_.load(std::memory_order_relaxed);
-  while (known < recorded_ && !newest_.compare_exchange_weak(known, recorded_)) {
+  while (known < recorded_ &&
+         !newest_.compare_exchange_weak(known, recorded_, std::memory_order_release,
+                                        std::memory_order_relaxed)) {
   }
 }
 

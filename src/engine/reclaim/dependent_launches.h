@@ -13,7 +13,8 @@
 
 namespace cupool::engine {
 
-/// A launch by cuLaunchKernelEx, from before the driver's call to after it. Thread-safe.
+/// A launch by cuLaunchKernelEx, from before the driver's call to after it, and after a second
+/// attempt. Thread-safe.
 class DependentLaunch {
  public:
   /// `stream`: explicit handle of the launch.
@@ -21,17 +22,19 @@ class DependentLaunch {
       : configuration_(static_cast<const cuda::LaunchConfiguration*>(configuration)) {
     if (permits_overlap(configuration_)) serialise(driver, stream);
   }
-  ~DependentLaunch() {
-    if (serialised_) note();
-  }
   DependentLaunch(const DependentLaunch&) = delete;
   DependentLaunch& operator=(const DependentLaunch&) = delete;
 
   /// The configuration to pass to the driver: the program's, or a copy without the attribute.
   const void* configuration() const { return serialised_ ? &copy_ : configuration_; }
+  /// The driver has taken the launch: the next ones may rely on it.
+  void submitted() const {
+    if (recorded_ != 0) note();
+  }
 
   /// From now on no launch overlaps: blocks are handed out in the order of streams without a mark.
-  static void serialise_all() { all_.store(true, std::memory_order_release); }
+  /// Before the first one is: whoever has one of them sees it.
+  static void serialise_all() { all_.store(true, std::memory_order_relaxed); }
   /// For tests: as at the start of the process.
   static void reset() {
     newest_ = 0;
@@ -48,17 +51,18 @@ class DependentLaunch {
     }
     return false;
   }
+  static bool is_behind_all(CUstream stream);
   void serialise(const cuda::Driver& driver, CUstream stream);
   void note() const;
 
   const cuda::LaunchConfiguration* const configuration_;
   bool serialised_ = false;
-  std::uint64_t recorded_ = 0;  ///< marks recorded before the launch
+  std::uint64_t recorded_ = 0;  ///< marks recorded before a launch into the lane; 0: none
   cuda::LaunchConfiguration copy_;
   std::array<cuda::LaunchAttribute, kMostAttributes> attributes_;
 
   static inline std::atomic<bool> all_{false};
-  static std::atomic<std::uint64_t> newest_;  ///< the newest mark before a serialised launch
+  static std::atomic<std::uint64_t> newest_;  ///< the newest mark before a serialised launch there
 };
 
 }  // namespace cupool::engine

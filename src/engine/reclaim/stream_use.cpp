@@ -46,7 +46,8 @@ StreamUse::~StreamUse() {
 StreamUse::Place* StreamUse::take(Place& place, CUstream stream) {
   CUstream none = nullptr;
   const bool taken = place.stream.load(std::memory_order_relaxed) == nullptr &&
-                     place.stream.compare_exchange_strong(none, stream);
+                     place.stream.compare_exchange_strong(none, stream, std::memory_order_seq_cst,
+                                                          std::memory_order_relaxed);
   return taken ? &place : nullptr;
 }
 
