@@ -325,7 +325,7 @@ class Machine {
   std::string failure_;
   std::map<CUdeviceptr, std::uint64_t> live_;  ///< end by begin
   std::set<CUdeviceptr> shared_;               ///< freed, while other agents may use it
-  std::list<Errand> errands_;                  ///< of all programs: callbacks hold pointers to them
+  std::list<Errand> errands_;                  ///< of earlier programs too: callbacks point to them
   std::list<HostBlock> host_writes_;           ///< of this program, for its host functions
   unsigned long long invalidated_ = 0;
   unsigned long long invalidated_by_others_ = 0;

@@ -10,6 +10,7 @@
 
 #include "machine.h"
 #include "peer.h"
+#include "soak.h"
 #include "supervisor.h"
 
 namespace cupool::property {
@@ -42,7 +43,8 @@ int usage() {
       "property_programs [--library FILE] [--sanitizer-runtime FILE] [--first SEED|random]\n"
       "  [--count N] [--jobs N] [--free-mode auto|ordered|sync] [--async MODE] [--mutation NAME]\n"
       "  [--forgets non_blocking|per_thread|destroyed] [--expect-fault WORDS]\n"
-      "  [--pass-over WORDS]... [--no-shrink] [--lane] [--host] [--wide] [--theme NAME]\n");
+      "  [--pass-over WORDS]... [--no-shrink] [--lane] [--host] [--wide] [--theme NAME]\n"
+      "  [--soak SECONDS]\n");
   return 2;
 }
 
@@ -73,11 +75,18 @@ int replay(const std::string& path, const std::string& forgets) {
   return ran_well(machine, program) ? 0 : 1;
 }
 
+int soak(const Soak& soak) {
+  Machine machine(free_mode(), aligns_large());
+  look_closely("");
+  return run_soak(soak, machine);
+}
+
 int run(int argc, char** argv) {
   Options options;
   std::string program;
   std::uint64_t work_first = 0;
   std::uint64_t work_count = 0;
+  unsigned soak_here = 0;
   const auto number = [](const char* text) { return std::strtoull(text, nullptr, 10); };
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
@@ -110,6 +119,10 @@ int run(int argc, char** argv) {
       options.free_mode = value;
     else if (name == "--mutation")
       options.mutation = value;
+    else if (name == "--soak")
+      options.soak_seconds = static_cast<unsigned>(number(value));
+    else if (name == "--soak-here")
+      soak_here = static_cast<unsigned>(number(value));
     else if (name == "--forgets")
       options.forgets = value;
     else if (name == "--expect-fault")
@@ -133,6 +146,8 @@ int run(int argc, char** argv) {
   }
   if (!program.empty()) return replay(program, options.forgets);
   if (work_count != 0) return work_through(work_first, work_count, options.forgets);
+  if (soak_here != 0) return soak({options.first, soak_here, options.host});
+  if (options.soak_seconds != 0) return start_soak(options);
   return supervise(options);
 }
 
