@@ -63,6 +63,7 @@ class Call {
 PROGRAM_CALL(cuCtxCreate_v2);
 PROGRAM_CALL(cuCtxDestroy);
 PROGRAM_CALL(cuCtxEnablePeerAccess);
+PROGRAM_CALL(cuCtxPopCurrent);
 PROGRAM_CALL(cuCtxSetCurrent);
 PROGRAM_CALL(cuCtxSynchronize);
 PROGRAM_CALL(cuCtxSynchronize_v2);

@@ -44,7 +44,7 @@ int usage() {
       "  [--count N] [--jobs N] [--free-mode auto|ordered|sync] [--async MODE] [--mutation NAME]\n"
       "  [--forgets non_blocking|per_thread|destroyed] [--expect-fault WORDS]\n"
       "  [--pass-over WORDS]... [--no-shrink] [--lane] [--host] [--wide] [--theme NAME]\n"
-      "  [--soak SECONDS]\n");
+      "  [--soak SECONDS] [--soak-rounds COUNT]\n");
   return 2;
 }
 
@@ -86,7 +86,7 @@ int run(int argc, char** argv) {
   std::string program;
   std::uint64_t work_first = 0;
   std::uint64_t work_count = 0;
-  unsigned soak_here = 0;
+  bool is_soak = false;
   const auto number = [](const char* text) { return std::strtoull(text, nullptr, 10); };
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
@@ -101,6 +101,10 @@ int run(int argc, char** argv) {
     }
     if (name == "--wide") {
       options.wide = true;
+      continue;
+    }
+    if (name == "--soak-here") {
+      is_soak = true;
       continue;
     }
     if (name == "--peer") return be_peer(std::atoi(value));
@@ -120,9 +124,9 @@ int run(int argc, char** argv) {
     else if (name == "--mutation")
       options.mutation = value;
     else if (name == "--soak")
-      options.soak_seconds = static_cast<unsigned>(number(value));
-    else if (name == "--soak-here")
-      soak_here = static_cast<unsigned>(number(value));
+      options.soak.seconds = static_cast<unsigned>(number(value));
+    else if (name == "--soak-rounds")
+      options.soak.in_rounds = number(value);
     else if (name == "--forgets")
       options.forgets = value;
     else if (name == "--expect-fault")
@@ -146,8 +150,10 @@ int run(int argc, char** argv) {
   }
   if (!program.empty()) return replay(program, options.forgets);
   if (work_count != 0) return work_through(work_first, work_count, options.forgets);
-  if (soak_here != 0) return soak({options.first, soak_here, options.host});
-  if (options.soak_seconds != 0) return start_soak(options);
+  options.soak.first = options.first;
+  options.soak.one_context = options.host;
+  if (is_soak) return soak(options.soak);
+  if (options.soaks()) return start_soak(options);
   return supervise(options);
 }
 

@@ -12,7 +12,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -128,6 +130,17 @@ bool grew(const std::vector<Sample>& samples) {
   return any;
 }
 
+std::atomic<unsigned long long> running_seed{0};
+
+// A hang ends the process.
+void tell_hang(int) {
+  char text[80];
+  const int length =
+      std::snprintf(text, sizeof text, "the program of seed %llu hangs\n", running_seed.load());
+  if (write(STDOUT_FILENO, text, static_cast<std::size_t>(length)) < 0) _exit(3);
+  _exit(1);
+}
+
 /// Which programs a process can run that goes on after them.
 class Programs {
  public:
@@ -165,17 +178,23 @@ class Programs {
 int run_soak(const Soak& soak, Machine& machine) {
   const Programs programs(soak, machine.machinery());
   // All of it at once: what this file keeps does not grow.
-  std::vector<Sample> samples(kMostSamples + 1);
+  std::vector<Sample> samples(std::max<std::size_t>(kMostSamples, kFifths * soak.in_rounds));
   std::size_t taken = 0;
   const auto began = Clock::now();
   const auto length = std::chrono::seconds(soak.seconds);
-  const auto step = std::max<Clock::duration>(Clock::duration(length) / kMostSamples,
-                                              std::chrono::milliseconds(5));
-  auto next = began + step;
+  const Clock::duration step = Clock::duration(length) / static_cast<int>(kMostSamples);
+  auto next = began;
   auto next_line = began;
-  std::uint64_t seed = soak.first;
-  for (auto now = began; now < began + length; now = Clock::now(), ++seed) {
-    alarm(kHangSeconds);  // a hang ends the process
+  std::uint64_t run = 0;
+  const auto ends = [&] {
+    if (soak.in_rounds != 0) return run == kFifths * soak.in_rounds;
+    return Clock::now() >= began + length;
+  };
+  signal(SIGALRM, tell_hang);
+  while (!ends()) {
+    const std::uint64_t seed = soak.first + (soak.in_rounds == 0 ? run : run % soak.in_rounds);
+    running_seed = seed;
+    alarm(kHangSeconds);
     const Program program = programs.of(seed);
     const std::string failure = machine.run(program);
     if (!failure.empty()) {
@@ -183,19 +202,19 @@ int run_soak(const Soak& soak, Machine& machine) {
                   failure.c_str());
       return 1;
     }
-    now = Clock::now();
-    if (now < next || taken == kMostSamples) continue;
+    ++run;
+    const auto now = Clock::now();
+    if (now < next || taken == samples.size()) continue;
     samples[taken++] = look();
-    next = std::max(next + step, now);
+    next = soak.in_rounds != 0 ? now : std::max(next + step, now);
     if (now < next_line) continue;
-    print(static_cast<unsigned>(
-              std::chrono::duration_cast<std::chrono::seconds>(now - began).count()),
-          seed - soak.first + 1, samples[taken - 1]);
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - began).count();
+    print(static_cast<unsigned>(seconds), run, samples[taken - 1]);
     next_line += std::chrono::minutes(1);
   }
   alarm(0);
   samples.resize(taken);
-  std::printf("%llu programs\n", static_cast<unsigned long long>(seed - soak.first));
+  std::printf("%llu programs\n", static_cast<unsigned long long>(run));
   if (taken < kFifths * kLeastInAFifth) {
     std::printf("too few to tell whether anything grows\n");
     return 2;

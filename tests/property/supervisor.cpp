@@ -260,7 +260,7 @@ Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
     result.variables.push_back("CUPOOL_SIM_DEADLOCK_MS=2000");
   };
   if (options.library.empty()) result.variables.push_back("CUPOOL_TEST_ALONE=1");
-  if (options.soak_seconds != 0) {  // as users run it, with all that takes note of calls
+  if (options.soaks()) {  // as users run it, with all that takes note of calls
     set("CUPOOL_FREE_MODE", options.free_mode);
     set("CUPOOL_ASYNC", options.async);
     set("CUPOOL_SIM_MEMORY", "128M");
@@ -308,9 +308,14 @@ Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
 }
 
 int start_soak(const Options& options) {
-  std::vector<std::string> arguments = {"property_programs", "--soak-here",
-                                        std::to_string(options.soak_seconds), "--first",
-                                        std::to_string(options.first)};
+  std::vector<std::string> arguments = {"property_programs",
+                                        "--soak-here",
+                                        "--first",
+                                        std::to_string(options.soak.first),
+                                        "--soak",
+                                        std::to_string(options.soak.seconds),
+                                        "--soak-rounds",
+                                        std::to_string(options.soak.in_rounds)};
   if (options.host) arguments.emplace_back("--host");
   std::vector<std::string> variables = environment_of(options, options.first);
   execve("/proc/self/exe", pointers_to(arguments).data(), pointers_to(variables).data());

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "program.h"
+#include "soak.h"
 
 namespace cupool::property {
 
@@ -35,8 +36,8 @@ struct Options {
   /// Programs with a theme (generator.h), each in a process of its own.
   bool wide = false;
   std::string theme;  ///< not empty: of this theme only
-  /// Not 0: a soak (soak.h); `host`: in one context.
-  unsigned soak_seconds = 0;
+  Soak soak;
+  bool soaks() const { return soak.seconds != 0 || soak.in_rounds != 0; }
 };
 
 /// The environment in which the program of `seed` runs; the same for all of its batch.
