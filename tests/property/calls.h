@@ -100,6 +100,8 @@ PROGRAM_CALL(cuMemFreeHost);
 PROGRAM_CALL(cuMemGetInfo);
 PROGRAM_CALL(cuMemHostAlloc);
 PROGRAM_CALL(cuMemHostGetDevicePointer);
+PROGRAM_CALL(cuMemHostRegister);
+PROGRAM_CALL(cuMemHostUnregister);
 PROGRAM_CALL(cuMemPoolGetAttribute);
 PROGRAM_CALL(cuMemPoolSetAttribute);
 PROGRAM_CALL(cuMemPoolTrimTo);

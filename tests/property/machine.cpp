@@ -148,6 +148,8 @@ void Machine::run_on_this_thread(const Operation& op) {
       return buffer_create(op);
     case Kind::buffer_destroy:
       return buffer_destroy(op);
+    case Kind::buffer_mistake:
+      return buffer_mistake(op);
     case Kind::stream_create:
       return stream_create(op);
     case Kind::stream_destroy:
