@@ -54,19 +54,25 @@ CUresult synchronize(CUstream stream, const Call& call) {
   return allocator == nullptr ? call() : allocator->synchronization().of_stream(stream, call);
 }
 
+// Runs `give_back`. The memory is forgotten before, since another thread may get it at once. What
+// the driver refuses to take is known again: kernels may still be given its address.
+template <typename Call>
+CUresult forgotten(void* host, const Call& give_back) {
+  const std::size_t bytes = PinnedMemory::remove(host);
+  const CUresult result = give_back();
+  if (result != CUDA_SUCCESS) PinnedMemory::put_back(host, bytes);
+  return result;
+}
+
 CUresult free_host(Allocator* allocator, void* host) {
   if (allocator != nullptr) {
     if (const auto freed = allocator->host().try_free(host)) return *freed;
   }
   CUPOOL_REAL_OR_RETURN(cuMemFreeHost);
   const auto call = [&] { return real.cuMemFreeHost(host); };
-  if (allocator == nullptr) {
-    PinnedMemory::remove(host);
-    return call();
-  }
+  if (allocator == nullptr) return forgotten(host, call);
   return allocator->host().free_by_driver(host, [&] {
-    PinnedMemory::remove(host);
-    return allocator->pass_through().free_host(host, call);
+    return forgotten(host, [&] { return allocator->pass_through().free_host(host, call); });
   });
 }
 
@@ -254,13 +260,11 @@ CUresult cupool_hook_cuMemHostGetFlags(unsigned int* flags, void* host) {
 
 CUresult cupool_hook_cuMemHostUnregister(void* host) {
   CUPOOL_REAL_OR_RETURN(cuMemHostUnregister);
-  const std::size_t bytes = PinnedMemory::remove(host);
   const auto call = [&] { return real.cuMemHostUnregister(host); };
-  Allocator* const allocator = engine();
-  const CUresult result =
-      allocator == nullptr ? call() : allocator->pass_through().unregister_host(host, call);
-  if (result != CUDA_SUCCESS) PinnedMemory::add(host, bytes);  // it is no registered memory
-  return result;
+  return forgotten(host, [&] {
+    Allocator* const allocator = engine();
+    return allocator == nullptr ? call() : allocator->pass_through().unregister_host(host, call);
+  });
 }
 
 }  // extern "C"

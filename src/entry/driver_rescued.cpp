@@ -89,7 +89,7 @@ CUresult launch(const cupool::cuda::Driver& real, const void* configuration, CUs
     CUresult result = call();                                                      \
     if (result == CUDA_ERROR_OUT_OF_MEMORY) result = rescue_pinned(call);          \
     if (result == CUDA_SUCCESS && !is_cuda_library(__builtin_return_address(0))) { \
-      cupool::engine::PinnedMemory::add(host, bytes);                              \
+      cupool::engine::PinnedMemory::add_registered(host, bytes);                   \
     }                                                                              \
     return result;                                                                 \
   }

@@ -63,6 +63,7 @@ class Call {
 PROGRAM_CALL(cuCtxCreate_v2);
 PROGRAM_CALL(cuCtxDestroy);
 PROGRAM_CALL(cuCtxEnablePeerAccess);
+PROGRAM_CALL(cuCtxPopCurrent);
 PROGRAM_CALL(cuCtxSetCurrent);
 PROGRAM_CALL(cuCtxSynchronize);
 PROGRAM_CALL(cuCtxSynchronize_v2);
@@ -99,6 +100,8 @@ PROGRAM_CALL(cuMemFreeHost);
 PROGRAM_CALL(cuMemGetInfo);
 PROGRAM_CALL(cuMemHostAlloc);
 PROGRAM_CALL(cuMemHostGetDevicePointer);
+PROGRAM_CALL(cuMemHostRegister);
+PROGRAM_CALL(cuMemHostUnregister);
 PROGRAM_CALL(cuMemPoolGetAttribute);
 PROGRAM_CALL(cuMemPoolSetAttribute);
 PROGRAM_CALL(cuMemPoolTrimTo);

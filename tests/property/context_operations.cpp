@@ -153,6 +153,10 @@ void Machine::context_create() {
   const CUresult result = cuCtxCreate_v2(&contexts_[1].handle, 0, 0);
   if (!expect(result, "cuCtxCreate", kNoContext)) return;
   contexts_[1].generation = ++last_number_;
+  // Else the thread's stack of contexts grows: it may end on another thread, or while another one
+  // is current.
+  CUcontext made = nullptr;
+  expect(cuCtxPopCurrent(&made), "cuCtxPopCurrent", kNoContext);
   if (enter(1)) load_kernels(contexts_[1]);
 }
 

@@ -48,7 +48,7 @@ void Machine::fill_buffer(const Operation& op) {
   Slots& slots = slots_of(op);
   const Block& block = slots.blocks[0];
   Buffer& buffer = slots.buffers[op.a % kBuffers];
-  if (buffer.host == nullptr || buffer.type != Buffer::pinned || !enter(buffer.context)) return;
+  if (buffer.host == nullptr || !buffer.is_host_address() || !enter(buffer.context)) return;
   const StreamRef where = stream(op, op.b, buffer.context);
   if (where.none() || capture_of(slots, where) != nullptr) return;
   if (where.legacy && !legacy_allowed(buffer.context)) return;

@@ -47,6 +47,7 @@ class Generator {
         devices_(machinery.devices),
         host_(machinery.host),
         wide_(machinery.wide),
+        one_context_(machinery.one_context),
         only_(machinery.theme) {}
 
   Program make(std::uint64_t seed) {
@@ -73,6 +74,7 @@ class Generator {
       contexts_ = !program.concurrent && chance(40);
     }
     if (wide_) choose_theme(program);
+    if (one_context_) contexts_ = lives_ = second_device_ = false;
     if (second_device_) program.operations.push_back({Kind::device_open, 0, 0, 0, 0, 0});
     for (unsigned i = kFirstCreated; i < kStreams; ++i) {
       program.operations.push_back(
@@ -397,6 +399,7 @@ class Generator {
   const unsigned devices_;
   const bool host_;
   const bool wide_;
+  const bool one_context_;
   const std::string only_;
   Theme theme_ = Theme::default_captures;
   bool done_ = false;  ///< what a program of this theme does once

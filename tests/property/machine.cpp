@@ -148,6 +148,8 @@ void Machine::run_on_this_thread(const Operation& op) {
       return buffer_create(op);
     case Kind::buffer_destroy:
       return buffer_destroy(op);
+    case Kind::buffer_mistake:
+      return buffer_mistake(op);
     case Kind::stream_create:
       return stream_create(op);
     case Kind::stream_destroy:
@@ -368,6 +370,9 @@ void Machine::finish_program() {
     cuDevicePrimaryCtxRelease(primary == 2 ? 1 : 0);
   }
   for (ContextState& context : contexts_) context = ContextState{};
+  // A callback of a context that failed may still be on its way: not one of many programs ago.
+  constexpr std::size_t kKeptErrands = 256;
+  while (errands_.size() > kKeptErrands) errands_.pop_front();
 }
 
 // Contract 4: nothing of the program is live, so most of the memory can be allocated.

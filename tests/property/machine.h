@@ -60,12 +60,15 @@ struct Block {
 
 struct Buffer {
   static constexpr std::uint64_t kBytes = 4096;
-  enum Type { pinned, mapped, managed };
+  enum Type { pinned, mapped, managed, registered };
   void* host = nullptr;
   CUdeviceptr device = 0;  ///< 0: kernels have no access
   Type type = pinned;
   int context = 0;
+  /// Kernels have no access by another address, but by that of the host.
+  bool is_host_address() const { return type == pinned || type == registered; }
   std::vector<std::uint64_t> pending;  ///< streams that may still use it
+  std::shared_ptr<void> own;           ///< registered: the program's own memory
 };
 
 /// Page-locked memory, used by work of any context.
@@ -217,6 +220,8 @@ class Machine {
   void memory_info();
   void buffer_create(const Operation& op);
   void buffer_destroy(const Operation& op);
+  void buffer_mistake(const Operation& op);
+  void buffer_register(Buffer& buffer);
   void host_touch(const Operation& op);
 
   // host_operations.cpp
@@ -325,7 +330,7 @@ class Machine {
   std::string failure_;
   std::map<CUdeviceptr, std::uint64_t> live_;  ///< end by begin
   std::set<CUdeviceptr> shared_;               ///< freed, while other agents may use it
-  std::list<Errand> errands_;                  ///< of all programs: callbacks hold pointers to them
+  std::list<Errand> errands_;                  ///< of earlier programs too: callbacks point to them
   std::list<HostBlock> host_writes_;           ///< of this program, for its host functions
   unsigned long long invalidated_ = 0;
   unsigned long long invalidated_by_others_ = 0;

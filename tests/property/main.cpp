@@ -10,6 +10,7 @@
 
 #include "machine.h"
 #include "peer.h"
+#include "soak.h"
 #include "supervisor.h"
 
 namespace cupool::property {
@@ -42,7 +43,8 @@ int usage() {
       "property_programs [--library FILE] [--sanitizer-runtime FILE] [--first SEED|random]\n"
       "  [--count N] [--jobs N] [--free-mode auto|ordered|sync] [--async MODE] [--mutation NAME]\n"
       "  [--forgets non_blocking|per_thread|destroyed] [--expect-fault WORDS]\n"
-      "  [--pass-over WORDS]... [--no-shrink] [--lane] [--host] [--wide] [--theme NAME]\n");
+      "  [--pass-over WORDS]... [--no-shrink] [--lane] [--host] [--wide] [--theme NAME]\n"
+      "  [--soak SECONDS] [--soak-rounds COUNT]\n");
   return 2;
 }
 
@@ -73,11 +75,18 @@ int replay(const std::string& path, const std::string& forgets) {
   return ran_well(machine, program) ? 0 : 1;
 }
 
+int soak(const Soak& soak) {
+  Machine machine(free_mode(), aligns_large());
+  look_closely("");
+  return run_soak(soak, machine);
+}
+
 int run(int argc, char** argv) {
   Options options;
   std::string program;
   std::uint64_t work_first = 0;
   std::uint64_t work_count = 0;
+  bool is_soak = false;
   const auto number = [](const char* text) { return std::strtoull(text, nullptr, 10); };
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
@@ -92,6 +101,10 @@ int run(int argc, char** argv) {
     }
     if (name == "--wide") {
       options.wide = true;
+      continue;
+    }
+    if (name == "--soak-here") {
+      is_soak = true;
       continue;
     }
     if (name == "--peer") return be_peer(std::atoi(value));
@@ -110,6 +123,10 @@ int run(int argc, char** argv) {
       options.free_mode = value;
     else if (name == "--mutation")
       options.mutation = value;
+    else if (name == "--soak")
+      options.soak.seconds = static_cast<unsigned>(number(value));
+    else if (name == "--soak-rounds")
+      options.soak.in_rounds = number(value);
     else if (name == "--forgets")
       options.forgets = value;
     else if (name == "--expect-fault")
@@ -133,6 +150,10 @@ int run(int argc, char** argv) {
   }
   if (!program.empty()) return replay(program, options.forgets);
   if (work_count != 0) return work_through(work_first, work_count, options.forgets);
+  options.soak.first = options.first;
+  options.soak.one_context = options.host;
+  if (is_soak) return soak(options.soak);
+  if (options.soaks()) return start_soak(options);
   return supervise(options);
 }
 

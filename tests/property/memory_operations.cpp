@@ -4,6 +4,7 @@
 #include <cupool_sim.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 
 #include "machine.h"
@@ -215,7 +216,8 @@ void Machine::buffer_create(const Operation& op) {
   Buffer& buffer = slots_of(op).buffers[op.a % kBuffers];
   if (buffer.host != nullptr || !unsafe_allowed(op.thread) || !enter(0)) return;
   buffer = Buffer{};
-  buffer.type = static_cast<Buffer::Type>(op.c % 3);
+  buffer.type = static_cast<Buffer::Type>(op.c % 4);
+  if (buffer.type == Buffer::registered) return buffer_register(buffer);
   if (buffer.type == Buffer::managed) {
     const CUresult result = cuMemAllocManaged(&buffer.device, Buffer::kBytes, CU_MEM_ATTACH_GLOBAL);
     const bool none = result == CUDA_ERROR_OUT_OF_MEMORY;
@@ -227,6 +229,35 @@ void Machine::buffer_create(const Operation& op) {
   if (buffer.type == Buffer::mapped) {
     expect(cuMemHostGetDevicePointer(&buffer.device, buffer.host, 0), "cuMemHostGetDevicePointer");
   }
+}
+
+void Machine::buffer_register(Buffer& buffer) {
+  buffer.own = {std::aligned_alloc(Buffer::kBytes, Buffer::kBytes), std::free};
+  if (expect(cuMemHostRegister(buffer.own.get(), Buffer::kBytes, 0), "cuMemHostRegister")) {
+    buffer.host = buffer.own.get();
+  }
+}
+
+// Page-locked memory that overlaps, and a call that takes the other kind of memory: both refused,
+// as without cupool, and without effect.
+void Machine::buffer_mistake(const Operation& op) {
+  const Buffer& buffer = slots_of(op).buffers[op.a % kBuffers];
+  if (buffer.host == nullptr || buffer.type == Buffer::managed) return;
+  if (!unsafe_allowed(op.thread) || !enter(buffer.context)) return;
+  const bool registered = buffer.type == Buffer::registered;
+  CUresult wanted = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  CUresult result = CUDA_SUCCESS;
+  if (op.c == 0) {
+    result = cuMemHostRegister(buffer.host, Buffer::kBytes / 2, 0);
+  } else if (registered) {
+    wanted = CUDA_ERROR_INVALID_VALUE;
+    result = cuMemFreeHost(buffer.host);
+  } else {
+    wanted = CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    result = cuMemHostUnregister(buffer.host);
+  }
+  if (result == CUDA_SUCCESS) return fail("a mistake with page-locked memory succeeded");
+  expect(result == wanted ? CUDA_SUCCESS : result, "a mistake with page-locked memory");
 }
 
 // Both frees wait for the context as the driver does; the memory is not cupool's.
@@ -244,8 +275,9 @@ void Machine::buffer_destroy(const Operation& op) {
       if (used.second == buffer.host && capture.active) return;
     }
   }
-  const CUresult result =
-      buffer.type == Buffer::managed ? cuMemFree(buffer.device) : cuMemFreeHost(buffer.host);
+  const CUresult result = buffer.type == Buffer::managed      ? cuMemFree(buffer.device)
+                          : buffer.type == Buffer::registered ? cuMemHostUnregister(buffer.host)
+                                                              : cuMemFreeHost(buffer.host);
   if (expect(result, "freeing a buffer")) buffer = Buffer{};
 }
 

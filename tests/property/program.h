@@ -49,6 +49,7 @@ struct Machinery {
   bool host = false;  ///< programs about page-locked memory
   bool wide = false;  ///< programs with a theme (generator.h)
   std::string theme;  ///< not empty: of this one only
+  bool one_context = false;
 };
 
 /// The same seed gives the same program.

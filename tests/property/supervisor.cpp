@@ -56,25 +56,33 @@ std::string contents(const std::string& path) {
   return text.str();
 }
 
-pid_t spawn(const Options& options, std::uint64_t seed, std::vector<std::string> arguments,
-            const std::string& output) {
+std::vector<std::string> environment_of(const Options& options, std::uint64_t seed) {
   std::vector<std::string> variables = surroundings_of(options, seed).variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     if (std::strncmp(*entry, "CUPOOL_", 7) != 0 && std::strncmp(*entry, "LD_PRELOAD=", 11) != 0) {
       variables.emplace_back(*entry);
     }
   }
+  return variables;
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+pid_t spawn(const Options& options, std::uint64_t seed, std::vector<std::string> arguments,
+            const std::string& output) {
+  std::vector<std::string> variables = environment_of(options, seed);
   arguments.insert(arguments.begin(), "/proc/self/exe");
   if (!options.forgets.empty()) {
     arguments.push_back("--forgets");
     arguments.push_back(options.forgets);
   }
-  std::vector<char*> argv;
-  std::vector<char*> envp;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  for (std::string& variable : variables) envp.push_back(variable.data());
-  argv.push_back(nullptr);
-  envp.push_back(nullptr);
+  const std::vector<char*> argv = pointers_to(arguments);
+  const std::vector<char*> envp = pointers_to(variables);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, 1, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
@@ -243,6 +251,26 @@ Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
     result.variables.push_back(name + "=" + value);
     result.words += " " + name + "=" + value;
   };
+  const auto set_for_all = [&] {
+    set("CUPOOL_TEST_MUTATION", options.mutation);
+    std::string preload = options.sanitizer_runtime;
+    if (!options.library.empty()) preload += (preload.empty() ? "" : ":") + options.library;
+    if (!preload.empty()) result.variables.push_back("LD_PRELOAD=" + preload);
+    result.variables.push_back("CUPOOL_SIM_JUDGE=report");
+    result.variables.push_back("CUPOOL_SIM_DEADLOCK_MS=2000");
+  };
+  if (options.library.empty()) result.variables.push_back("CUPOOL_TEST_ALONE=1");
+  if (options.soaks()) {  // as users run it, with all that takes note of calls
+    set("CUPOOL_FREE_MODE", options.free_mode);
+    set("CUPOOL_ASYNC", options.async);
+    set("CUPOOL_SIM_MEMORY", "128M");
+    set("CUPOOL_SIM_DEVICES", options.host ? "1" : "2");
+    set("CUPOOL_STATS", "json");
+    set("CUPOOL_STATS_FILE", "/dev/null");
+    set("CUPOOL_DECAY_MS", "20");
+    set_for_all();
+    return result;
+  }
   const std::string mode = pick({"auto", "auto", "ordered", "sync"});
   set("CUPOOL_FREE_MODE", options.free_mode.empty() ? mode : options.free_mode);
   set("CUPOOL_ASYNC", options.async);
@@ -273,16 +301,26 @@ Surroundings surroundings_of(const Options& options, std::uint64_t seed) {
     result.variables.push_back("CUPOOL_TEST_HOST=1");
     set("CUPOOL_HOST_MAX_CACHED", pick({"", "", "1M", "100%"}));
   }
-  if (options.library.empty()) result.variables.push_back("CUPOOL_TEST_ALONE=1");
   if (options.wide) result.variables.push_back("CUPOOL_TEST_WIDE=" + options.theme);
-  set("CUPOOL_TEST_MUTATION", options.mutation);
-  std::string preload = options.sanitizer_runtime;
-  if (!options.library.empty()) preload += (preload.empty() ? "" : ":") + options.library;
-  if (!preload.empty()) result.variables.push_back("LD_PRELOAD=" + preload);
-  result.variables.push_back("CUPOOL_SIM_JUDGE=report");
-  result.variables.push_back("CUPOOL_SIM_DEADLOCK_MS=2000");
   result.variables.push_back("CUPOOL_STATS=off");
+  set_for_all();
   return result;
+}
+
+int start_soak(const Options& options) {
+  std::vector<std::string> arguments = {"property_programs",
+                                        "--soak-here",
+                                        "--first",
+                                        std::to_string(options.soak.first),
+                                        "--soak",
+                                        std::to_string(options.soak.seconds),
+                                        "--soak-rounds",
+                                        std::to_string(options.soak.in_rounds)};
+  if (options.host) arguments.emplace_back("--host");
+  std::vector<std::string> variables = environment_of(options, options.first);
+  execve("/proc/self/exe", pointers_to(arguments).data(), pointers_to(variables).data());
+  std::perror("execve");
+  return 2;
 }
 
 int supervise(const Options& options) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "program.h"
+#include "soak.h"
 
 namespace cupool::property {
 
@@ -35,6 +36,8 @@ struct Options {
   /// Programs with a theme (generator.h), each in a process of its own.
   bool wide = false;
   std::string theme;  ///< not empty: of this theme only
+  Soak soak;
+  bool soaks() const { return soak.seconds != 0 || soak.in_rounds != 0; }
 };
 
 /// The environment in which the program of `seed` runs; the same for all of its batch.
@@ -47,6 +50,9 @@ std::uint64_t end_of_batch(const Options& options, std::uint64_t seed);
 
 /// Exit status of the whole run.
 int supervise(const Options& options);
+
+/// Becomes the process of a soak. Returns only if that fails.
+int start_soak(const Options& options);
 
 /// In the other process: runs the programs, or the program of a file. Exit status 1: one failed,
 /// and its reason was printed.

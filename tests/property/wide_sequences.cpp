@@ -119,9 +119,15 @@ void Generator::joined_capture(std::vector<Operation>& operations) {
     operations.push_back({Kind::stamp, busy, i, 1, 0, 0});
     if (chance(40)) operations.push_back({Kind::release, busy, i, 0, other, 0});
   }
+  // Idle memory of the joining context, which the device needs back during the capture.
+  const unsigned large = kBlocks - 1;
+  operations.push_back({Kind::allocate, busy, large, 0, other, device_bytes_ / 2});
+  operations.push_back({Kind::stamp, busy, large, 1, 0, 0});
+  operations.push_back({Kind::release, busy, large, 0, other, 0});
   operations.push_back({Kind::capture_begin, thread_, 0, origin, chance(70) ? 2 : below(3), 0});
   operations.push_back({Kind::stamp, thread_, 0, joining, 0, 0});
   operations.push_back({Kind::capture_join, thread_, 0, joining, 0, 0});
+  operations.push_back({Kind::allocate, busy, large, 0, other, device_bytes_ / 8 * 5});
   for (unsigned i = 0; i < 6; ++i) {
     if (chance(50)) operations.push_back({Kind::release, busy, i, 0, other, 0});
     if (chance(50)) operations.push_back({Kind::stamp, thread_, i, joining, 0, 0});
@@ -168,7 +174,12 @@ void Generator::host_targets(std::vector<Operation>& operations) {
   const unsigned buffer = below(kBuffers);
   const unsigned block = 1 + below(kBlocks - 1);
   const std::uint64_t size = sizes_[below(4)];
-  operations.push_back({Kind::buffer_create, thread_, buffer, 0, 0, 0});
+  if (chance(60)) {
+    const unsigned type = chance(40) ? 0 : 3;
+    operations.push_back({Kind::buffer_destroy, thread_, buffer, 0, 0, 0});
+    operations.push_back({Kind::buffer_create, thread_, buffer, 0, type, 0});
+  }
+  if (chance(40)) operations.push_back({Kind::buffer_mistake, thread_, buffer, 0, below(2), 0});
   operations.push_back({Kind::allocate, thread_, 0, 0, 0, size});
   operations.push_back({Kind::allocate, thread_, block, 0, 0, size});
   const unsigned stream = below(kStreams);

@@ -130,7 +130,7 @@ void Machine::kernel_on_buffer(const Operation& op) {
 void Machine::kernel_on_address(const Operation& op) {
   Slots& slots = slots_of(op);
   Buffer& buffer = slots.buffers[op.a % kBuffers];
-  if (buffer.host == nullptr || buffer.type != Buffer::pinned || !enter(buffer.context)) return;
+  if (buffer.host == nullptr || !buffer.is_host_address() || !enter(buffer.context)) return;
   const StreamRef where = stream(op, op.b, buffer.context);
   if (where.none() || (where.legacy && !legacy_allowed(buffer.context))) return;
   use_buffer(slots, op.a % kBuffers, where);

@@ -57,6 +57,9 @@ class Captures {
 
   // Under the lock:
 
+  /// Whether a stream of the context has begun a capture. Streams that joined are not known.
+  bool any() const { return !streams_.empty(); }
+
   /// Whether a thread is about to begin a capture.
   bool is_beginning() const { return beginning_ != 0; }
 

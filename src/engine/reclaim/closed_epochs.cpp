@@ -9,6 +9,7 @@
 
 #include "cuda/errors.h"
 #include "cuda/scopes.h"
+#include "engine/reclaim/captures.h"
 #include "engine/reclaim/serving.h"
 #include "stats/stall.h"
 #include "util/clock.h"
@@ -21,11 +22,12 @@ namespace cupool::engine {
 using stats::Counter;
 
 ClosedEpochs::ClosedEpochs(const cuda::Driver& driver, CUcontext context, stats::DeviceStats& stats,
-                           Epochs& epochs)
+                           Epochs& epochs, const Captures& captures)
     : driver_(driver),
       context_(context),
       stats_(stats),
       epochs_(epochs),
+      captures_(captures),
       can_record_(driver.cuCtxRecordEvent != nullptr) {}
 
 void ClosedEpochs::adopt(EpochNumber epoch, BlockList& blocks) {
@@ -216,9 +218,15 @@ void ClosedEpochs::reclaim_up_to(EpochNumber up_to) {
   }
 }
 
+// A stream of this context may have joined a capture of another one (I3).
+bool ClosedEpochs::captures_forbid() const {
+  if (CUPOOL_MUTATED("record-in-capture")) return false;
+  if (CUPOOL_MUTATED("counts-captures-by-context")) return captures_.any();
+  return Serving::any_capture();
+}
+
 CUresult ClosedEpochs::record(IfEmpty if_empty) {
-  const bool capturing = Serving::any_capture() && !CUPOOL_MUTATED("record-in-capture");
-  if (!can_record_ || capturing || Serving::stepped_aside()) return CUDA_SUCCESS;
+  if (!can_record_ || captures_forbid() || Serving::stepped_aside()) return CUDA_SUCCESS;
   const CUresult result = close(Fence::recorded, if_empty);
   if (result == CUDA_SUCCESS || cuda::is_capture_refusal(result)) return CUDA_SUCCESS;
   if (result == CUDA_ERROR_DEINITIALIZED || cuda::is_sticky(result)) return result;

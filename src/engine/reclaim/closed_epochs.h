@@ -16,11 +16,14 @@
 
 namespace cupool::engine {
 
+class Captures;
+
 /// Part of an Ordering. The caller holds its lock for every function.
 class ClosedEpochs {
  public:
+  /// `captures`: of the same context.
   ClosedEpochs(const cuda::Driver& driver, CUcontext context, stats::DeviceStats& stats,
-               Epochs& epochs);
+               Epochs& epochs, const Captures& captures);
 
   using IfEmpty = Epochs::IfEmpty;
 
@@ -93,6 +96,7 @@ class ClosedEpochs {
   CUresult create_event(CUevent* event);
   Epoch* first_fenced_from(EpochNumber epoch);
   void make_cached(BlockList& blocks);
+  bool captures_forbid() const;
   CUresult query(Epoch& epoch);
   WaitResult wait_for(Epoch* fenced, OrderingLock& lock, std::uint64_t limit_ns);
   CUresult wait_for_event(CUevent fence) const;
@@ -102,6 +106,7 @@ class ClosedEpochs {
   const CUcontext context_;
   stats::DeviceStats& stats_;
   Epochs& epochs_;
+  const Captures& captures_;
   std::deque<Epoch> closed_;  ///< oldest first
   BlockList reclaimed_;
   std::vector<CUevent> spare_events_;

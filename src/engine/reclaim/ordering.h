@@ -35,7 +35,7 @@ class Ordering {
   Ordering(const cuda::Driver& driver, CUcontext context, stats::DeviceStats& stats)
       : driver_(driver),
         context_(context),
-        closed_(driver, context, stats, epochs_),
+        closed_(driver, context, stats, epochs_, captures_),
         barriers_(driver, context, mutex_, closed_),
         captures_(mutex_, barriers_) {}
 

@@ -51,6 +51,14 @@ std::size_t PinnedMemory::remove(const void* start) {
   return bytes;
 }
 
+void PinnedMemory::add_registered(const void* start, std::size_t bytes) {
+  if (!CUPOOL_MUTATED("forgets-registered-memory")) add(start, bytes);
+}
+
+void PinnedMemory::put_back(const void* start, std::size_t bytes) {
+  if (!CUPOOL_MUTATED("forgets-memory-that-stays")) add(start, bytes);
+}
+
 void PinnedMemory::end_without_lock() {
   over_ = true;
   count_ = 0;

@@ -16,8 +16,12 @@ class PinnedMemory {
  public:
   /// The program has page-locked these bytes.
   static void add(const void* start, std::size_t bytes);
+  /// The same, of memory that is its own (cuMemHostRegister).
+  static void add_registered(const void* start, std::size_t bytes);
   /// The program is about to give them back. Returns their number; 0: the memory is not known.
   static std::size_t remove(const void* start);
+  /// The driver has refused to take back what remove() had `bytes` of. No effect for 0.
+  static void put_back(const void* start, std::size_t bytes);
   /// In a forked child, or when a signal handler leaves: there is none, and nothing takes the lock,
   /// which may be held for ever.
   static void end_without_lock();

@@ -62,14 +62,26 @@ CUresult set_flags(Entry& in, CUdevice ordinal, unsigned flags) {
   return CUDA_SUCCESS;
 }
 
+Context& room_for_context() {
+  constexpr size_t kKept = 8;
+  World& w = world();
+  if (w.destroyed_contexts.size() <= kKept) {
+    w.contexts.push_back(std::make_unique<Context>());
+    return *w.contexts.back();
+  }
+  Context& context = *w.destroyed_contexts.front();
+  w.destroyed_contexts.pop_front();
+  context = Context{};
+  return context;
+}
+
 CUresult create(Entry& in, CUcontext* handle, unsigned flags, CUdevice ordinal) {
   Device* device = nullptr;
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = in.device(ordinal, &device);
   if (result != CUDA_SUCCESS) return result;
   World& w = world();
-  w.contexts.push_back(std::make_unique<Context>());
-  Context& context = *w.contexts.back();
+  Context& context = room_for_context();
   context.device = device;
   context.flags = flags;
   context.id = ++w.last_id;
@@ -84,6 +96,7 @@ CUresult destroy(Entry& in, CUcontext handle) {
   if (context == nullptr || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
   if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   empty(in.lock(), *context);
+  world().destroyed_contexts.push_back(context);
   Context* popped = nullptr;
   if (current_context() == context) pop_context(&popped);
   return CUDA_SUCCESS;

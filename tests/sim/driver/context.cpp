@@ -38,6 +38,16 @@ void each_stream(Context& context, Visit visit) {
   for (auto& entry : context.streams) visit(*entry.second);
 }
 
+void begin(Stream& stream) {
+  const Instant at = world().engine.begin_timeline();
+  stream.timeline = at.timeline;
+  stream.number = stream.begin = at.number;
+}
+
+void end(const Stream& stream) {
+  world().engine.end_timeline({stream.timeline, stream.number});
+}
+
 /// Visits the operations (null ones too) that work of this stream must come after.
 template <typename Visit>
 void each_predecessor(Stream& stream, Visit visit) {
@@ -161,10 +171,14 @@ Stream& per_thread_stream(Context& context) {
     slot = std::make_unique<Stream>();
     slot->context = &context;
     slot->kind = Stream::Kind::per_thread;
-    slot->timeline = world().engine.new_timeline();
+    begin(*slot);
     slot->id = ++world().last_id;
   }
   return *slot;
+}
+
+bool is_of(const Op& op, const Stream& stream) {
+  return op.at.timeline == stream.timeline && op.at.number > stream.begin;
 }
 
 bool take_stream_memory(Context& context) {
@@ -181,7 +195,7 @@ Stream& create_stream(Context& context, unsigned flags, int priority) {
   stream->kind =
       (flags & CU_STREAM_NON_BLOCKING) != 0 ? Stream::Kind::non_blocking : Stream::Kind::blocking;
   stream->priority = priority;
-  stream->timeline = world().engine.new_timeline();
+  begin(*stream);
   stream->id = ++world().last_id;
   Stream* const raw = stream.get();
   context.streams.emplace(raw, std::move(stream));
@@ -197,6 +211,7 @@ void destroy_stream(Stream& stream) {
     context.orphans.push_back(stream.last);
     if (stream.blocking()) context.blocking_orphans.push_back(stream.last);
   }
+  end(stream);
   world().streams.erase(&stream);
   world().destroyed_streams.insert(&stream);
   context.streams.erase(&stream);
@@ -210,7 +225,7 @@ void revive(Context& context) {
   context.legacy = Stream{};
   context.legacy.context = &context;
   context.legacy.kind = Stream::Kind::legacy;
-  context.legacy.timeline = w.engine.new_timeline();
+  begin(context.legacy);
   context.legacy.id = ++w.last_id;
 }
 
@@ -220,6 +235,7 @@ void empty(Lock& lock, Context& context) {
   w.captures.abandon(context);
   if (context.sticky == CUDA_SUCCESS) w.engine.complete(lock, tails(context));
   w.engine.cancel(context);
+  each_stream(context, [](Stream& stream) { end(stream); });
   for (auto& entry : context.streams) w.streams.erase(entry.first);
   for (auto& entry : context.events) w.events.erase(entry.first);
   context.streams.clear();

@@ -29,7 +29,8 @@ struct Stream {
   unsigned long long id = 0;
   int priority = 0;
   unsigned timeline = 0;
-  uint64_t number = 0;  ///< operations submitted
+  uint64_t number = 0;  ///< of the latest operation
+  uint64_t begin = 0;   ///< what has a number up to this was another stream's
   OpRef last;           ///< the latest operation; kept when done, for its clock
   int polls = 0;
 
@@ -106,6 +107,8 @@ std::vector<Instant> latest(Context& context);
 Clock clock_of(Stream& stream);
 
 Stream& per_thread_stream(Context& context);
+/// Whether the operation was submitted to this stream.
+bool is_of(const Op& op, const Stream& stream);
 /// Takes device memory for one more stream, if that needs some. False: the device is full.
 bool take_stream_memory(Context& context);
 Stream& create_stream(Context& context, unsigned flags, int priority);

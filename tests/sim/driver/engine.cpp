@@ -5,6 +5,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -249,6 +250,15 @@ void Engine::observe(const std::vector<OpRef>& ops) {
 void Engine::see(Instant at) {
   if (host_clock_.size() <= at.timeline) host_clock_.resize(at.timeline + 1);
   if (host_clock_[at.timeline] < at.number) host_clock_[at.timeline] = at.number;
+}
+
+Instant Engine::begin_timeline() {
+  const auto seen = std::find_if(ended_.begin(), ended_.end(),
+                                 [&](Instant last) { return covers(host_clock_, last); });
+  if (seen == ended_.end()) return {++timelines_, 0};
+  const Instant last = *seen;
+  ended_.erase(seen);
+  return last;
 }
 
 void Engine::cancel(Context& context) {

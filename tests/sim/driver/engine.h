@@ -57,7 +57,12 @@ class Engine {
   void watch_for_deadlocks();
 
   const Clock& host_clock() const { return host_clock_; }
-  unsigned new_timeline() { return ++timelines_; }
+  /// Where a new stream begins: behind the end of a timeline that the host has seen, which is
+  /// ordered before everything to come, or on a new one. So a clock does not grow with the streams
+  /// that a long-lived process has had.
+  Instant begin_timeline();
+  /// No operation comes behind `last`, where its stream has ended.
+  void end_timeline(Instant last) { ended_.push_back(last); }
   size_t pending() const { return pending_.size(); }
   std::vector<OpRef> pending_of(const Context& context) const;
 
@@ -90,6 +95,7 @@ class Engine {
   Clock host_clock_;
   uint64_t last_id_ = 0;
   unsigned timelines_ = 0;
+  std::deque<Instant> ended_;
   bool serving_ = false;
   bool watching_ = false;
 };

@@ -19,7 +19,7 @@ struct Context;
 struct Op;
 using OpRef = std::shared_ptr<Op>;
 
-/// Progress by timeline; one timeline for each stream that ever existed.
+/// Progress by timeline: one for each stream. A later stream may go on where an ended one was.
 using Clock = std::vector<uint64_t>;
 
 inline void join(Clock& into, const Clock& from) {

@@ -35,7 +35,7 @@ Pool::~Pool() {
 Pool::Reuse Pool::reuse(const Hole& hole, const Stream& stream, const Clock& clock,
                         bool last_resort) const {
   const OpRef& freed_by = hole.freed_by;
-  if (freed_by == nullptr || freed_by->at.timeline == stream.timeline) return Reuse::yes;
+  if (freed_by == nullptr || is_of(*freed_by, stream)) return Reuse::yes;
   if (follow_event_dependencies_ != 0 && covers(clock, freed_by->at)) return Reuse::yes;
   // The driver has seen the free complete, whoever else has not: the allocation comes after it.
   if (allow_opportunistic_ != 0 && world().engine.finished({freed_by})) return Reuse::after;

@@ -3,6 +3,7 @@
 // and never destroyed, because calls arrive until the very end of the process.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -53,7 +54,9 @@ struct World {
   Engine engine;
   Referee judge;
   std::vector<std::unique_ptr<Device>> devices;
-  std::vector<std::unique_ptr<Context>> contexts;  ///< destroyed ones too: handles stay valid
+  std::vector<std::unique_ptr<Context>> contexts;  ///< destroyed ones too: their handles are known
+  /// In this order. The handle of one that was destroyed long ago comes again.
+  std::deque<Context*> destroyed_contexts;
   std::unordered_set<Stream*> streams;
   std::unordered_set<Stream*> destroyed_streams;
   std::unordered_set<Event*> events;
