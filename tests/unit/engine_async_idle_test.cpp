@@ -178,6 +178,11 @@ TEST_F(AsyncIdleTest, ACaptureIsLeftAloneAtTheEndOfAContext) {  // contract 9
   Serving::capture_begins();
   idle().context_ends(*context_);
   EXPECT_EQ(created, 0);
+  CUevent event = nullptr;
+  ASSERT_EQ(test::fake::create_event(&event, 0), CUDA_SUCCESS);
+  idle_driver.records = 0;
+  EXPECT_FALSE(context_->ordering().barriers().record_behind(event)) << "nor if it begins now";
+  EXPECT_EQ(idle_driver.records, 0);
   EXPECT_NE(test::pools->pool_of(address), nullptr);
   Serving::captures_end(1);
 }
