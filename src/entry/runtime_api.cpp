@@ -217,7 +217,8 @@ cudaError_t cupool_hook_cudaFree(void* address) {
 cudaError_t cupool_hook_cudaDeviceSynchronize() {
   CUPOOL_REAL_RUNTIME(cudaDeviceSynchronize);
   const ShortCut cut = short_cut(site);
-  const bool certain = cut && cut.allocator->registry().ask_for_current(cut.context) == cut.context;
+  const bool certain =
+      cut && cut.allocator->registry().ask_for_current(*cut.context) == cut.context;
   if (certain && cut.allocator->synchronization().of_context(
                      cut.context, Synchronization::Failure::repeated,
                      [] { return cupool::cuda::driver()->cuCtxSynchronize(); }) == CUDA_SUCCESS) {

@@ -26,6 +26,22 @@ TEST(StreamOrderedMemory, IsItsStreamsAgainAtOnce) {
   }
 }
 
+TEST(StreamOrderedMemory, IsServedByEveryNameOfItsFunctions) {
+  const PreloadedRun run = expect_same("probe_async_calls mode=named", 0, 1, serving());
+  EXPECT_GE(run.counter("own_async_served_total"), 4u) << "all of the second round";
+  const PreloadedRun bypassed = expect_same("probe_async_calls mode=named", 0, 1,
+                                            serving({{"CUPOOL_BYPASS_LIBS", "probe_async_calls"}}));
+  EXPECT_EQ(bypassed.counter("own_async_served_total"), 0u);
+}
+
+TEST(StreamOrderedMemory, IsTheDriversWhereItRefuses) {  // contract 3
+  expect_same("probe_async_calls mode=refused", 0, 1, serving());
+}
+
+TEST(StreamOrderedMemory, IsNobodysInAForkedChild) {  // contract 11
+  expect_same("probe_async_calls mode=fork", 0, 1, serving());
+}
+
 TEST(StreamOrderedMemory, IsNotServedUnlessToldSo) {
   for (const char* mode : {"threshold", "off"}) {
     const PreloadedRun run = expect_same("probe_async mode=pairs", 0, 1, {{"CUPOOL_ASYNC", mode}});

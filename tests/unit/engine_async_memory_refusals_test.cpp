@@ -19,6 +19,7 @@ struct StreamsDriver {
   CUresult current_pool = CUDA_SUCCESS;
   CUresult default_pool = CUDA_SUCCESS;
   CUresult current = CUDA_SUCCESS;  // the answer of cuCtxGetCurrent
+  bool no_current = false;          // no context is current
   int frees_refused = 0;            // so often cuMemFreeAsync fails
 };
 StreamsDriver streams_driver;
@@ -46,7 +47,7 @@ class AsyncMemoryRefusalsTest : public PoolEngineTest {
   cuda::Driver make_driver() override {
     cuda::Driver driver = PoolEngineTest::make_driver();
     driver.cuCtxGetCurrent = [](CUcontext* context) {
-      *context = test::fake::context();
+      *context = streams_driver.no_current ? nullptr : test::fake::context();
       return streams_driver.current;
     };
     driver.cuStreamGetCtx = [](CUstream, CUcontext* context) {
@@ -180,6 +181,7 @@ TEST_F(AsyncMemoryRefusalsTest, MemoryThatCameBackUnseenIsTheNewOwners) {  // I1
 TEST_F(AsyncMemoryRefusalsTest,
        NothingIsServedInAHostFunctionOrByAFailedContext) {  // contract 3, I7
   const CUdeviceptr address = block_of(stream(1));
+  const CUdeviceptr live = block_of(stream(2));
   in_thread([&] {
     streams_driver.current = CUDA_ERROR_NOT_PERMITTED;
     CUdeviceptr other = 0;
@@ -190,6 +192,7 @@ TEST_F(AsyncMemoryRefusalsTest,
   EXPECT_EQ(async().try_free(address, stream(1)), CUDA_SUCCESS);
   context_->set_poisoned();
   CUdeviceptr other = 0;
+  EXPECT_EQ(async().try_free(live, stream(2)), std::nullopt);
   EXPECT_EQ(allocate_in(stream(1), &other), Served::no);
   EXPECT_EQ(async().try_allocate(kBytes, nullptr, stream(1)), 0u);
   EXPECT_EQ(async().idle().give_back(*context_, AsyncIdle::To::pool).blocks, 0u);
@@ -261,6 +264,66 @@ TEST_F(AsyncMemoryRefusalsTest, WhereThereAreSeveralContextsAFenceTellsWhoseErro
   EXPECT_EQ(async().free_by_driver(address, fail), CUDA_ERROR_LAUNCH_FAILED);
   EXPECT_FALSE(context_->usable());
   Lane::reset();
+}
+
+TEST_F(AsyncMemoryRefusalsTest, WithoutAContextTheDriverAnswers) {  // contract 3
+  const CUdeviceptr address = block_of(stream(1));
+  streams_driver.no_current = true;
+  ContextRegistry::current_may_change();
+  CUdeviceptr other = 0;
+  EXPECT_EQ(allocate_in(stream(1), &other), Served::no);
+  EXPECT_EQ(async().try_free(address, stream(1)), std::nullopt);
+  streams_driver.no_current = false;
+  ContextRegistry::current_may_change();
+  EXPECT_EQ(allocator_->registry().current(), context_);
+  EXPECT_EQ(async().try_free(address, stream(1)), CUDA_SUCCESS) << "it is live";
+}
+
+TEST_F(AsyncMemoryRefusalsTest, AContextThatEndsGetsNoCache) {  // I8
+  CUdeviceptr address = 0;
+  {
+    const ContextEnd ends(*context_);
+    EXPECT_EQ(allocate_in(stream(1), &address), Served::no);
+  }
+  EXPECT_EQ(allocate_in(stream(1), &address), Served::by_driver);
+}
+
+// The pool that cupool's own blocks come from is not the program's to order.
+TEST_F(AsyncMemoryRefusalsTest, ADefaultPoolThatCupoolUsesIsTheDrivers) {
+  start({{"CUPOOL_BACKEND", "pool"}, {"CUPOOL_ASYNC", "serve"}, {"CUPOOL_POOL", "default"}});
+  CUdeviceptr address = 0;
+  EXPECT_EQ(allocate_in(stream(1), &address), Served::no);
+}
+
+// Idle memory could keep it from the device (contract 4).
+TEST_F(AsyncMemoryRefusalsTest, BesideManagedMemoryTheDriverAllocates) {
+  HostReachable& reachable = allocator_->policy().host_reachable();
+  CUdeviceptr address = 0;
+  reachable.add(HostReachable::Kind::managed, kForeign, {kBytes, context_});
+  EXPECT_EQ(allocate_in(stream(1), &address), Served::no);
+  reachable.clear();
+  EXPECT_EQ(allocate_in(stream(1), &address), Served::by_driver);
+}
+
+TEST_F(AsyncMemoryRefusalsTest, OnceCupoolStepsAsideAFreeIsTheDrivers) {
+  const CUdeviceptr address = block_of(stream(1));
+  Serving::step_aside();
+  EXPECT_EQ(async().try_free(address, stream(1)), std::nullopt);
+  CUdeviceptr other = 0;
+  EXPECT_EQ(allocate_in(stream(1), &other), Served::no);
+  Serving::start();
+  EXPECT_EQ(async().try_free(address, stream(1)), CUDA_SUCCESS) << "it is live";
+}
+
+// It may be about to run one, and what it knows of a stream is of earlier calls.
+TEST_F(AsyncMemoryRefusalsTest, AThreadThatMayRunAHostFunctionIsAskedFirst) {  // contract 3
+  const CUdeviceptr address = block_of(stream(1));
+  EXPECT_EQ(async().try_free(address, stream(1)), CUDA_SUCCESS);
+  detail::runs_no_host_functions = false;
+  EXPECT_EQ(async().try_allocate(kBytes, nullptr, stream(1)), 0u);
+  CUdeviceptr again = 0;
+  EXPECT_EQ(allocate_in(stream(1), &again), Served::from_cache);
+  EXPECT_EQ(again, address);
 }
 
 TEST_F(AsyncMemoryRefusalsTest, WhatTheDriverDoesNotTakeBackStaysIdle) {

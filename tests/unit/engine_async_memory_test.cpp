@@ -5,91 +5,12 @@
 #include <atomic>
 #include <optional>
 #include <thread>
-#include <utility>
 
 #include "engine/reclaim/dependent_launches.h"
-#include "engine/serve/decay.h"
-#include "engine_pool_engine_fixture.h"
+#include "engine_async_fixture.h"
 
 namespace cupool::engine {
 namespace {
-
-class AsyncMemoryTest : public PoolEngineTest {
- protected:
-  static constexpr std::uint64_t kMany = 48 * (kUnit / 2);  ///< more than a growth step
-  static inline std::atomic<CUcontext> current{nullptr};    ///< null: the fake driver's
-
-  static inline thread_local CUcontext pushed = nullptr;
-
-  void SetUp() override {
-    PoolEngineTest::SetUp();
-    start({{"CUPOOL_ASYNC", "serve"}});
-  }
-  void TearDown() override {
-    PoolEngineTest::TearDown();
-    DependentLaunch::reset();
-    enter(nullptr);
-    start({});  // serves none
-  }
-  cuda::Driver make_driver() override {
-    cuda::Driver driver = PoolEngineTest::make_driver();
-    driver.cuCtxGetCurrent = [](CUcontext* context) {
-      const CUcontext set = pushed != nullptr ? pushed : current.load();
-      *context = set != nullptr ? set : test::fake::context();
-      return CUDA_SUCCESS;
-    };
-    driver.cuCtxPushCurrent_v2 = [](CUcontext context) {
-      pushed = context;
-      return CUDA_SUCCESS;
-    };
-    driver.cuCtxPopCurrent_v2 = [](CUcontext* context) {
-      *context = std::exchange(pushed, nullptr);
-      return CUDA_SUCCESS;
-    };
-    driver.cuStreamGetCtx = [](CUstream, CUcontext* context) {
-      *context = current != nullptr ? current.load() : test::fake::context();
-      return CUDA_SUCCESS;
-    };
-    driver.cuStreamGetFlags = [](CUstream, unsigned* flags) {
-      *flags = CU_STREAM_NON_BLOCKING;
-      return CUDA_SUCCESS;
-    };
-    return driver;
-  }
-  AsyncMemory& async() { return allocator_->default_pools().async(); }
-  AsyncMemory::Served allocate_in_stream(std::uint64_t bytes, CUdeviceptr* address) {
-    return async().allocate(address, bytes, nullptr, stream_, [&](std::uint64_t wanted) {
-      CUmemoryPool pool = nullptr;
-      test::fake::default_pool(&pool, 0);
-      return test::fake::allocate_from_pool(address, wanted, pool, stream_);
-    });
-  }
-
-  Context* enter(CUcontext context) {
-    current = context;
-    ContextRegistry::current_may_change();
-    return allocator_->registry().current();
-  }
-  void leave_idle(std::uint64_t bytes) {
-    CUdeviceptr address = 0;
-    ASSERT_EQ(allocate_in_stream(bytes, &address), AsyncMemory::Served::by_driver);
-    ASSERT_EQ(async().try_free(address, stream_), CUDA_SUCCESS);
-    ASSERT_GE(async().idle().bytes(context_->device()), bytes);
-  }
-  Decay make_decay() {
-    return Decay(*driver_, allocator_->registry(), allocator_->idle(), async().idle());
-  }
-  // A look of the background thread (process/housekeeping).
-  void look(Decay& decay) {
-    while (async().idle().give_back_unneeded()) {
-    }
-    async().idle().end_decay_step();
-    while (decay.go_on()) {
-    }
-  }
-
-  const CUstream stream_ = reinterpret_cast<CUstream>(0x5000);
-};
 
 TEST_F(AsyncMemoryTest, NoDependentLaunchOverlapsOnceThereIsABlock) {  // I1
   cuda::LaunchAttribute attribute{};
@@ -107,6 +28,34 @@ TEST_F(AsyncMemoryTest, NoDependentLaunchOverlapsOnceThereIsABlock) {  // I1
   ASSERT_EQ(allocate_in_stream(kUnit, &address), AsyncMemory::Served::by_driver);
   EXPECT_TRUE(is_serialised()) << "it may be handed out again behind any kernel";
   EXPECT_EQ(async().try_free(address, stream_), CUDA_SUCCESS);
+}
+
+// In the order of its own context's streams alone.
+TEST_F(AsyncMemoryTest, ABlockGoesIntoNoCacheOfAnotherContext) {  // I1
+  const CUstream others = reinterpret_cast<CUstream>(0x7000);
+  CUdeviceptr address = 0;
+  ASSERT_EQ(allocate_in_stream(kUnit, &address), AsyncMemory::Served::by_driver);
+  ASSERT_NE(enter(reinterpret_cast<CUcontext>(0x99000)), context_);
+  const auto free_of_others = [&] { return async().try_free(address, others); };
+  EXPECT_EQ(free_of_others(), std::nullopt) << "that has no cache yet";
+  CUdeviceptr own = 0;
+  ASSERT_EQ(async().allocate(&own, kUnit, nullptr, others, allocate_by_driver(&own, others)),
+            AsyncMemory::Served::by_driver);
+  ASSERT_EQ(async().try_free(own, others), CUDA_SUCCESS);
+  ASSERT_EQ(async().try_allocate(kUnit, nullptr, others), own);
+  EXPECT_EQ(free_of_others(), std::nullopt) << "though there is room";
+  ASSERT_EQ(enter(nullptr), context_);
+  EXPECT_EQ(async().try_free(address, stream_), CUDA_SUCCESS) << "it is live";
+}
+
+// What a stream has freed stays no stream's once it has ended. The null stream never ends.
+TEST_F(AsyncMemoryTest, TheEndOfTheNullStreamConcernsNoBlock) {
+  const CUdeviceptr address = leave_idle(kUnit);
+  async().stream_ends(stream_);
+  async().stream_ends(nullptr);
+  CUdeviceptr again = 0;
+  EXPECT_EQ(allocate_in_stream(kUnit, &again), AsyncMemory::Served::from_cache);
+  EXPECT_EQ(again, address);
 }
 
 // A context that is about to end keeps visitors out for as long as that takes.

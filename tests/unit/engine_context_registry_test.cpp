@@ -73,11 +73,11 @@ TEST_F(ContextRegistryTest, EachThreadIsInItsOwnContext) {
 TEST_F(ContextRegistryTest, OneDisagreementWithTheDriverEndsTheTrustInTheHooks) {  // I5
   Context* const first = enter_new();
   Context* const second = enter_new();
-  EXPECT_EQ(registry_.ask_for_current(second), second);
+  EXPECT_EQ(registry_.ask_for_current(*second), second);
   EXPECT_EQ(asked_by_current(), 0u) << "they agree";
   current = first->handle();  // by a way that the hooks do not see
   EXPECT_EQ(registry_.current(), second);
-  EXPECT_EQ(registry_.ask_for_current(second), first);
+  EXPECT_EQ(registry_.ask_for_current(*second), first);
   current = second->handle();
   EXPECT_EQ(registry_.current(), second) << "asked each time";
   EXPECT_EQ(registry_.known_current(), nullptr);
@@ -96,7 +96,7 @@ TEST_F(ContextRegistryTest, ForCertainIsWhatTheDriverSays) {
 TEST_F(ContextRegistryTest, WhereTheDriverDoesNotSayTheHooksHold) {
   Context* const context = enter_new();
   current_result = CUDA_ERROR_UNKNOWN;
-  EXPECT_EQ(registry_.ask_for_current(context), context);
+  EXPECT_EQ(registry_.ask_for_current(*context), context);
   EXPECT_EQ(registry_.current(), context);
   ContextRegistry::current_may_change();
   EXPECT_EQ(registry_.current(), nullptr) << "nothing is known any more";

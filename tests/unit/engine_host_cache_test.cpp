@@ -117,6 +117,25 @@ TEST_F(HostCacheTest, ClassesAreInOrderAndWithinTheTable) {
   }
 }
 
+// A class has blocks of several sizes. The time of a call is bounded.
+TEST_F(HostCacheTest, ASearchLooksAtFewBlocksOfAClass) {
+  constexpr unsigned kLooks = 8;
+  ASSERT_EQ(host_class(16 * kHostPage), host_class(17 * kHostPage));
+  const auto push = [&](std::uint64_t pages) {
+    Block& made = block(kHostPage);
+    made.capacity = pages * kHostPage;
+    EXPECT_EQ(cache(made), HostCache::Taken::yes);
+  };
+  for (const unsigned smaller : {kLooks - 1, kLooks}) {
+    push(17);
+    for (unsigned i = 0; i < smaller; ++i) push(16);
+    void* const found = cache_.pop(17 * kHostPage, 17 * kHostPage, 0, 0, EpochNumber{0});
+    EXPECT_EQ(found != nullptr, smaller < kLooks) << smaller;
+    at(found);
+    cache_.take(HostCache::Which::all);
+  }
+}
+
 TEST_F(HostCacheTest, TakesNoMoreThanItIsAskedFor) {
   using Which = HostCache::Which;
   for (int i = 0; i < 3; ++i) EXPECT_EQ(retire(block(kMib), 5), HostCache::Taken::yes);

@@ -14,16 +14,22 @@ class MessagesTest : public FastPathTest {
  protected:
   static constexpr std::uint64_t kBlock = 64 << 10;
   static inline CUresult asked = CUDA_SUCCESS;  // of a fence, by query or wait
+  static inline CUresult freed = CUDA_SUCCESS;  // of the driver's free
+  static inline int frees = 0;                  // of the driver
+  static inline CUcontext current = nullptr;    // null: the fake driver's
 
   void SetUp() override {
-    asked = CUDA_SUCCESS;
+    asked = freed = CUDA_SUCCESS;
+    frees = 0;
+    current = nullptr;
     MessageCalls::reset();
     FastPathTest::SetUp();
     start({{"CUPOOL_FREE_MODE", "auto"}});
     allocator_->policy().let_see(FreePolicy::Others::by_messages);
   }
   void TearDown() override {
-    asked = CUDA_SUCCESS;
+    asked = freed = CUDA_SUCCESS;
+    enter(nullptr);
     gpu.work.store(Work::none);
     FastPathTest::TearDown();
     MessageCalls::reset();
@@ -33,9 +39,22 @@ class MessagesTest : public FastPathTest {
     driver.cuEventQuery = [](CUevent event) {
       return asked == CUDA_SUCCESS ? test::fake::query(event) : asked;
     };
+    driver.cuCtxGetCurrent = [](CUcontext* context) {
+      *context = current == nullptr ? test::fake::context() : current;
+      return CUDA_SUCCESS;
+    };
+    driver.cuMemFree_v2 = [](CUdeviceptr) {
+      ++frees;
+      return freed;
+    };
     return driver;
   }
   Messages& messages() { return allocator_->synchronization().messages(); }
+  Context* enter(CUcontext context) {
+    current = context;
+    ContextRegistry::current_may_change();
+    return allocator_->registry().current();
+  }
   // A free behind work that is still pending.
   void free_behind_work() {
     const CUdeviceptr address = allocate(kBlock);
@@ -121,6 +140,63 @@ TEST_F(MessagesTest, WhatIsCoveredIsWaitedForByTheNextCall) {
   const EpochNumber covered = context_->ordering().epochs().unwaited();
   messages().before_call();
   EXPECT_GE(complete(), covered);
+}
+
+// The thread has gone on in another context, which the one with its frees may not outlive.
+TEST_F(MessagesTest, FreesInAnotherContextAreWaitedForAsLongAsTheyTake) {
+  gpu.takes_ns.store(100 * kOneVisitNs);
+  const CUdeviceptr address = allocate(kBlock);
+  gpu.work.store(Work::timed);
+  free(address);
+  const EpochNumber left = context_->ordering().epochs().unwaited();
+  ASSERT_LT(complete(), left);
+  ASSERT_NE(enter(reinterpret_cast<CUcontext>(0x99000)), context_);
+  messages().before_completion();
+  EXPECT_GE(complete(), left);
+  EXPECT_FALSE(MessageCalls::own().any);
+}
+
+TEST_F(MessagesTest, TheLatestOfItsFreesCounts) {
+  free_behind_work();
+  const EpochNumber first = context_->ordering().epochs().unwaited();
+  in_thread([&] { free_behind_work(); });
+  const EpochNumber second = context_->ordering().epochs().unwaited();
+  ASSERT_LT(first, second);
+  // Of frees in more contexts than it has room for, it waits for all.
+  MessageCalls::own().more = true;
+  messages().before_completion();
+  EXPECT_GE(complete(), second);
+}
+
+// The wait of the driver's free would end the capture.
+TEST_F(MessagesTest, WhereACaptureForbidsTheWaitACallGoesOn) {  // contract 9
+  context_->ordering().epochs().join(0, 1);
+  gpu.work.store(Work::held);
+  Serving::capture_begins();
+  Messages::cover(allocator_->registry());
+  freed = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  EXPECT_FALSE(Messages::wait(allocator_->registry(), 1'000'000'000));
+  EXPECT_LE(frees, 2) << "it is not tried again and again";
+  Serving::captures_end(1);
+  freed = CUDA_SUCCESS;
+  gpu.work.store(Work::none);
+  EXPECT_TRUE(Messages::wait(allocator_->registry(), 1'000'000'000));
+}
+
+// Memory was short, or a capture under way, when the block was freed.
+TEST_F(MessagesTest, AFreeWithoutAFenceWaitsItself) {
+  const CUdeviceptr address = allocate(kBlock);
+  gpu.work.store(Work::held);
+  static bool refuses = false;
+  refuses = true;
+  driver_->cuCtxRecordEvent = [](CUcontext context, CUevent event) {
+    return refuses ? CUDA_ERROR_UNKNOWN : test::fake::record(context, event);
+  };
+  EXPECT_EQ(allocator_->frees().try_free(address), CUDA_SUCCESS);
+  refuses = false;
+  EXPECT_EQ(context_->ordering().epochs().unwaited(), kNoEpoch) << "nothing is left";
+  EXPECT_FALSE(MessageCalls::own().any);
+  EXPECT_EQ(now(Gauge::retired_bytes), 0) << "the GPU has left it";
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
+#include <utility>
 
 #include "engine_pool_engine_fixture.h"
 
@@ -15,12 +17,18 @@ struct ScarceDriver {
   int destroyed = 0;
   int kept = 0;             // that it did not destroy
   int queries_refused = 0;  // so often cuEventQuery fails
+  CUresult query = CUDA_SUCCESS;
+  CUresult record = CUDA_SUCCESS;
+  CUcontext current = nullptr;  // null: the fake driver's
+  CUcontext pushed = nullptr;   // by cupool
+  bool has_context = true;
 };
 ScarceDriver scarce;
 
 class OutOfMemoryTest : public PoolEngineTest {
  protected:
   static constexpr std::uint64_t kBlock = 64 << 10;
+  using Call = std::function<CUresult()>;
 
   void SetUp() override {
     scarce = ScarceDriver{};
@@ -29,6 +37,7 @@ class OutOfMemoryTest : public PoolEngineTest {
   void TearDown() override {
     scarce = ScarceDriver{};
     gpu.work.store(Work::none);
+    enter(nullptr);
     PoolEngineTest::TearDown();
   }
   cuda::Driver make_driver() override {
@@ -38,16 +47,40 @@ class OutOfMemoryTest : public PoolEngineTest {
       return scarce.destroy;
     };
     driver.cuEventQuery = [](CUevent event) {
+      if (scarce.query != CUDA_SUCCESS) return scarce.query;
       if (scarce.queries_refused == 0) return test::fake::query(event);
       --scarce.queries_refused;
       return CUDA_ERROR_UNKNOWN;
     };
+    driver.cuCtxRecordEvent = [](CUcontext context, CUevent event) {
+      return scarce.record == CUDA_SUCCESS ? test::fake::record(context, event) : scarce.record;
+    };
+    driver.cuCtxPushCurrent_v2 = [](CUcontext context) {
+      scarce.pushed = context;
+      return CUDA_SUCCESS;
+    };
+    driver.cuCtxPopCurrent_v2 = [](CUcontext* context) {
+      *context = std::exchange(scarce.pushed, nullptr);
+      return CUDA_SUCCESS;
+    };
+    driver.cuCtxGetCurrent = [](CUcontext* context) {
+      const CUcontext current = scarce.pushed != nullptr ? scarce.pushed : scarce.current;
+      *context = !scarce.has_context  ? nullptr
+                 : current == nullptr ? test::fake::context()
+                                      : current;
+      return CUDA_SUCCESS;
+    };
     return driver;
   }
   OutOfMemory& out_of_memory() { return allocator_->out_of_memory(); }
+  Context* enter(CUcontext context) {
+    scarce.current = context;
+    ContextRegistry::current_may_change();
+    return allocator_->registry().current();
+  }
   void leave_idle_memory() { free_all(allocate_several(20, kBlock)); }
   // A call that finds no memory however often it is made.
-  auto hopeless() {
+  Call hopeless() {
     return [this] {
       ++calls_;
       return CUDA_ERROR_OUT_OF_MEMORY;
@@ -75,10 +108,88 @@ TEST_F(OutOfMemoryTest, ASpareStreamThatTheDriverKeepsIsNoReasonToTryAgain) {
   EXPECT_EQ(calls_, 1) << "after the idle memory went back";
 }
 
+TEST_F(OutOfMemoryTest, ACallIsMadeAgainOnlyWhereSomethingCanBeGivenBack) {
+  leave_idle_memory();
+  const Call rescued = [&] {
+    ++calls_;
+    return CUDA_SUCCESS;
+  };
+  const auto rescues = [&] { return count(Counter::oom_rescues_total); };
+  EXPECT_EQ(out_of_memory().retry(rescued), CUDA_SUCCESS);
+  EXPECT_EQ(calls_, 1);
+  EXPECT_EQ(rescues(), 1u);
+  // A thread without a context, and one whose patience is over.
+  scarce.has_context = false;
+  ContextRegistry::current_may_change();
+  EXPECT_EQ(out_of_memory().retry(rescued), CUDA_ERROR_OUT_OF_MEMORY);
+  scarce.has_context = true;
+  ASSERT_EQ(enter(nullptr), context_);
+  Patience none(0);
+  while (!none.over()) {
+  }
+  const ContextVisit visit(*context_);  // asks no neighbours
+  EXPECT_EQ(out_of_memory().retry(rescued, none), CUDA_ERROR_OUT_OF_MEMORY);
+  context_->set_poisoned();
+  EXPECT_EQ(out_of_memory().retry(rescued), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(calls_, 1);
+  EXPECT_EQ(rescues(), 1u);
+}
+
+TEST_F(OutOfMemoryTest, AWaitThatFailsForGoodEndsTheServing) {  // I7
+  gpu.work.store(Work::held);
+  leave_idle_memory();
+  context_->threads().drain(Drain::all);
+  const std::uint64_t reserved = test::pools->reserved();
+  scarce.query = CUDA_ERROR_LAUNCH_FAILED;
+  Patience patience(1'000'000'000);
+  EXPECT_FALSE(out_of_memory().give_back_idle(*context_, patience));
+  EXPECT_FALSE(context_->usable());
+  EXPECT_EQ(test::pools->reserved(), reserved) << "no call in a failed context";
+}
+
+// The driver's free of the chunk waits for the GPU.
+TEST_F(OutOfMemoryTest, TheSmallChunkStaysWhileTheGpuIsBusy) {
+  context_->small_chunk().open();
+  gpu.work.store(Work::held);
+  const std::uint64_t frees = gpu.frees;
+  Patience patience(5'000'000);
+  patience.wants(1);
+  EXPECT_FALSE(out_of_memory().give_back_idle(*context_, patience));
+  EXPECT_TRUE(context_->small_chunk().is_open());
+  EXPECT_EQ(gpu.frees, frees);
+  gpu.work.store(Work::none);
+  Patience more(5'000'000);
+  EXPECT_TRUE(out_of_memory().give_back_idle(*context_, more));
+  EXPECT_EQ(gpu.frees, frees + 1);
+}
+
+// Who waits for the exit of a neighbour's request is the program.
+TEST_F(OutOfMemoryTest, ANeighbourIsServedForSoLongOnly) {
+  Context* const first = context_;
+  context_ = enter(reinterpret_cast<CUcontext>(0x99000));
+  ASSERT_NE(context_, first);
+  Context& second = *context_;
+  leave_idle_memory();
+  second.threads().drain(Drain::all);
+  allocator_->idle().cache_reclaimed(second);
+  const std::uint64_t cached = second.cache().bytes();
+  ASSERT_GT(cached, 0u);
+  context_ = first;
+  ASSERT_EQ(enter(nullptr), context_);
+  gpu.work.store(Work::held);
+  leave_idle_memory();
+  context_->threads().drain(Drain::all);
+  EXPECT_TRUE(give_to_neighbour(~std::uint64_t{0}).has_value());
+  EXPECT_EQ(second.cache().bytes(), cached) << "the first context took all the time";
+  gpu.work.store(Work::none);
+  EXPECT_TRUE(give_to_neighbour(~std::uint64_t{0}).has_value());
+  EXPECT_EQ(second.cache().bytes(), 0u);
+}
+
 // The driver's answer to the second call is the program's, whatever it is.
 TEST_F(OutOfMemoryTest, AContextThatFailedMeanwhileAsksNoNeighbours) {  // I7
   leave_idle_memory();
-  const auto real = [&] {
+  const Call real = [&] {
     context_->set_poisoned();
     return hopeless()();
   };

@@ -51,6 +51,26 @@ TEST_F(PointerQueriesTest, OtherMemoryIsTheDriversToAnswer) {
   }
 }
 
+// The driver may refuse to say where memory begins.
+TEST_F(PointerQueriesTest, WithoutTheDriverOnlyBlocksAreFoundByAByteInside) {
+  const CUdeviceptr block = allocate(700);
+  CUdeviceptr passed = 0;
+  Patience patience;
+  ASSERT_EQ(allocator_->pass_through().allocate(
+                4096, [] { return 4096; }, &passed, patience,
+                [&] { return driver_->cuMemAlloc_v2(&passed, 4096); }),
+            CUDA_SUCCESS);
+  driver_->cuMemGetAddressRange_v2 = [](CUdeviceptr*, std::size_t*, CUdeviceptr) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  };
+  ASSERT_NE(find(block + 1).live, nullptr);
+  EXPECT_EQ(find(block + 1).live->address, block);
+  EXPECT_EQ(allocator_->queries().context_of_pool_memory(block + 1), context_->handle());
+  EXPECT_FALSE(find(passed + 1).served()) << "the driver's to answer";
+  EXPECT_FALSE(find(passed + 1).nobodys);
+  EXPECT_EQ(allocator_->queries().context_of_pool_memory(passed + 1), nullptr);
+}
+
 TEST_F(PointerQueriesTest, MemoryOfAPoolAnswersAsLegacyMemory) {
   const FoundMemory found = find(allocate(700));
   CUcontext context = nullptr;

@@ -31,6 +31,13 @@ TEST(SizeClass, LargeBlocksAreMultiplesOfTwoMiBAsTheDriversAre) {
   EXPECT_EQ(capacity_for((1ull << 40) + 1), (1ull << 40) + kLargeUnit);
 }
 
+TEST(SizeClass, ALargeRequestWastesAnEighthOr32MiBAtMost) {
+  constexpr std::uint64_t kMiB = 1 << 20;
+  EXPECT_EQ(most_waste(64 * kMiB), 8 * kMiB);
+  EXPECT_EQ(most_waste(256 * kMiB), 32 * kMiB);
+  EXPECT_EQ(most_waste(4096 * kMiB), 32 * kMiB);
+}
+
 TEST(SizeClass, EachSmallCapacityHasItsOwnList) {
   std::set<std::uint64_t> capacities;
   std::set<std::size_t> lists;

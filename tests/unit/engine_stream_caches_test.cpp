@@ -103,7 +103,29 @@ TEST_F(StreamCachesTest, ItIsAnotherStreamsOnceItsEpochIsComplete) {  // I1
   EXPECT_EQ(pop_complete(kMib, 6, &pending), 0u);
   EXPECT_TRUE(pending);
   EXPECT_EQ(pop_complete(kMib, 7, &pending, 2), 0u) << "of another context";
+  EXPECT_EQ(caches_.pop_complete(context(1), 2, kMib, kMib, EpochNumber{7}, &pending), 0u)
+      << "of the context's next life";
   EXPECT_EQ(pop_complete(kMib, 7, &pending), address);
+}
+
+// A class of large blocks has blocks of several sizes.
+TEST_F(StreamCachesTest, ASearchLooksAtFewBlocksOfAClass) {
+  constexpr unsigned kLooks = 8;
+  caches_.set_limit(1024 * kMib);
+  for (const unsigned smaller : {kLooks - 1, kLooks}) {
+    const Place mine = place(1);
+    const CUdeviceptr oldest = push(mine, 38 * kMib);
+    for (unsigned i = 0; i < smaller; ++i) push(mine, 36 * kMib);
+    ASSERT_EQ(stream_class(38 * kMib), stream_class(36 * kMib));
+    EXPECT_EQ(pop(mine, 38 * kMib), smaller < kLooks ? oldest : 0u);
+    bool pending = false;
+    caches_.context_ends(context(1));
+    const Place again = place(1);
+    for (unsigned i = 0; i < smaller; ++i) push(again, 36 * kMib);
+    const CUdeviceptr newest = push(again, 38 * kMib);
+    EXPECT_EQ(pop_complete(38 * kMib, 9, &pending), smaller < kLooks ? newest : 0u);
+    caches_.context_ends(context(1));
+  }
 }
 
 TEST_F(StreamCachesTest, AStreamIsOneOfItsContext) {
@@ -111,6 +133,8 @@ TEST_F(StreamCachesTest, AStreamIsOneOfItsContext) {
   EXPECT_EQ(place(1, 1).cache, mine.cache);
   EXPECT_NE(place(2, 1).cache, mine.cache);
   EXPECT_NE(place(1, 2).cache, mine.cache);
+  EXPECT_NE(caches_.find_or_add({context(1), 2, stream(1)}, stats::device(0)).cache, mine.cache)
+      << "in its next life";
 }
 
 TEST_F(StreamCachesTest, AStreamThatComesAgainIsAnotherOne) {  // I1
@@ -141,6 +165,8 @@ TEST_F(StreamCachesTest, AContextEndsWithItsStreams) {
   EXPECT_EQ(caches_.context_ends(context(1)).count, 2u);
   EXPECT_EQ(pop(mine, kMib), 0u);
   EXPECT_EQ(caches_.bytes(), kMib);
+  EXPECT_EQ(caches_.bytes(context(1)), 0u);
+  EXPECT_EQ(caches_.bytes(context(2)), kMib);
 }
 
 TEST_F(StreamCachesTest, TheLimitHoldsForAllStreams) {
@@ -151,6 +177,22 @@ TEST_F(StreamCachesTest, TheLimitHoldsForAllStreams) {
   EXPECT_NE(pop(one, 16 * kMib), 0u);
   EXPECT_TRUE(caches_.allot(other, 32 * kMib)) << "what one does not use";
   EXPECT_EQ(one.cache->push(one.use, block(16 * kMib), EpochNumber{1}), StreamCache::Taken::full);
+}
+
+TEST_F(StreamCachesTest, ABlockBeyondTheWholeLimitGetsNoRoom) {
+  const Place mine = place(1);
+  EXPECT_FALSE(caches_.allot(mine, 64 * kMib + kAlignment));
+  EXPECT_FALSE(caches_.allot(mine, ~0ull)) << "no sum overflows";
+  EXPECT_TRUE(caches_.allot(mine, 64 * kMib));
+}
+
+TEST_F(StreamCachesTest, AStreamThatHasEndedTakesNoPartOfTheLimit) {
+  const Place before = place(1);
+  caches_.stream_ends(stream(1));
+  EXPECT_FALSE(caches_.allot(before, 64 * kMib));
+  const Place mine = place(2);
+  ASSERT_TRUE(caches_.allot(mine, 64 * kMib));
+  EXPECT_EQ(mine.cache->push(mine.use, block(64 * kMib), EpochNumber{1}), StreamCache::Taken::yes);
 }
 
 TEST_F(StreamCachesTest, TakesWhatIsCompleteOrWasIdleLong) {
@@ -169,6 +211,33 @@ TEST_F(StreamCachesTest, TakesWhatIsCompleteOrWasIdleLong) {
   EXPECT_NE(pop_complete(2 * kMib, 2, &pending), 0u) << "the driver refused it";
 }
 
+TEST_F(StreamCachesTest, TakesNoMoreThanIsWantedAndOnlyOfTheContext) {
+  for (const std::uintptr_t of_stream : {1, 2}) {
+    for (int i = 0; i < 2; ++i) push(place(of_stream), kMib);
+  }
+  push(place(1, 2), kMib);
+  const auto take = [&](std::uint64_t most) {
+    return caches_.take(context(1), EpochNumber{1}, StreamCaches::Which::complete, most).count;
+  };
+  EXPECT_EQ(take(kMib), 1u);
+  EXPECT_EQ(take(kMib + 1), 2u) << "up to the one that reaches it";
+  EXPECT_EQ(take(~0ull), 1u);
+  EXPECT_EQ(caches_.bytes(context(2)), kMib);
+}
+
+TEST_F(StreamCachesTest, TakesOneBlockOutOfWhateverStreamHasIt) {
+  const CUdeviceptr oldest = push(place(1), kMib);
+  Block& taken = *blocks_.back();
+  const CUdeviceptr newest = push(place(1), kMib);
+  const CUdeviceptr others = push(place(2), kMib);
+  EXPECT_TRUE(caches_.take(taken));
+  EXPECT_FALSE(caches_.take(taken)) << "it is in none any more";
+  EXPECT_NE(oldest, newest);
+  EXPECT_EQ(pop(place(1), kMib), newest);
+  EXPECT_EQ(pop(place(1), kMib), 0u);
+  EXPECT_EQ(pop(place(2), kMib), others);
+}
+
 TEST_F(StreamCachesTest, AnUnusedCacheEnds) {
   const Place mine = place(1);
   push(mine, kMib);
@@ -183,6 +252,11 @@ TEST_F(StreamCachesTest, SomeStreamsHaveNone) {
     EXPECT_NE(place(number).cache, nullptr);
   }
   EXPECT_EQ(place(StreamCaches::kMostStreams + 1).cache, nullptr);
+  BlockList refused;
+  refused.push(&block(kMib));
+  caches_.put_back(context(1), 1, stats::device(0), refused);
+  EXPECT_EQ(refused.count, 1u) << "the driver keeps the memory";
+  EXPECT_EQ(caches_.bytes(), 0u);
   caches_.stream_ends(stream(1));
   caches_.stream_ends(stream(2));
   EXPECT_NE(place(StreamCaches::kMostStreams + 1).cache, nullptr) << "of those that are gone";

@@ -52,6 +52,31 @@ TEST_F(SynchronizationTest, AWaitForTheLegacyStreamCoversTheContext) {
   EXPECT_FALSE(pending());
 }
 
+// From then on the driver is asked instead of what is known here.
+TEST_F(SynchronizationTest, AWaitDuringWhichCupoolStepsAsideCoversNothing) {
+  if (!LegacyStream::covers_context()) GTEST_SKIP() << "the process has a non-blocking stream";
+  context_->host_work().submitted(stream_);
+  const auto steps_aside = [] {
+    Serving::step_aside();
+    return CUDA_SUCCESS;
+  };
+  EXPECT_EQ(allocator_->synchronization().of_stream(CU_STREAM_LEGACY, steps_aside), CUDA_SUCCESS);
+  EXPECT_TRUE(pending());
+  Serving::start();
+}
+
+// The legacy stream does not wait for its work. For good, so this is the last test of its kind.
+TEST_F(SynchronizationTest, AWaitDuringWhichANonBlockingStreamComesCoversNothing) {
+  if (!LegacyStream::covers_context()) GTEST_SKIP() << "the process has a non-blocking stream";
+  context_->host_work().submitted(stream_);
+  const auto creates = [] {
+    LegacyStream::creates(CU_STREAM_NON_BLOCKING);
+    return CUDA_SUCCESS;
+  };
+  EXPECT_EQ(allocator_->synchronization().of_stream(CU_STREAM_LEGACY, creates), CUDA_SUCCESS);
+  EXPECT_TRUE(pending());
+}
+
 TEST_F(SynchronizationTest, AWaitOutsideOfServedContextsIsTheDrivers) {
   driver_->cuCtxGetCurrent = [](CUcontext* current) {
     *current = nullptr;

@@ -91,7 +91,7 @@ void StreamCaches::each(const Visit& visit) {
 StreamCache* StreamCaches::find_locked(const StreamName& name) {
   StreamCache* found = nullptr;
   each([&](StreamCache& cache) {
-    if (cache.use_ != 0 && cache.name_ == name) found = &cache;
+    if (cache.name_ == name) found = &cache;
   });
   return found;
 }
@@ -173,7 +173,7 @@ CUdeviceptr StreamCaches::pop_complete(const Context* context, std::uint64_t lif
   each([&](StreamCache& cache) {
     if (address != 0 || cache.bytes() < wanted) return;
     const std::lock_guard lock(cache.mutex_);
-    if (cache.use_ == 0 || cache.name_.context != context || cache.name_.life != life) return;
+    if (cache.name_.context != context || cache.name_.life != life) return;
     Block* const block = cache.find_complete(wanted, requested, complete, pending);
     if (block != nullptr) address = cache.hand_out(*block, requested);
   });
@@ -201,7 +201,7 @@ void StreamCaches::stream_ends(CUstream stream) {
   if (CUPOOL_MUTATED("keeps-a-destroyed-streams-blocks")) return;
   const std::lock_guard lock(mutex_);
   each([&](StreamCache& cache) {
-    if (cache.use_ == 0 || cache.name_.stream != stream) return;
+    if (cache.name_.stream != stream) return;
     StreamName gone = cache.name_;
     gone.stream = nullptr;
     StreamCache* const others = find_locked(gone);
@@ -234,7 +234,7 @@ BlockList StreamCaches::context_ends(const Context* context) {
   BlockList taken;
   const std::lock_guard lock(mutex_);
   each([&](StreamCache& cache) {
-    if (cache.use_ == 0 || cache.name_.context != context) return;
+    if (cache.name_.context != context) return;
     const std::lock_guard own(cache.mutex_);
     for (StreamCache::List& list : cache.lists_) {
       while (Block* const block = list.oldest) {
@@ -252,9 +252,9 @@ BlockList StreamCaches::take(const Context* context, EpochNumber complete, Which
                              std::uint64_t most_bytes) {
   BlockList taken;
   each([&](StreamCache& cache) {
-    if (taken.bytes >= most_bytes || cache.bytes() == 0) return;
+    if (cache.bytes() == 0) return;
     const std::lock_guard lock(cache.mutex_);
-    if (cache.use_ == 0 || cache.name_.context != context) return;
+    if (cache.name_.context != context) return;
     const std::uint64_t before = taken.bytes;
     for (StreamCache::List& list : cache.lists_) {
       while (list.oldest != nullptr && taken.bytes < most_bytes) {
@@ -286,7 +286,6 @@ void StreamCaches::put_back(const Context* context, std::uint64_t life, stats::D
 bool StreamCaches::take(Block& block) {
   bool taken = false;
   each([&](StreamCache& cache) {
-    if (taken) return;
     const std::lock_guard lock(cache.mutex_);
     Block* found = cache.lists_[stream_class(block.capacity)].newest;
     while (found != nullptr && found != &block) found = found->next;

@@ -95,7 +95,7 @@ class alignas(128) StreamCache {
   std::uint64_t frees_ = 0;
   std::uint32_t step_ = 0;       ///< of decay
   std::uint32_t used_step_ = 0;  ///< the latest one in which it had a block
-  StreamName name_;              ///< written under both locks
+  StreamName name_;              ///< written under both locks; without a use: no context's
   stats::DeviceStats* stats_ = nullptr;
   std::array<List, kStreamClasses> lists_;
 };
@@ -130,7 +130,8 @@ class StreamCaches {
 
   /// Whether a stream ever had a cache, as far as the calling thread may know. One load.
   bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
-  /// The stream is about to be destroyed: what it has freed is no stream's any more.
+  /// The stream, which is not null, is about to be destroyed: what it has freed is no stream's any
+  /// more.
   void stream_ends(CUstream stream);
   /// Takes all blocks of `context` out, in whatever life; its streams have no caches any more.
   BlockList context_ends(const Context* context);

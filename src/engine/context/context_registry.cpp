@@ -10,12 +10,12 @@ namespace cupool::engine {
 using detail::last_found;
 using detail::LastFound;
 
-Context* ContextRegistry::ask_for_current(Context* known) {
+Context* ContextRegistry::ask_for_current(Context& known) {
   CUcontext handle = nullptr;
   // If the driver does not say, the hooks' knowledge holds.
-  if (known != nullptr && driver_.cuCtxGetCurrent(&handle) != CUDA_SUCCESS) return known;
-  if (known != nullptr && handle == known->handle()) return known;
-  if (known != nullptr && trusts_hooks_.exchange(false)) {
+  if (driver_.cuCtxGetCurrent(&handle) != CUDA_SUCCESS) return &known;
+  if (handle == known.handle()) return &known;
+  if (trusts_hooks_.exchange(false)) {
     CUPOOL_LOG(warn,
                "the current context was changed by a call that cupool does not see; from now on "
                "cupool asks the driver each time (slower, still correct)");

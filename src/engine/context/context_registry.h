@@ -49,13 +49,13 @@ class ContextRegistry {
   /// As current(), from the driver. `known`: the result of current(). If the driver's answer
   /// differs, the context was changed in a way that the hooks do not see, and the driver is always
   /// asked from then on.
-  Context* ask_for_current(Context* known);
+  Context* ask_for_current(Context& known);
 
   /// The current context, confirmed by the driver. A synchronisation may complete the epochs of its
   /// own context only.
   Context* current_for_certain() {
     Context* const known = current();
-    return known == nullptr ? nullptr : ask_for_current(known);
+    return known == nullptr ? nullptr : ask_for_current(*known);
   }
 
   /// The driver may shut down at any time from now on, so it is asked each time.

@@ -97,7 +97,7 @@ std::optional<CUresult> Allocations::try_allocate(std::uint64_t bytes, CUdevicep
     }
   }
   const std::uint64_t start = util::now_ns();
-  context = registry_.ask_for_current(context);
+  context = registry_.ask_for_current(*context);
   if (context == nullptr || !can_serve(*context, bytes)) return std::nullopt;
   if (preparation_.pools_are_awaited(context->device())) return std::nullopt;
   Counter served_by = Counter::served_shared_cache_total;

@@ -146,7 +146,7 @@ bool AsyncIdle::give_back_unneeded() {
   if (!AsyncBlocks::any() || Serving::any_capture()) return false;
   bool more = false;
   for (Context* const context : registry_.all()) {
-    if (!context->usable() || caches_.bytes(context) == 0) continue;
+    if (caches_.bytes(context) == 0) continue;
     const ContextVisit visit(*context);
     if (!visit || !context->usable()) continue;
     GivingBack part(idle_.give_backs());

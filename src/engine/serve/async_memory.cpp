@@ -175,7 +175,7 @@ std::optional<CUresult> AsyncMemory::free_slowly(Block& block, std::uint64_t wor
 }
 
 int AsyncMemory::device_of(CUmemoryPool pool) const {
-  if (pool == nullptr || !AsyncBlocks::any()) return -1;
+  if (pool == nullptr) return -1;
   const auto found = std::find_if(pools_.begin(), pools_.end(),
                                   [&](const auto& each) { return each.load() == pool; });
   return found == pools_.end() ? -1 : static_cast<int>(found - pools_.begin());

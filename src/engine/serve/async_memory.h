@@ -150,8 +150,9 @@ class AsyncMemory {
     const Known* const pair = pair_of(stream);
     return pair[0].stream == stream ? pair[0] : pair[1];
   }
+  // An unused entry has no stream.
   static bool is_known(const Known& known, CUstream stream, const Context* context) {
-    return known.stream == stream && known.context == context && context != nullptr;
+    return known.stream == stream && known.context == context;
   }
   bool is_default_pool(CUmemoryPool pool, Context& context) const {
     const auto device = static_cast<std::size_t>(context.device().ordinal());

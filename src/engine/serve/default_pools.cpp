@@ -34,7 +34,7 @@ void DefaultPools::leave_all() {
   async_.stop();
   GivingBack part(give_backs_);
   for (Device* device : registry_.devices().all()) {
-    part.gave_back = part.gave_back || device->default_pool().is_kept();
+    if (device->default_pool().is_kept()) part.gave_back = true;
     device->default_pool().leave();
   }
 }

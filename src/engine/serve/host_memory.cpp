@@ -57,7 +57,7 @@ bool HostMemory::may_allocate(Context** context, std::size_t bytes, unsigned kin
     return false;
   }
   if (*context == nullptr) return false;
-  Context* const current = registry_.ask_for_current(*context);
+  Context* const current = registry_.ask_for_current(**context);
   if (current == nullptr) return false;
   Context* none = nullptr;
   home_.compare_exchange_strong(none, current, std::memory_order_acq_rel);

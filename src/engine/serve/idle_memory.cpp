@@ -234,7 +234,6 @@ void IdleMemory::trim_gathered(Context& context) {
 void IdleMemory::leave_room_for_managed(Context& context) {
   constexpr std::uint64_t kSpareShare = 16;  // for page tables, and for memory taken unseen
   const std::uint64_t managed = policy_.host_reachable().bytes(HostReachable::Kind::managed);
-  if (managed == 0) return;
   Device& device = context.device();
   if (device.pools() != nullptr) device.pools()->preallocation().end(context);
   const DeviceStats& stats = device.stats();

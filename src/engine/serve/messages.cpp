@@ -2,6 +2,8 @@
 // Waits by the epochs of the frees, as a free that waits would have done.
 #include "engine/serve/messages.h"
 
+#include <algorithm>
+
 #include "engine/serve/idle_memory.h"
 #include "stats/timeline.h"
 #include "util/clock.h"
@@ -36,13 +38,13 @@ WaitResult wait_in_visits(Context& context, EpochNumber epoch, std::uint64_t lim
 }
 
 // Whether the work before the frees of `epoch` and of earlier ones is complete, or there is nothing
-// left to wait for: the driver reports a sticky error itself.
+// left to wait for: the driver reports a sticky error itself. In the current context there is no
+// limit.
 bool wait_in(Context& context, EpochNumber epoch, bool is_current, std::uint64_t limit_ns) {
   if (!context.usable() || epoch <= context.ordering().epochs().complete_up_to()) return true;
   const std::uint64_t start = util::now_ns();
-  const WaitResult result = is_current && limit_ns == kNoLimit
-                                ? context.ordering().wait(epoch)
-                                : wait_in_visits(context, epoch, limit_ns);
+  const WaitResult result =
+      is_current ? context.ordering().wait(epoch) : wait_in_visits(context, epoch, limit_ns);
   if (result.waited) {
     context.stats().add(Counter::message_waits_total);
     context.stats().add(Counter::message_wait_ns_total, util::now_ns() - start);
@@ -84,7 +86,7 @@ void Messages::wait_for_own() {
   for (Context* const context : registry_.all()) {
     EpochNumber epoch = own.more ? context->ordering().epochs().unwaited() : kNoEpoch;
     for (const MessageCalls::Own::Newest& newest : own.newest) {
-      if (newest.context == context && newest.epoch > epoch) epoch = newest.epoch;
+      if (newest.context == context) epoch = std::max(epoch, newest.epoch);
     }
     if (!wait_in(*context, epoch, context == current, kNoLimit)) complete = false;
   }

@@ -236,16 +236,17 @@ bool OutOfMemory::neighbours_gave(Context& context, Patience& patience, std::uin
 bool OutOfMemory::more_given_back(Context& context, std::uint64_t* tried_ns, Patience& patience) {
   const util::Uncancelled throughout;
   const auto look = [&] {
-    const bool gave = async_.idle().give_back(context, AsyncIdle::To::device).blocks != 0;
+    async_.idle().give_back(context, AsyncIdle::To::device);
     const std::uint64_t trimmed = trim_default_pool(context.device());
     const std::uint64_t wanted = patience.wanted_bytes();
     if (wanted != 0 && trimmed >= wanted) return true;  // without a wait
-    const bool any = give_back_idle(context, patience) || trimmed != 0 || gave;
+    const bool any = give_back_idle(context, patience);
     const std::uint64_t longest = std::min(patience.left_ns(), kLongestWaitForOthersNs);
     const std::uint64_t start = util::now_ns();
     while (idle_.give_backs().any_under_way() && util::now_ns() - start < longest) {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
+    // Who gives back says so there, this thread as well.
     return any || idle_.give_backs().last_ns() >= *tried_ns;
   };
   bool more = look();

@@ -15,7 +15,7 @@ bool Synchronization::begin_stream_wait(Context& context, StreamWait* wait) {
   const bool epochs = context.ordering().epochs().pending_bytes() != 0;
   const bool pending = wait->batch != kNoBatch || epochs || context.host_work().maybe_pending() ||
                        context.host_work().needs_context();
-  if (!pending || registry_.ask_for_current(&context) != &context) return false;
+  if (!pending || registry_.ask_for_current(context) != &context) return false;
   if (epochs) wait->before = context.ordering().begin_synchronize();
   wait->host_work = context.host_work().begin_wait();
   return true;
