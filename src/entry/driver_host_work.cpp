@@ -59,15 +59,16 @@ CUresult free_host(Allocator* allocator, void* host) {
     if (const auto freed = allocator->host().try_free(host)) return *freed;
   }
   CUPOOL_REAL_OR_RETURN(cuMemFreeHost);
-  const auto call = [&] { return real.cuMemFreeHost(host); };
-  if (allocator == nullptr) {
-    PinnedMemory::remove(host);
-    return call();
-  }
-  return allocator->host().free_by_driver(host, [&] {
-    PinnedMemory::remove(host);
-    return allocator->pass_through().free_host(host, call);
-  });
+  // What the driver refuses to free stays page-locked.
+  const auto call = [&] {
+    const std::uint64_t number = PinnedMemory::number_of(host);
+    const CUresult result = real.cuMemFreeHost(host);
+    if (result == CUDA_SUCCESS) PinnedMemory::remove(host, number);
+    return result;
+  };
+  if (allocator == nullptr) return call();
+  return allocator->host().free_by_driver(
+      host, [&] { return allocator->pass_through().free_host(host, call); });
 }
 
 }  // namespace
@@ -254,12 +255,12 @@ CUresult cupool_hook_cuMemHostGetFlags(unsigned int* flags, void* host) {
 
 CUresult cupool_hook_cuMemHostUnregister(void* host) {
   CUPOOL_REAL_OR_RETURN(cuMemHostUnregister);
-  const std::size_t bytes = PinnedMemory::remove(host);
+  const std::uint64_t number = PinnedMemory::number_of(host);
   const auto call = [&] { return real.cuMemHostUnregister(host); };
   Allocator* const allocator = engine();
   const CUresult result =
       allocator == nullptr ? call() : allocator->pass_through().unregister_host(host, call);
-  if (result != CUDA_SUCCESS) PinnedMemory::add(host, bytes);  // it is no registered memory
+  if (result == CUDA_SUCCESS) PinnedMemory::remove(host, number);
   return result;
 }
 

@@ -46,6 +46,19 @@ TEST(HostSide, WhatIsAimedAtPageLockedMemoryIsThereAfterAFree) {
   }
 }
 
+// Contract 2: memory stays page-locked if the call that would end it is refused, and whatever was
+// known of its bytes before.
+TEST(HostSide, PageLockedMemoryIsKnownUntilTheDriverHasTakenItBack) {
+  const PreloadedRun result = expect_same("probe_host_side case=kept", 0, 1, kRealTime);
+  std::size_t seen = 0;
+  for (const std::string& line : lines_of(result.process.out)) {
+    if (!contains(line, "there=")) continue;
+    ++seen;
+    EXPECT_TRUE(contains(line, "there=1")) << line;
+  }
+  EXPECT_EQ(seen, 5u) << result.describe();
+}
+
 TEST(HostSide, KernelsThatGetPageLockedMemoryAreNotForgotten) {
   if (!tested_build().sanitizer.empty()) GTEST_SKIP() << "no such engine with a sanitizer";
   Environment environment = with(

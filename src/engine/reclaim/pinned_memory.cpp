@@ -20,35 +20,59 @@ std::atomic<std::uintptr_t> PinnedMemory::highest_{0};
 
 namespace {
 
+struct Range {
+  std::uintptr_t end = 0;  ///< behind the last byte
+  std::uint64_t number = 0;
+};
+
 util::Ranked<util::LockRank::pinned_memory> mutex;
-// From the first byte to the one behind the last. Never destroyed, since exit handlers launch too.
-std::map<std::uintptr_t, std::uintptr_t>& ranges() {
-  static auto& all = *new std::map<std::uintptr_t, std::uintptr_t>;
+std::uint64_t last_number = 0;
+// By the first byte. Never destroyed, since exit handlers launch too.
+std::map<std::uintptr_t, Range>& ranges() {
+  static auto& all = *new std::map<std::uintptr_t, Range>;
   return all;
+}
+
+// Memory that goes with its context, or by a route that cupool does not see, stays in the table. An
+// older range must not hide a part of a newer one.
+void cut_out_locked(std::uintptr_t first, std::uintptr_t end) {
+  auto& all = ranges();
+  auto next = all.lower_bound(first);
+  while (next != all.end() && next->first < end) next = all.erase(next);
+  if (next == all.begin()) return;
+  std::uintptr_t& end_before = std::prev(next)->second.end;
+  end_before = std::min(end_before, first);
 }
 
 }  // namespace
 
-void PinnedMemory::add(const void* start, std::size_t bytes) {
+std::uint64_t PinnedMemory::add(const void* start, std::size_t bytes) {
   const auto first = reinterpret_cast<std::uintptr_t>(start);
-  if (start == nullptr || bytes == 0 || over_.load()) return;
+  if (start == nullptr || bytes == 0 || over_.load()) return 0;
+  const std::uintptr_t end = first + bytes;
   const std::lock_guard lock(mutex);
-  std::uintptr_t& end = ranges()[first];
-  end = std::max(end, first + bytes);
+  cut_out_locked(first, end);
+  ranges()[first] = Range{end, ++last_number};
   if (first < lowest_.load()) lowest_.store(first);
-  if (first + bytes > highest_.load()) highest_.store(first + bytes);
+  if (end > highest_.load()) highest_.store(end);
   count_.store(ranges().size());
+  return last_number;
 }
 
-std::size_t PinnedMemory::remove(const void* start) {
+std::uint64_t PinnedMemory::number_of(const void* start) {
   if (!any()) return 0;
   const std::lock_guard lock(mutex);
   const auto found = ranges().find(reinterpret_cast<std::uintptr_t>(start));
-  if (found == ranges().end()) return 0;
-  const std::size_t bytes = found->second - found->first;
+  return found == ranges().end() ? 0 : found->second.number;
+}
+
+void PinnedMemory::remove(const void* start, std::uint64_t number) {
+  if (number == 0 || !any()) return;
+  const std::lock_guard lock(mutex);
+  const auto found = ranges().find(reinterpret_cast<std::uintptr_t>(start));
+  if (found == ranges().end() || found->second.number != number) return;
   ranges().erase(found);
   count_.store(ranges().size());
-  return bytes;
 }
 
 void PinnedMemory::end_without_lock() {
@@ -65,7 +89,7 @@ std::uintptr_t PinnedMemory::start_of(std::uintptr_t address) {
   }
   const std::lock_guard lock(mutex);
   const auto next = ranges().upper_bound(address);
-  if (next == ranges().begin() || address >= std::prev(next)->second) return 0;
+  if (next == ranges().begin() || address >= std::prev(next)->second.end) return 0;
   return std::prev(next)->first;
 }
 

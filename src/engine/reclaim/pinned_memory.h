@@ -12,12 +12,20 @@
 namespace cupool::engine {
 
 /// One table for the process. Thread-safe; may be called before the rest of cupool has started.
+///
+/// Ranges never overlap. What goes with its context stays on record until its bytes are page-locked
+/// again.
 class PinnedMemory {
  public:
-  /// The program has page-locked these bytes.
-  static void add(const void* start, std::size_t bytes);
-  /// The program is about to give them back. Returns their number; 0: the memory is not known.
-  static std::size_t remove(const void* start);
+  /// The program has page-locked these bytes. What was known of them before is over. Returns the
+  /// number of the new range, which no other one gets.
+  static std::uint64_t add(const void* start, std::size_t bytes);
+  /// The number of the range that begins at `start`; 0: none does.
+  static std::uint64_t number_of(const void* start);
+  /// The driver has taken the memory of the range with this number back. By now the address may be
+  /// another owner's, whose range stays.
+  static void remove(const void* start, std::uint64_t number);
+
   /// In a forked child, or when a signal handler leaves: there is none, and nothing takes the lock,
   /// which may be held for ever.
   static void end_without_lock();

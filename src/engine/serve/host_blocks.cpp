@@ -34,14 +34,14 @@ Block* HostBlocks::adopt(Context& context, void* address, std::size_t bytes, std
 
 void HostBlocks::remember(Block& block) {
   count(block, +1);
-  PinnedMemory::add(address_of(block), block.capacity);
+  block.pinned_number = PinnedMemory::add(address_of(block), block.capacity);
   block.state.store(BlockState::live);
   add_block(map_, &block);
 }
 
 bool HostBlocks::forget(const Block& block) {
   if (!map_.erase(&block)) return false;
-  PinnedMemory::remove(address_of(block));
+  PinnedMemory::remove(address_of(block), block.pinned_number);
   count(block, -1);
   return true;
 }
@@ -68,7 +68,7 @@ void HostBlocks::context_gone(Context& context, BlockList& cached, bool alone) {
   }
   for (Block* const block :
        map_.extract([&](const Block& each) { return each.context == &context; })) {
-    PinnedMemory::remove(address_of(*block));
+    PinnedMemory::remove(address_of(*block), block->pinned_number);
     count(*block, -1);
     const std::uint64_t word = block->state.word();
     if (BlockStateCell::state_of(word) != BlockState::live || !block->state.claim(word)) continue;
