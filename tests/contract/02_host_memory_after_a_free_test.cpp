@@ -41,7 +41,7 @@ TEST(HostSide, WhatIsAimedAtPageLockedMemoryIsThereAfterAFree) {
     const PreloadedRun result =
         expect_same(std::string("probe_host_side case=aimed stream=") + stream, 0, 1, kRealTime);
     const std::vector<std::string> lines = lines_of(result.process.out);
-    EXPECT_EQ(lines.size(), 22u);
+    EXPECT_EQ(lines.size(), 23u);
     for (const std::string& line : lines) EXPECT_TRUE(contains(line, "=0 there=1")) << line;
   }
 }

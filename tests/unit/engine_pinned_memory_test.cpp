@@ -156,6 +156,9 @@ TEST_F(PinnedMemoryTest, WordsOfAPackedBufferAreCompared) {
                               CU_LAUNCH_PARAM_BUFFER_SIZE, size, CU_LAUNCH_PARAM_END};
   };
   EXPECT_TRUE(is_found_packed(buffer(&bytes)));
+  EXPECT_TRUE(is_found_packed({CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_BUFFER_POINTER,
+                               packed.data(), CU_LAUNCH_PARAM_END}))
+      << "in either order";
   EXPECT_FALSE(is_found_packed(buffer(&first_word))) << "what lies behind is not an argument";
   packed[1] = 2;
   EXPECT_FALSE(is_found_packed(buffer(&bytes)));

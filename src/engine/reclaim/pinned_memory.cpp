@@ -107,13 +107,15 @@ bool PinnedMemory::is_argument(const cuda::Driver& driver, CUfunction function, 
                                void** extra) {
   if (CUPOOL_MUTATED("ignores-pinned-arguments")) return false;
   const void* packed = nullptr;
+  const std::size_t* size_of_packed = nullptr;
   for (; extra != nullptr && *extra != CU_LAUNCH_PARAM_END; extra += 2) {
     if (extra[0] == CU_LAUNCH_PARAM_BUFFER_POINTER) packed = extra[1];
-    if (extra[0] == CU_LAUNCH_PARAM_BUFFER_SIZE && packed != nullptr &&
-        holds_word_of(packed, *static_cast<const std::size_t*>(extra[1]))) {
-      return true;
+    if (extra[0] == CU_LAUNCH_PARAM_BUFFER_SIZE) {
+      size_of_packed = static_cast<const std::size_t*>(extra[1]);
     }
   }
+  const bool is_packed = packed != nullptr && size_of_packed != nullptr;
+  if (is_packed && holds_word_of(packed, *size_of_packed)) return true;
   if (parameters == nullptr || driver.cuFuncGetParamInfo == nullptr) return false;
   std::size_t offset = 0;
   std::size_t size = 0;

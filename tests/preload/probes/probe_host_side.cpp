@@ -349,6 +349,11 @@ void Aimed::see_launches() {
   see<Launch>("cuLaunchKernel", [&](auto launch, CUstream stream) {
     return launch(gpu_.copy, 1, 1, 1, 32, 1, 1, 0, stream, nullptr, extra);
   });
+  void* size_first[] = {CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_BUFFER_POINTER,
+                        &packed, CU_LAUNCH_PARAM_END};
+  see<Launch>("cuLaunchKernel", [&](auto launch, CUstream stream) {
+    return launch(gpu_.copy, 1, 1, 1, 32, 1, 1, 0, stream, nullptr, size_first);
+  });
   using Cooperative = CUresult (*)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
                                    unsigned, unsigned, CUstream, void**);
   see<Cooperative>("cuLaunchCooperativeKernel", [&](auto launch, CUstream stream) {
