@@ -6,11 +6,14 @@
 
 #include <atomic>
 #include <chrono>
+#include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/pending_work.h"
+#include "engine/reclaim/pinned_memory.h"
 #include "engine/serve/host_memory.h"
 #include "engine_fast_path_fixture.h"
 
@@ -29,8 +32,16 @@ struct PinnedDriver {
   bool busy_at_a_query = false;
   std::uint64_t idle_at_ns = 0;                  // from then on the GPU has nothing to do; 0: never
   CUresult device_pointer = CUDA_ERROR_UNKNOWN;  // the answer of cuMemHostGetDevicePointer
+  Context* ends = nullptr;  // in a wait, or in a call of cuMemHostGetDevicePointer
 };
 PinnedDriver pinned;
+
+// Another thread ends the context in a call of the driver's. What follows from it comes later.
+bool context_ends() {
+  if (pinned.ends == nullptr) return false;
+  std::exchange(pinned.ends, nullptr)->set_gone();
+  return true;
+}
 
 class HostRefusalTest : public FastPathTest {
  protected:
@@ -72,6 +83,7 @@ class HostRefusalTest : public FastPathTest {
       return pinned.current;
     };
     driver.cuEventSynchronize = [](CUevent event) {
+      if (context_ends()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
       return pinned.wait == CUDA_SUCCESS ? test::fake::wait(event) : pinned.wait;
     };
     driver.cuEventQuery = [](CUevent event) {
@@ -83,6 +95,7 @@ class HostRefusalTest : public FastPathTest {
       return CUDA_ERROR_UNKNOWN;
     };
     driver.cuMemHostGetDevicePointer_v2 = [](CUdeviceptr* device, void* host, unsigned) {
+      context_ends();
       if (pinned.device_pointer == CUDA_SUCCESS) *device = reinterpret_cast<CUdeviceptr>(host);
       return pinned.device_pointer;
     };
@@ -227,6 +240,35 @@ TEST_F(HostRefusalTest, AContextThatEndsDuringTheDriversCallsTakesItsMemoryAlong
             CUDA_ERROR_CONTEXT_IS_DESTROYED);
   EXPECT_EQ(known(), 0u);
   EXPECT_NE(second, freed);
+}
+
+// The record of the block is reused for another context's before what follows from the end.
+TEST_F(HostRefusalTest, AFreeBesideTheEndOfItsContextLeavesNoRecordBehind) {  // contract 10
+  for (const bool in_a_wait : {true, false}) {
+    SCOPED_TRACE(in_a_wait);
+    start({{"CUPOOL_FREE_MODE", in_a_wait ? "sync" : "auto"}});
+    if (!in_a_wait) allocator_->pass_through().zero_copy_requested(0x5000);
+    void* const address = allocate_host(kMiB);
+    const Block* const record = host().blocks().find(address);
+    ASSERT_NE(record, nullptr);
+    gpu.work.store(in_a_wait ? Work::held : Work::none);
+    PendingWork::submitted();
+    pinned.ends = context_;
+    const std::optional<CUresult> freed = host().try_free(address);
+    EXPECT_EQ(pinned.ends, nullptr) << "it has ended";
+    EXPECT_EQ(freed, in_a_wait ? std::nullopt : std::optional(CUDA_SUCCESS));
+    Block* const next = new_block();
+    ASSERT_EQ(next, record);
+    next->address = reinterpret_cast<CUdeviceptr>(address) + kMiB;
+    next->context = nullptr;
+    EXPECT_EQ(host().blocks().find(address), nullptr);
+    host().context_gone(*context_, true);
+    EXPECT_EQ(host().blocks().find(address), nullptr);
+    EXPECT_EQ(known(), 0u);
+    EXPECT_FALSE(PinnedMemory::holds(reinterpret_cast<std::uintptr_t>(address)));
+    delete_block(next);
+    gpu.work.store(Work::none);
+  }
 }
 
 // The driver's free of page-locked memory acts in all contexts, and may tell the error of another.

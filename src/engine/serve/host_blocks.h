@@ -55,7 +55,7 @@ class HostBlocks {
   void context_gone(Context& context, BlockList& cached, bool alone);
 
  private:
-  void count(const Block& block, std::int64_t sign);
+  void count(Context& context, std::uint64_t capacity, std::int64_t sign);
 
   const cuda::Driver& driver_;
   PointerMap map_;
