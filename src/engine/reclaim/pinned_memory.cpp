@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <new>
 
 #include "util/lock_order.h"
 #include "util/mutation.h"
@@ -14,6 +15,7 @@
 namespace cupool::engine {
 
 std::atomic<bool> PinnedMemory::over_{false};
+std::atomic<bool> PinnedMemory::unknown_{false};
 std::atomic<std::size_t> PinnedMemory::count_{0};
 std::atomic<std::uintptr_t> PinnedMemory::lowest_{UINTPTR_MAX};
 std::atomic<std::uintptr_t> PinnedMemory::highest_{0};
@@ -46,16 +48,26 @@ void cut_out_locked(std::uintptr_t first, std::uintptr_t end) {
 
 }  // namespace
 
+void PinnedMemory::publish_locked() {
+  count_.store(ranges().size() + (unknown_ ? 1 : 0));
+}
+
 std::uint64_t PinnedMemory::add(const void* start, std::size_t bytes) {
   const auto first = reinterpret_cast<std::uintptr_t>(start);
   if (start == nullptr || bytes == 0 || over_.load()) return 0;
   const std::uintptr_t end = first + bytes;
   const std::lock_guard lock(mutex);
   cut_out_locked(first, end);
-  ranges()[first] = Range{end, ++last_number};
+  try {
+    ranges()[first] = Range{end, ++last_number};
+  } catch (const std::bad_alloc&) {
+    unknown_ = true;
+    publish_locked();
+    return 0;
+  }
   if (first < lowest_.load()) lowest_.store(first);
   if (end > highest_.load()) highest_.store(end);
-  count_.store(ranges().size());
+  publish_locked();
   return last_number;
 }
 
@@ -72,11 +84,21 @@ void PinnedMemory::remove(const void* start, std::uint64_t number) {
   const auto found = ranges().find(reinterpret_cast<std::uintptr_t>(start));
   if (found == ranges().end() || found->second.number != number) return;
   ranges().erase(found);
-  count_.store(ranges().size());
+  publish_locked();
+}
+
+void PinnedMemory::reset() {
+  const std::lock_guard lock(mutex);
+  ranges().clear();
+  over_ = unknown_ = false;
+  lowest_ = UINTPTR_MAX;
+  highest_ = 0;
+  publish_locked();
 }
 
 void PinnedMemory::end_without_lock() {
   over_ = true;
+  unknown_ = false;
   count_ = 0;
   lowest_ = UINTPTR_MAX;
   highest_ = 0;
@@ -106,6 +128,7 @@ bool PinnedMemory::holds_word_of(const void* bytes, std::size_t size) {
 bool PinnedMemory::is_argument(const cuda::Driver& driver, CUfunction function, void** parameters,
                                void** extra) {
   if (CUPOOL_MUTATED("ignores-pinned-arguments")) return false;
+  if (unknown_) return true;
   const void* packed = nullptr;
   const std::size_t* size_of_packed = nullptr;
   for (; extra != nullptr && *extra != CU_LAUNCH_PARAM_END; extra += 2) {

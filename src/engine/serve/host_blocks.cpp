@@ -2,6 +2,7 @@
 // A map of its own, beside that of device memory, and the table of page-locked memory by address.
 #include "engine/serve/host_blocks.h"
 
+#include <new>
 #include <vector>
 
 #include "cuda/errors.h"
@@ -30,15 +31,24 @@ Block* HostBlocks::adopt(Context& context, void* address, std::size_t bytes, std
   block->context = &context;
   block->source = BlockSource::malloc;
   block->kind = tag;
-  remember(*block);
-  return block;
+  if (remember(*block)) return block;
+  delete_block(block);
+  return nullptr;
 }
 
-void HostBlocks::remember(Block& block) {
+// The memory itself stays page-locked, and on record as such, whatever becomes of its block.
+bool HostBlocks::remember(Block& block) {
   count(*block.context, block.capacity, +1);
   block.pinned_number = PinnedMemory::add(address_of(block), block.capacity);
   block.state.store(BlockState::live);
-  add_block(map_, &block);
+  try {
+    add_block(map_, &block);
+    return true;
+  } catch (const std::bad_alloc&) {
+    map_.erase(&block);
+    count(*block.context, block.capacity, -1);
+    return false;
+  }
 }
 
 bool HostBlocks::forget(const Block& block) {

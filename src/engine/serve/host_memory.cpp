@@ -3,6 +3,8 @@
 #include "engine/serve/host_memory.h"
 
 #include <algorithm>
+#include <new>
+#include <vector>
 
 #include "engine/block/accounting.h"
 #include "engine/context/rdma_libraries.h"
@@ -163,16 +165,22 @@ HostMemory::Given HostMemory::give_up(void* host) {
 }
 
 void HostMemory::given_up(const Given& given, bool freed) {
-  if (freed || given.block->context->incarnation() != given.life) return delete_block(given.block);
-  blocks_.remember(*given.block);
+  const bool is_gone = freed || given.block->context->incarnation() != given.life;
+  if (is_gone || !blocks_.remember(*given.block)) delete_block(given.block);
 }
 
 // Whether no context has work for the GPU, of which the driver's free may wait for any.
 bool HostMemory::settle_all(Patience& patience) {
-  for (Context* const context : registry_.all()) {
-    if (context->usable() && !frees_.settle(*context, patience)) return false;
+  std::vector<Context*> all;
+  try {
+    all = registry_.all();
+  } catch (const std::bad_alloc&) {
+    return false;
   }
-  return knows_all_contexts();
+  const auto settles = [&](Context* context) {
+    return !context->usable() || frees_.settle(*context, patience);
+  };
+  return std::all_of(all.begin(), all.end(), settles) && knows_all_contexts();
 }
 
 // A context in which the program has only launched is not in the registry: nobody could say what
