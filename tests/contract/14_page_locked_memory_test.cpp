@@ -146,6 +146,23 @@ TEST(PageLockedMemory, GoesBackBeforeACallIsRefused) {
   EXPECT_EQ(run.counter("host_returned_bytes_total"), 8u << 20);
 }
 
+// A second context in which the program allocates nothing: nobody tells cupool of it later.
+TEST(PageLockedMemory, GoesBackBesideAnotherContext) {
+  for (const char* way : {"created", "current", "held"}) {
+    SCOPED_TRACE(way);
+    const std::string beside = std::string(" beside=") + way;
+    const Environment two = with(kEarly, {{"CUPOOL_SIM_DEVICES", "2"}});
+    const PreloadedRun decayed = expect_same("probe_host_memory case=idle ms=1000" + beside, 0, 1,
+                                             with(two, {{"CUPOOL_DECAY_MS", "100"}}));
+    EXPECT_EQ(decayed.counter("host_returned_bytes_total"), 8u << 20);
+    const PreloadedRun refused =
+        run_preloaded("probe_host_memory case=idle ms=0" + beside,
+                      with(two, {{"CUPOOL_SIM_FAIL", "cuMemHostAlloc:9=2"}}));
+    EXPECT_EQ(refused.process.exit_code, 0) << refused.describe();
+    EXPECT_EQ(refused.counter("host_returned_bytes_total"), 8u << 20);
+  }
+}
+
 // Contract 11: who was served reports, even without device memory. Libraries that pin memory once
 // make no report.
 TEST(PageLockedMemory, AloneMakesAReportOnceTheCacheHasServed) {

@@ -183,12 +183,14 @@ bool HostMemory::settle_all(Patience& patience) {
   return std::all_of(all.begin(), all.end(), settles) && knows_all_contexts();
 }
 
-// A context in which the program has only launched is not in the registry: nobody could say what
-// the driver's free would wait for there.
+// A context that was current before the first page-locked block is not in the registry, unless the
+// program allocates there. Nobody could say what the driver's free would wait for in it. Of a
+// handle that has come back, the registry may still have the ended context.
 bool HostMemory::knows_all_contexts() {
   const std::optional<SeenContexts> others = other_contexts_seen();
   return others.has_value() && std::all_of(others->begin(), others->end(), [&](CUcontext other) {
-           return other == nullptr || registry_.find(other) != nullptr;
+           const Context* const known = other == nullptr ? nullptr : registry_.find(other);
+           return other == nullptr || (known != nullptr && !known->gone());
          });
 }
 

@@ -3,7 +3,8 @@
 // and of freed memory; case=pairs: allocations and frees in turn, of one size or of several, with
 // threads; case=busy: a kernel that still uses the memory when it is freed and allocated again;
 // case=reset: memory that goes with its context; case=capture: frees during one; case=idle: memory
-// that lies idle for a while; case=contexts: two of them; case=held: two, and the first one is busy
+// that lies idle for a while (beside=created, current or held: beside a second context without
+// allocations); case=contexts: two of them; case=held: two, and the first one is busy
 // until the host says so; case=only: rounds= pairs, and no device memory at all.
 #include <cuda.h>
 #include <unistd.h>
@@ -230,11 +231,23 @@ int capture() {
   return 0;
 }
 
-int idle(int milliseconds) {
+// A second context that the program has, beside the current one, in each way that there is.
+void have_another(const std::string& way) {
+  CUcontext first = nullptr;
+  CUcontext second = nullptr;
+  MUST(cuCtxGetCurrent(&first));
+  if (way == "created") MUST(cuCtxCreate(&second, nullptr, 0, 0));
+  if (way == "current" || way == "held") MUST(cuDevicePrimaryCtxRetain(&second, 1));
+  if (way == "current") MUST(cuCtxSetCurrent(second));
+  MUST(cuCtxSetCurrent(first));
+}
+
+int idle(int milliseconds, const std::string& beside) {
   const Gpu gpu;
   std::vector<void*> all;
   for (int i = 0; i < 8; ++i) all.push_back(allocate(1 << 20));
   for (void* memory : all) MUST(cuMemFreeHost(memory));
+  have_another(beside);
   usleep(static_cast<useconds_t>(milliseconds) * 1000);
   void* const last = allocate(2 << 20);
   MUST(cuMemFreeHost(last));
@@ -303,7 +316,11 @@ int main(int argc, char** argv) {
     if (is("contexts")) return contexts();
     if (is("held")) return held();
     if (is("only")) return only(number("rounds", 1));
-    return idle(number("ms", 100));
+    std::string beside = "none";
+    for (const char* const way : {"created", "current", "held"}) {
+      if (probe::argument_is(argc, argv, "beside", way)) beside = way;
+    }
+    return idle(number("ms", 100), beside);
   };
   say("done", run());
   return 0;
