@@ -146,6 +146,23 @@ TEST(PageLockedMemory, GoesBackBeforeACallIsRefused) {
   EXPECT_EQ(run.counter("host_returned_bytes_total"), 8u << 20);
 }
 
+TEST(PageLockedMemory, GoesBackThoughAnotherThreadKeepsTheGpuBusy) {
+  const PreloadedRun run =
+      run_preloaded("probe_host_memory case=crowded",
+                    {{"CUPOOL_SIM_MODE", "timed"}, {"CUPOOL_SIM_FAIL", "cuMemHostAlloc:9=2"}});
+  EXPECT_EQ(run.process.exit_code, 0) << run.describe();
+  EXPECT_TRUE(contains(run.process.out, "allocation 0")) << run.describe();
+  EXPECT_GE(run.counter("host_returned_bytes_total"), 2u << 20);
+}
+
+// The simulated driver has no such memory, and says so where it is asked again.
+TEST(PageLockedMemory, GoesBackForPhysicalMemoryOfTheHost) {
+  const PreloadedRun run = run_preloaded("probe_host_memory case=physical",
+                                         with(kEarly, {{"CUPOOL_SIM_FAIL", "cuMemCreate:1=2"}}));
+  EXPECT_TRUE(contains(run.process.out, "physical memory 1")) << run.describe();
+  EXPECT_EQ(run.counter("host_returned_bytes_total"), 8u << 20);
+}
+
 // A second context in which the program allocates nothing: nobody tells cupool of it later.
 TEST(PageLockedMemory, GoesBackBesideAnotherContext) {
   for (const char* way : {"created", "current", "held"}) {

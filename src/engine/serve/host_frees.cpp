@@ -222,6 +222,7 @@ bool HostFrees::settle(Context& context) {
 }
 
 bool HostFrees::settle(Context& context, Patience& patience) {
+  PendingWork::Claim claim(!several_contexts());
   EpochNumber everything = kNoEpoch;
   for (;;) {
     const std::uint64_t left_ns = std::max<std::uint64_t>(patience.left_ns(), 1);
@@ -232,7 +233,10 @@ bool HostFrees::settle(Context& context, Patience& patience) {
     if (!ordering.fence(everything)) return false;
     const WaitResult result = ordering.wait(everything, std::min(left_ns, kOneVisitNs));
     idle_.cache_reclaimed(context);
-    if (result.complete()) return true;
+    if (result.complete()) {
+      claim.settle();
+      return true;
+    }
     if (!result.worth_repeating()) note_failure(context, result.error);
     if (!result.worth_repeating() || patience.over()) return false;
   }

@@ -5,7 +5,9 @@
 // case=reset: memory that goes with its context; case=capture: frees during one; case=idle: memory
 // that lies idle for a while (beside=created, current or held: beside a second context without
 // allocations); case=contexts: two of them; case=held: two, and the first one is busy
-// until the host says so; case=only: rounds= pairs, and no device memory at all.
+// until the host says so; case=crowded: an allocation that is refused once, beside idle memory and
+// a thread that keeps the GPU busy; case=physical: cuMemCreate at a host location, beside idle
+// memory; case=only: rounds= pairs, and no device memory at all.
 #include <cuda.h>
 #include <unistd.h>
 
@@ -231,6 +233,12 @@ int capture() {
   return 0;
 }
 
+void leave_idle() {
+  std::vector<void*> all;
+  for (int i = 0; i < 8; ++i) all.push_back(allocate(1 << 20));
+  for (void* memory : all) MUST(cuMemFreeHost(memory));
+}
+
 // A second context that the program has, beside the current one, in each way that there is.
 void have_another(const std::string& way) {
   CUcontext first = nullptr;
@@ -244,9 +252,7 @@ void have_another(const std::string& way) {
 
 int idle(int milliseconds, const std::string& beside) {
   const Gpu gpu;
-  std::vector<void*> all;
-  for (int i = 0; i < 8; ++i) all.push_back(allocate(1 << 20));
-  for (void* memory : all) MUST(cuMemFreeHost(memory));
+  leave_idle();
   have_another(beside);
   usleep(static_cast<useconds_t>(milliseconds) * 1000);
   void* const last = allocate(2 << 20);
@@ -294,6 +300,45 @@ int held() {
   return 0;
 }
 
+// Two streams in turn, so that the GPU always has work, and never more than some.
+int crowded() {
+  const Gpu gpu;
+  leave_idle();
+  CUstream second = nullptr;
+  MUST(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
+  std::atomic<bool> begun{false};
+  std::atomic<bool> over{false};
+  std::thread other([&] {
+    MUST(cuCtxSetCurrent(gpu.context));
+    std::uint64_t ns = 3'000'000;
+    void* arguments[] = {&ns};
+    for (int turn = 0; !over.load(); ++turn) {
+      const CUstream stream = turn % 2 == 0 ? gpu.stream : second;
+      MUST(cuLaunchKernel(gpu.spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
+      MUST(cuStreamSynchronize(turn % 2 == 0 ? second : gpu.stream));
+      begun = true;
+    }
+  });
+  while (!begun.load()) std::this_thread::yield();
+  void* memory = nullptr;
+  say("allocation", cuMemHostAlloc(&memory, 2 << 20, 0));
+  over = true;
+  other.join();
+  MUST(cuMemFreeHost(memory));
+  return 0;
+}
+
+int physical() {
+  const Gpu gpu;
+  leave_idle();
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+  CUmemGenericAllocationHandle handle = 0;
+  say("physical memory", cuMemCreate(&handle, 2 << 20, &properties, 0));
+  return 0;
+}
+
 int only(int rounds) {
   const Gpu gpu(Gpu::Uses::host_memory);
   for (int round = 0; round < rounds; ++round) MUST(cuMemFreeHost(allocate(4096)));
@@ -315,6 +360,8 @@ int main(int argc, char** argv) {
     if (is("capture")) return capture();
     if (is("contexts")) return contexts();
     if (is("held")) return held();
+    if (is("crowded")) return crowded();
+    if (is("physical")) return physical();
     if (is("only")) return only(number("rounds", 1));
     std::string beside = "none";
     for (const char* const way : {"created", "current", "held"}) {
