@@ -33,13 +33,14 @@ struct PinnedDriver {
   bool busy_at_a_query = false;
   std::uint64_t idle_at_ns = 0;                  // from then on the GPU has nothing to do; 0: never
   CUresult device_pointer = CUDA_ERROR_UNKNOWN;  // the answer of cuMemHostGetDevicePointer
-  Context* ends = nullptr;  // in a wait, or in a call of cuMemHostGetDevicePointer
+  Context* ends = nullptr;  // in a wait, or else in a call of cuMemHostGetDevicePointer
+  bool ends_in_a_wait = false;
 };
 PinnedDriver pinned;
 
 // Another thread ends the context in a call of the driver's. What follows from it comes later.
-bool context_ends() {
-  if (pinned.ends == nullptr) return false;
+bool context_ends(bool in_a_wait) {
+  if (pinned.ends == nullptr || pinned.ends_in_a_wait != in_a_wait) return false;
   std::exchange(pinned.ends, nullptr)->set_gone();
   return true;
 }
@@ -84,7 +85,7 @@ class HostRefusalTest : public FastPathTest {
       return pinned.current;
     };
     driver.cuEventSynchronize = [](CUevent event) {
-      if (context_ends()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+      if (context_ends(true)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
       return pinned.wait == CUDA_SUCCESS ? test::fake::wait(event) : pinned.wait;
     };
     driver.cuEventQuery = [](CUevent event) {
@@ -96,7 +97,7 @@ class HostRefusalTest : public FastPathTest {
       return CUDA_ERROR_UNKNOWN;
     };
     driver.cuMemHostGetDevicePointer_v2 = [](CUdeviceptr* device, void* host, unsigned) {
-      context_ends();
+      context_ends(false);
       if (pinned.device_pointer == CUDA_SUCCESS) *device = reinterpret_cast<CUdeviceptr>(host);
       return pinned.device_pointer;
     };
@@ -255,6 +256,7 @@ TEST_F(HostRefusalTest, AFreeBesideTheEndOfItsContextLeavesNoRecordBehind) {  //
     gpu.work.store(in_a_wait ? Work::held : Work::none);
     PendingWork::submitted();
     pinned.ends = context_;
+    pinned.ends_in_a_wait = in_a_wait;
     const std::optional<CUresult> freed = host().try_free(address);
     EXPECT_EQ(pinned.ends, nullptr) << "it has ended";
     EXPECT_EQ(freed, in_a_wait ? std::nullopt : std::optional(CUDA_SUCCESS));
