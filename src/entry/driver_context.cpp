@@ -38,11 +38,21 @@ CUresult change_current(const Call& call) {
   return result;
 }
 
+// Page-locked memory that lies idle goes back once no context has work, so each has to be known.
+// Only here it is certain that the context lives: another thread may end it at any later time.
+void know_current() {
+  if (!cupool::engine::several_contexts()) return;
+  Allocator* const allocator = engine();
+  if (allocator != nullptr && allocator->host().blocks().any()) allocator->registry().current();
+}
+
 // The same for a call that makes `context` current.
 template <typename Call>
 CUresult make_current(CUcontext context, const Call& call) {
   const CUresult result = change_current(call);
-  if (result == CUDA_SUCCESS) Lane::context_seen(context);
+  if (result != CUDA_SUCCESS || context == nullptr) return result;
+  Lane::context_seen(context);
+  know_current();
   return result;
 }
 
@@ -86,9 +96,11 @@ CUresult destroy_context(const Driver& real, CUcontext handle, const Call& call)
   return allocator == nullptr ? destroy() : allocator->endings().destroy(handle, destroy);
 }
 
-// A new context: its device is now in use, and its creation may need cupool's idle memory.
+// A context that the call has created, or `seen` as held: its device is now in use, and its
+// creation may need cupool's idle memory.
 template <typename Call>
-CUresult make_context(CUdevice device, const CUcontext* context, const Call& real) {
+CUresult make_context(CUdevice device, const CUcontext* context, const Call& real,
+                      Lane::Seen seen = Lane::Seen::current) {
   const auto call = [&] { return change_current(real); };
   CUresult result = call();
   Allocator* allocator = engine();
@@ -96,12 +108,13 @@ CUresult make_context(CUdevice device, const CUcontext* context, const Call& rea
     result = allocator->out_of_memory().retry_on(device, call);
   }
   if (result != CUDA_SUCCESS) return result;
-  Lane::context_seen(*context);
+  Lane::context_seen(*context, seen);
   if (allocator != nullptr) {
     allocator->registry().devices().device_in_use(device);
   } else {
     cupool::engine::note_device_in_use(device);
   }
+  if (seen == Lane::Seen::current) know_current();
   return result;
 }
 
@@ -202,12 +215,13 @@ CUresult cupool_hook_cuDevicePrimaryCtxReset_v2(CUdevice device) {
 CUresult cupool_hook_cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   CUPOOL_REAL_OR_RETURN(cuDevicePrimaryCtxRetain);
   PrimaryContexts& primaries = PrimaryContexts::of_process();
-  return make_context(device, context, [&] {
+  const auto retain = [&] {
     // Not in a forked child, where the mutex may be held for ever.
     const auto lock = engine() == nullptr ? PrimaryContexts::Lock() : primaries.lock(device);
     return primaries.retain(device, context,
                             [&] { return real.cuDevicePrimaryCtxRetain(context, device); });
-  });
+  };
+  return make_context(device, context, retain, Lane::Seen::held);
 }
 
 CUresult cupool_hook_cuCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {

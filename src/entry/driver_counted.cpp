@@ -81,7 +81,11 @@ CUresult allocate_host(void** address, std::size_t bytes, unsigned kind, const v
                                             own ? cupool::engine::kNoHostKind : kind, real);
         });
   }
-  if (result == CUDA_SUCCESS && !cupool::entry::is_cuda_library(caller)) {
+  // A block has its range already, in whole pages.
+  const auto is_block = [&] {
+    return allocator != nullptr && allocator->host().blocks().find(*address) != nullptr;
+  };
+  if (result == CUDA_SUCCESS && !is_block() && !cupool::entry::is_cuda_library(caller)) {
     cupool::engine::PinnedMemory::add(*address, bytes);
   }
   return result;

@@ -13,6 +13,7 @@
 #include "entry/peers.h"
 #include "entry/watched.h"
 #include "process/lifecycle.h"
+#include "util/mutation.h"
 #include "util/log.h"
 
 using cupool::engine::Allocator;
@@ -54,13 +55,15 @@ CUresult synchronize(CUstream stream, const Call& call) {
   return allocator == nullptr ? call() : allocator->synchronization().of_stream(stream, call);
 }
 
-// Runs `give_back`. The memory is forgotten before, since another thread may get it at once. What
-// the driver refuses to take is known again: kernels may still be given its address.
+// Runs the driver's call that takes page-locked memory back. What it refuses stays page-locked:
+// kernels may still be given its address.
 template <typename Call>
 CUresult forgotten(void* host, const Call& give_back) {
-  const std::size_t bytes = PinnedMemory::remove(host);
+  const std::uint64_t number = PinnedMemory::number_of(host);
   const CUresult result = give_back();
-  if (result != CUDA_SUCCESS) PinnedMemory::put_back(host, bytes);
+  if (result == CUDA_SUCCESS || CUPOOL_MUTATED("forgets-memory-that-stays")) {
+    PinnedMemory::remove(host, number);
+  }
   return result;
 }
 

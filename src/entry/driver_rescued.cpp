@@ -36,12 +36,12 @@ __attribute__((noinline)) CUresult rescue(const Call& call) {
 
 // Page-locked memory that lies idle goes back first.
 template <typename Call>
-__attribute__((noinline)) CUresult rescue_pinned(const Call& call) {
+__attribute__((noinline)) CUresult rescue_pinned(size_t bytes, const Call& call) {
   cupool::engine::Allocator* allocator = cupool::process::engine();
   if (allocator == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   cupool::engine::Patience patience;
-  CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-  if (allocator->host().give_back(patience)) result = call();
+  patience.wants(bytes);
+  const CUresult result = allocator->host().retry(call, cupool::util::now_ns(), patience);
   if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
   return allocator->out_of_memory().retry(call, patience);
 }
@@ -87,7 +87,7 @@ CUresult launch(const cupool::cuda::Driver& real, const void* configuration, CUs
     cupool::engine::HostTargets::made();                                           \
     const auto call = [&] { return real.symbol(host, bytes, flags); };             \
     CUresult result = call();                                                      \
-    if (result == CUDA_ERROR_OUT_OF_MEMORY) result = rescue_pinned(call);          \
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) result = rescue_pinned(bytes, call);   \
     if (result == CUDA_SUCCESS && !is_cuda_library(__builtin_return_address(0))) { \
       cupool::engine::PinnedMemory::add_registered(host, bytes);                   \
     }                                                                              \
@@ -170,18 +170,17 @@ CUresult cupool_hook_cuLaunchKernelEx_ptsz(const void* configuration, CUfunction
 CUresult cupool_hook_cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
                                  const CUmemAllocationProp* properties, unsigned long long flags) {
   CUPOOL_REAL_OR_RETURN(cuMemCreate);
+  const bool of_host =
+      properties != nullptr && properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE;
+  if (of_host) cupool::engine::HostTargets::made();
   const auto create = [&] { return real.cuMemCreate(handle, bytes, properties, flags); };
   const CUresult result = create();
-  if (result == CUDA_SUCCESS && properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
-    cupool::engine::HostTargets::made();
-  }
   cupool::engine::Allocator* allocator = cupool::process::engine();
   if (result != CUDA_ERROR_OUT_OF_MEMORY || allocator == nullptr) return result;
+  if (of_host) return rescue_pinned(bytes, create);
   cupool::engine::Patience patience;
   patience.wants(bytes);
-  return properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE
-             ? allocator->out_of_memory().retry_on(properties->location.id, create, patience)
-             : allocator->out_of_memory().retry(create, patience);
+  return allocator->out_of_memory().retry_on(properties->location.id, create, patience);
 }
 
 }  // extern "C"

@@ -41,9 +41,22 @@ TEST(HostSide, WhatIsAimedAtPageLockedMemoryIsThereAfterAFree) {
     const PreloadedRun result =
         expect_same(std::string("probe_host_side case=aimed stream=") + stream, 0, 1, kRealTime);
     const std::vector<std::string> lines = lines_of(result.process.out);
-    EXPECT_EQ(lines.size(), 22u);
+    EXPECT_EQ(lines.size(), 23u);
     for (const std::string& line : lines) EXPECT_TRUE(contains(line, "=0 there=1")) << line;
   }
+}
+
+// Contract 2: memory stays page-locked if the call that would end it is refused, and whatever was
+// known of its bytes before.
+TEST(HostSide, PageLockedMemoryIsKnownUntilTheDriverHasTakenItBack) {
+  const PreloadedRun result = expect_same("probe_host_side case=kept", 0, 1, kRealTime);
+  std::size_t seen = 0;
+  for (const std::string& line : lines_of(result.process.out)) {
+    if (!contains(line, "there=")) continue;
+    ++seen;
+    EXPECT_TRUE(contains(line, "there=1")) << line;
+  }
+  EXPECT_EQ(seen, 5u) << result.describe();
 }
 
 TEST(HostSide, KernelsThatGetPageLockedMemoryAreNotForgotten) {

@@ -146,6 +146,38 @@ TEST(PageLockedMemory, GoesBackBeforeACallIsRefused) {
   EXPECT_EQ(run.counter("host_returned_bytes_total"), 8u << 20);
 }
 
+TEST(PageLockedMemory, GoesBackThoughAnotherThreadKeepsTheGpuBusy) {
+  const PreloadedRun run =
+      run_preloaded("probe_host_memory case=crowded",
+                    {{"CUPOOL_SIM_MODE", "timed"}, {"CUPOOL_SIM_FAIL", "cuMemHostAlloc:9=2"}});
+  EXPECT_EQ(run.process.exit_code, 0) << run.describe();
+  EXPECT_TRUE(contains(run.process.out, "allocation 0")) << run.describe();
+  EXPECT_GE(run.counter("host_returned_bytes_total"), 2u << 20);
+}
+
+// The simulated driver has no such memory, and says so where it is asked again.
+TEST(PageLockedMemory, GoesBackForPhysicalMemoryOfTheHost) {
+  const PreloadedRun run = run_preloaded("probe_host_memory case=physical",
+                                         with(kEarly, {{"CUPOOL_SIM_FAIL", "cuMemCreate:1=2"}}));
+  EXPECT_TRUE(contains(run.process.out, "physical memory 1")) << run.describe();
+  EXPECT_EQ(run.counter("host_returned_bytes_total"), 8u << 20);
+}
+
+// A second context in which the program allocates nothing: nobody tells cupool of it later.
+TEST(PageLockedMemory, GoesBackBesideAnotherContext) {
+  for (const char* way : {"created", "current", "held"}) {
+    SCOPED_TRACE(way);
+    const std::string beside = std::string(" beside=") + way;
+    const Environment two = with(kEarly, {{"CUPOOL_SIM_DEVICES", "2"}});
+    const PreloadedRun decayed = expect_same("probe_host_memory case=idle ms=1000" + beside, 0, 1,
+                                             with(two, {{"CUPOOL_DECAY_MS", "100"}}));
+    EXPECT_EQ(decayed.counter("host_returned_bytes_total"), 8u << 20);
+    const PreloadedRun at_once = run_preloaded("probe_host_memory case=idle ms=0" + beside, two);
+    EXPECT_EQ(at_once.process.exit_code, 0) << at_once.describe();
+    EXPECT_EQ(at_once.counter("host_returned_bytes_total"), 8u << 20);
+  }
+}
+
 // Contract 11: who was served reports, even without device memory. Libraries that pin memory once
 // make no report.
 TEST(PageLockedMemory, AloneMakesAReportOnceTheCacheHasServed) {

@@ -2,6 +2,7 @@
 // An engine that serves page-locked memory, on a driver that refuses what a test says.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "engine/context/thread_order.h"
@@ -26,8 +27,17 @@ struct PinnedDriver {
   bool busy_at_a_query = false;
   std::uint64_t idle_at_ns = 0;                  // from then on the GPU has nothing to do; 0: never
   CUresult device_pointer = CUDA_ERROR_UNKNOWN;  // the answer of cuMemHostGetDevicePointer
+  Context* ends = nullptr;  // in a wait, or else in a call of cuMemHostGetDevicePointer
+  bool ends_in_a_wait = false;
 };
 inline PinnedDriver pinned;
+
+// Another thread ends the context in a call of the driver's. What follows from it comes later.
+inline bool context_ends(bool in_a_wait) {
+  if (pinned.ends == nullptr || pinned.ends_in_a_wait != in_a_wait) return false;
+  std::exchange(pinned.ends, nullptr)->set_gone();
+  return true;
+}
 
 class HostRefusalTest : public FastPathTest {
  protected:
@@ -71,6 +81,7 @@ class HostRefusalTest : public FastPathTest {
       return pinned.current;
     };
     driver.cuEventSynchronize = [](CUevent event) {
+      if (context_ends(true)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
       return pinned.wait == CUDA_SUCCESS ? test::fake::wait(event) : pinned.wait;
     };
     driver.cuEventQuery = [](CUevent event) {
@@ -89,6 +100,7 @@ class HostRefusalTest : public FastPathTest {
       return pinned.record == CUDA_SUCCESS ? test::fake::record(nullptr, event) : pinned.record;
     };
     driver.cuMemHostGetDevicePointer_v2 = [](CUdeviceptr* device, void* host, unsigned) {
+      context_ends(false);
       if (pinned.device_pointer == CUDA_SUCCESS) *device = reinterpret_cast<CUdeviceptr>(host);
       return pinned.device_pointer;
     };

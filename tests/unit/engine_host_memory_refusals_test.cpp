@@ -6,11 +6,15 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/pending_work.h"
+#include "engine/reclaim/pinned_memory.h"
 #include "engine/serve/host_memory.h"
 #include "engine_host_fixture.h"
 
@@ -122,6 +126,36 @@ TEST_F(HostRefusalTest, AContextThatEndsDuringTheDriversCallsTakesItsMemoryAlong
             CUDA_ERROR_CONTEXT_IS_DESTROYED);
   EXPECT_EQ(known(), 0u);
   EXPECT_NE(second, freed);
+}
+
+// The record of the block is reused for another context's before what follows from the end.
+TEST_F(HostRefusalTest, AFreeBesideTheEndOfItsContextLeavesNoRecordBehind) {  // contract 10
+  for (const bool in_a_wait : {true, false}) {
+    SCOPED_TRACE(in_a_wait);
+    start({{"CUPOOL_FREE_MODE", in_a_wait ? "sync" : "auto"}});
+    if (!in_a_wait) allocator_->pass_through().zero_copy_requested(0x5000);
+    void* const address = allocate_host(kMiB);
+    const Block* const record = host().blocks().find(address);
+    ASSERT_NE(record, nullptr);
+    gpu.work.store(in_a_wait ? Work::held : Work::none);
+    PendingWork::submitted();
+    pinned.ends = context_;
+    pinned.ends_in_a_wait = in_a_wait;
+    const std::optional<CUresult> freed = host().try_free(address);
+    EXPECT_EQ(pinned.ends, nullptr) << "it has ended";
+    EXPECT_EQ(freed, in_a_wait ? std::nullopt : std::optional(CUDA_SUCCESS));
+    Block* const next = new_block();
+    ASSERT_EQ(next, record);
+    next->address = reinterpret_cast<CUdeviceptr>(address) + kMiB;
+    next->context = nullptr;
+    EXPECT_EQ(host().blocks().find(address), nullptr);
+    host().context_gone(*context_, true);
+    EXPECT_EQ(host().blocks().find(address), nullptr);
+    EXPECT_EQ(known(), 0u);
+    EXPECT_FALSE(PinnedMemory::holds(reinterpret_cast<std::uintptr_t>(address)));
+    delete_block(next);
+    gpu.work.store(Work::none);
+  }
 }
 
 // The driver's free of page-locked memory acts in all contexts, and may tell the error of another.
@@ -427,15 +461,112 @@ TEST_F(HostRefusalTest, IdleMemoryWaitsForTheGpuAsLongAsThereIsPatience) {
   EXPECT_EQ(pinned.freed.size(), 1u);
 }
 
-// What it waited for is complete, but there is more.
-TEST_F(HostRefusalTest, IdleMemoryStaysIfTheGpuIsBusyAgain) {
-  EXPECT_EQ(host().try_free(allocate_host(kMiB)), CUDA_SUCCESS);
-  gpu.takes_ns.store(5'000'000);
+// What it waited for is complete, but there is more, which may wait for this thread in turn.
+TEST_F(HostRefusalTest, IdleMemoryStaysIfTheGpuIsBusyAgainWithWhatMayWaitForTheHost) {
+  struct Case {
+    const char* what;
+    const char* mode;
+    std::function<void()> begin;
+    bool begins_again = false;  // host work, while the first is waited for
+  };
+  const Case cases[] = {
+      {"kernels may read host memory", "auto",
+       [&] { allocator_->pass_through().zero_copy_requested(0x5000); }},
+      {"a callback", "auto", [] {}, true},
+      {"such work is not noted", "ordered", [] {}},
+      {"nothing is known", "auto", [] { PendingWork::distrust(); }},
+      {"another device", "auto",
+       [&] {
+         Lane::context_seen(context_->handle());
+         Lane::context_seen(reinterpret_cast<CUcontext>(0x770000), Lane::Seen::held);
+       }},
+  };
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.what);
+    SetUp();
+    start({{"CUPOOL_HOST_MAX_CACHED", "4M"}, {"CUPOOL_FREE_MODE", each.mode}});
+    EXPECT_EQ(host().try_free(allocate_host(kMiB)), CUDA_SUCCESS);
+    gpu.takes_ns.store(2'000'000);
+    gpu.work.store(Work::timed);
+    each.begin();
+    static HostWork* with_host = nullptr;
+    with_host = each.begins_again ? &context_->host_work() : nullptr;
+    driver_->cuEventQuery = [](CUevent event) {
+      if (with_host != nullptr) with_host->submitted_unseen();
+      PendingWork::submitted();
+      return test::fake::query(event);
+    };
+    PendingWork::submitted();
+    Patience patience(20'000'000);
+    EXPECT_FALSE(host().give_back(patience));
+    EXPECT_TRUE(patience.over());
+    EXPECT_TRUE(pinned.freed.empty());
+    gpu.work.store(Work::none);
+    Lane::reset();
+  }
+}
+
+// Kernels end by themselves: the driver's free waits for those that came meanwhile.
+TEST_F(HostRefusalTest, IdleMemoryGoesBackThoughOtherThreadsKeepTheGpuBusy) {  // contract 4
+  std::vector<void*> all;
+  for (int i = 0; i < 4; ++i) all.push_back(allocate_host(kMiB));
+  for (void* address : all) EXPECT_EQ(host().try_free(address), CUDA_SUCCESS);
+  gpu.takes_ns.store(1'000'000);
   gpu.work.store(Work::timed);
+  pinned.busy_at_a_query = true;
   PendingWork::submitted();
-  Patience patience(4'000'000'000);
-  EXPECT_FALSE(host().give_back(patience));
+  Patience only_look(0);
+  EXPECT_FALSE(host().give_back(only_look)) << "without a wait";
   EXPECT_TRUE(pinned.freed.empty());
+  Patience patience(4'000'000'000);
+  patience.wants(kMiB);
+  EXPECT_TRUE(host().give_back(patience));
+  EXPECT_EQ(pinned.freed.size(), 1u) << "one after the other, each behind a wait";
+  // And a call is repeated until it succeeds.
+  void* address = nullptr;
+  int calls = 0;
+  const auto real = [&](std::size_t bytes) {
+    ++calls;
+    if (pinned.freed.size() < 4) return CUDA_ERROR_OUT_OF_MEMORY;
+    address = fresh(bytes);
+    return CUDA_SUCCESS;
+  };
+  EXPECT_EQ(host().allocate(&address, 2 * kMiB, 0, real), CUDA_SUCCESS);
+  EXPECT_EQ(calls, 3) << "two blocks make up for it, and then the last one";
+  // Nothing is left to give back: refused at once.
+  const auto refused = [&](std::size_t) {
+    ++calls;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  };
+  EXPECT_EQ(host().allocate(&address, 2 * kMiB, 0, refused), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(calls, 4);
+}
+
+TEST_F(HostRefusalTest, AContextThatWasNeverCurrentHasNoWork) {  // contract 4
+  EXPECT_EQ(host().try_free(allocate_host(kMiB)), CUDA_SUCCESS);
+  Lane::context_seen(context_->handle());
+  Lane::context_seen(reinterpret_cast<CUcontext>(0x770000), Lane::Seen::held);
+  ASSERT_TRUE(several_contexts());
+  Patience patience(0);
+  EXPECT_TRUE(host().give_back(patience));
+  EXPECT_EQ(pinned.freed.size(), 1u);
+}
+
+// The driver may have room for what was asked for, but not for whole pages.
+TEST_F(HostRefusalTest, ARequestThatFitsIsNotRefusedForItsRounding) {  // contract 4
+  constexpr std::uint64_t kBytes = kMiB + 5;
+  void* address = nullptr;
+  std::vector<std::size_t> asked;
+  const auto real = [&](std::size_t bytes) {
+    asked.push_back(bytes);
+    if (bytes > kBytes) return CUDA_ERROR_OUT_OF_MEMORY;
+    address = fresh(bytes);
+    return CUDA_SUCCESS;
+  };
+  EXPECT_EQ(host().allocate(&address, kBytes, 0, real), CUDA_SUCCESS);
+  EXPECT_EQ(asked, (std::vector<std::size_t>{kMiB + 4096, kBytes}));
+  EXPECT_EQ(known(), 0u) << "no block: what lies behind it is nobody's to hand out";
+  EXPECT_EQ(host().try_free(address), std::nullopt);
 }
 
 TEST_F(HostRefusalTest, NothingGoesBackIfTheWaitForTheGpuFails) {  // I7

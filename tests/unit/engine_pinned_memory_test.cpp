@@ -40,7 +40,15 @@ class PinnedMemoryTest : public testing::Test {
     };
     PinnedMemory::add(pinned_bytes.data(), pinned_bytes.size());
   }
-  ~PinnedMemoryTest() override { PinnedMemory::remove(pinned_bytes.data()); }
+  ~PinnedMemoryTest() override {
+    for (const unsigned char& byte : pinned_bytes) forget(&byte);
+  }
+  // False: no range begins there.
+  static bool forget(const void* start) {
+    const std::uint64_t number = PinnedMemory::number_of(start);
+    PinnedMemory::remove(start, number);
+    return number != 0;
+  }
 
   std::uintptr_t inside() const { return reinterpret_cast<std::uintptr_t>(&pinned_bytes[100]); }
 
@@ -68,13 +76,55 @@ TEST_F(PinnedMemoryTest, IsKnownByEachOfItsBytes) {
   EXPECT_FALSE(PinnedMemory::holds(begin + 4096));
   EXPECT_FALSE(PinnedMemory::holds(begin - 1));
   // Nothing, and what is not page-locked, changes nothing.
-  PinnedMemory::add(nullptr, 4096);
-  PinnedMemory::add(this, 0);
-  EXPECT_EQ(PinnedMemory::remove(this), 0u);
-  EXPECT_EQ(PinnedMemory::remove(nullptr), 0u);
-  EXPECT_EQ(PinnedMemory::remove(pinned_bytes.data()), 4096u);
+  EXPECT_EQ(PinnedMemory::add(nullptr, 4096), 0u);
+  EXPECT_EQ(PinnedMemory::add(this, 0), 0u);
+  EXPECT_FALSE(forget(this));
+  EXPECT_FALSE(forget(nullptr));
+  EXPECT_TRUE(forget(pinned_bytes.data()));
   EXPECT_FALSE(PinnedMemory::holds(begin));
-  EXPECT_EQ(PinnedMemory::remove(pinned_bytes.data()), 0u);
+  EXPECT_FALSE(forget(pinned_bytes.data()));
+}
+
+// Memory that goes with its context is not taken back by a call.
+TEST_F(PinnedMemoryTest, NoOlderRangeHidesAPartOfANewerOne) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(pinned_bytes.data());
+  const auto at = [&](std::size_t offset) { return &pinned_bytes[offset]; };
+  PinnedMemory::add(at(0), 1024);
+  PinnedMemory::add(at(2048), 64);
+  PinnedMemory::add(at(3072), 64);
+  PinnedMemory::add(at(512), 3072);  // over the end of the first, and all of the others
+  EXPECT_FALSE(PinnedMemory::holds(begin + 3584));
+  EXPECT_EQ(PinnedMemory::start_of(begin + 511), begin);
+  for (const unsigned offset : {512, 1024, 2047, 2048, 2112, 3072, 3136, 3583}) {
+    EXPECT_EQ(PinnedMemory::start_of(begin + offset), begin + 512) << offset;
+  }
+  EXPECT_FALSE(forget(at(2048)));
+  EXPECT_FALSE(forget(at(3072)));
+  // One inside of it takes its bytes, and the older one ends there.
+  PinnedMemory::add(at(1024), 64);
+  EXPECT_EQ(PinnedMemory::start_of(begin + 1023), begin + 512);
+  EXPECT_EQ(PinnedMemory::start_of(begin + 1087), begin + 1024);
+  EXPECT_FALSE(PinnedMemory::holds(begin + 1088));
+  EXPECT_TRUE(forget(at(0)));
+  EXPECT_FALSE(PinnedMemory::holds(begin + 511));
+  EXPECT_TRUE(PinnedMemory::holds(begin + 512));
+}
+
+// The driver may have handed the address out again by the time that the call of its last owner
+// returns.
+TEST_F(PinnedMemoryTest, ACallThatGivesMemoryBackTakesNothingOfTheNextOwner) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(pinned_bytes.data());
+  const std::uint64_t number = PinnedMemory::number_of(pinned_bytes.data());
+  EXPECT_NE(number, 0u);
+  EXPECT_EQ(PinnedMemory::number_of(&pinned_bytes[1]), 0u);
+  PinnedMemory::remove(pinned_bytes.data(), 0);
+  EXPECT_TRUE(PinnedMemory::holds(begin));
+  PinnedMemory::add(pinned_bytes.data(), 64);
+  PinnedMemory::remove(pinned_bytes.data(), number);
+  EXPECT_TRUE(PinnedMemory::holds(begin)) << "it is the next owner's";
+  PinnedMemory::remove(pinned_bytes.data(), PinnedMemory::number_of(pinned_bytes.data()));
+  EXPECT_FALSE(PinnedMemory::holds(begin));
+  EXPECT_EQ(PinnedMemory::number_of(pinned_bytes.data()), 0u);
 }
 
 TEST_F(PinnedMemoryTest, WordsOfAKernelsParametersAreCompared) {
@@ -106,6 +156,9 @@ TEST_F(PinnedMemoryTest, WordsOfAPackedBufferAreCompared) {
                               CU_LAUNCH_PARAM_BUFFER_SIZE, size, CU_LAUNCH_PARAM_END};
   };
   EXPECT_TRUE(is_found_packed(buffer(&bytes)));
+  EXPECT_TRUE(is_found_packed({CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_BUFFER_POINTER,
+                               packed.data(), CU_LAUNCH_PARAM_END}))
+      << "in either order";
   EXPECT_FALSE(is_found_packed(buffer(&first_word))) << "what lies behind is not an argument";
   packed[1] = 2;
   EXPECT_FALSE(is_found_packed(buffer(&bytes)));

@@ -122,6 +122,8 @@ struct alignas(128) Block {
   Block* newer = nullptr;
   std::uint32_t idle_since = 0;  ///< step of decay
   std::uint32_t idle_turn = 0;
+  /// Of page-locked memory: its number in the table of such memory (engine/reclaim/pinned_memory).
+  Relaxed<std::uint64_t> pinned_number{0};
 };
 
 /// Makes a cached block the program's, for a request of `bytes`. Returns its address. The caller

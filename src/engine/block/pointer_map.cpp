@@ -81,7 +81,7 @@ bool PointerMap::erase(const Block* block) {
   return true;
 }
 
-std::vector<Block*> PointerMap::extract(const std::function<bool(const Block&)>& belongs) {
+std::vector<Block*> PointerMap::extract(const std::function<bool(Block&)>& belongs) {
   std::vector<Block*> extracted;
   const std::lock_guard lock(mutex_);
   Table& table = *table_.load(std::memory_order_relaxed);
@@ -92,7 +92,7 @@ std::vector<Block*> PointerMap::extract(const std::function<bool(const Block&)>&
     table.slots[i].block.store(nullptr, std::memory_order_release);
   }
   const auto kept = std::stable_partition(replaced_.begin(), replaced_.end(),
-                                          [&](const Block* block) { return !belongs(*block); });
+                                          [&](Block* block) { return !belongs(*block); });
   extracted.insert(extracted.end(), kept, replaced_.end());
   replaced_.erase(kept, replaced_.end());
   return extracted;

@@ -62,9 +62,9 @@ class PointerMap {
     return there ? slot.block.load(std::memory_order_acquire) : nullptr;
   }
 
-  /// Removes and returns every block with `belongs(block)`, including blocks replaced while their
-  /// context was ending.
-  std::vector<Block*> extract(const std::function<bool(const Block&)>& belongs);
+  /// Removes and returns every block with `belongs(block)`, called once for each, including blocks
+  /// replaced while their context was ending.
+  std::vector<Block*> extract(const std::function<bool(Block&)>& belongs);
 
   /// Result of claim().
   enum class Claim {

@@ -282,7 +282,7 @@ void Lane::destroys(CUstream stream) {
   LaneMark::forget_stream();
 }
 
-void Lane::context_seen(CUcontext context) {
+void Lane::context_seen(CUcontext context, Seen seen) {
   CUcontext known = context_.load(std::memory_order_relaxed);
   if (context == nullptr || context == known) return;
   if (known == nullptr &&
@@ -290,7 +290,7 @@ void Lane::context_seen(CUcontext context) {
     return;
   }
   if (known == context) return;
-  note_other(context);
+  if (seen == Seen::current) note_other(context);
   several_seen.store(true);
   leave(End::context);
 }

@@ -93,8 +93,13 @@ class Lane {
 
   /// Called before `stream` is destroyed.
   static void destroys(CUstream stream);
+  /// What the program has of a context.
+  enum class Seen : std::uint8_t {
+    held,     ///< it was never current, so it has no work
+    current,  ///< it is, or was
+  };
   /// The program holds or uses this context.
-  static void context_seen(CUcontext context);
+  static void context_seen(CUcontext context, Seen seen = Seen::current);
   /// Called before `context` ends, with its event. Waits for the mark, as the driver's end of a
   /// context waits for its work. Without `driver` it has ended already.
   static void context_ends(const cuda::Driver* driver, CUcontext context);
@@ -130,8 +135,8 @@ class Lane {
 /// another stream in each. Thread-safe; one load.
 bool several_contexts();
 
-/// The contexts that the program has used besides the first one, and that have not ended; the
-/// others are null. `std::nullopt`: they are too many to know. Thread-safe.
+/// The contexts that were current besides the first one, and that have not ended; the others are
+/// null. `std::nullopt`: they are too many to know. Thread-safe.
 using SeenContexts = std::array<CUcontext, 16>;
 std::optional<SeenContexts> other_contexts_seen();
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <new>
 
 #include "util/lock_order.h"
 #include "util/mutation.h"
@@ -14,53 +15,94 @@
 namespace cupool::engine {
 
 std::atomic<bool> PinnedMemory::over_{false};
+std::atomic<bool> PinnedMemory::unknown_{false};
 std::atomic<std::size_t> PinnedMemory::count_{0};
 std::atomic<std::uintptr_t> PinnedMemory::lowest_{UINTPTR_MAX};
 std::atomic<std::uintptr_t> PinnedMemory::highest_{0};
 
 namespace {
 
+struct Range {
+  std::uintptr_t end = 0;  ///< behind the last byte
+  std::uint64_t number = 0;
+};
+
 util::Ranked<util::LockRank::pinned_memory> mutex;
-// From the first byte to the one behind the last. Never destroyed, since exit handlers launch too.
-std::map<std::uintptr_t, std::uintptr_t>& ranges() {
-  static auto& all = *new std::map<std::uintptr_t, std::uintptr_t>;
+std::uint64_t last_number = 0;
+// By the first byte. Never destroyed, since exit handlers launch too.
+std::map<std::uintptr_t, Range>& ranges() {
+  static auto& all = *new std::map<std::uintptr_t, Range>;
   return all;
+}
+
+// Memory that goes with its context, or by a route that cupool does not see, stays in the table. An
+// older range must not hide a part of a newer one.
+void cut_out_locked(std::uintptr_t first, std::uintptr_t end) {
+  auto& all = ranges();
+  auto next = all.lower_bound(first);
+  while (next != all.end() && next->first < end) next = all.erase(next);
+  if (next == all.begin()) return;
+  std::uintptr_t& end_before = std::prev(next)->second.end;
+  end_before = std::min(end_before, first);
 }
 
 }  // namespace
 
-void PinnedMemory::add(const void* start, std::size_t bytes) {
-  const auto first = reinterpret_cast<std::uintptr_t>(start);
-  if (start == nullptr || bytes == 0 || over_.load()) return;
-  const std::lock_guard lock(mutex);
-  std::uintptr_t& end = ranges()[first];
-  end = std::max(end, first + bytes);
-  if (first < lowest_.load()) lowest_.store(first);
-  if (first + bytes > highest_.load()) highest_.store(first + bytes);
-  count_.store(ranges().size());
+void PinnedMemory::publish_locked() {
+  count_.store(ranges().size() + (unknown_ ? 1 : 0));
 }
 
-std::size_t PinnedMemory::remove(const void* start) {
+std::uint64_t PinnedMemory::add(const void* start, std::size_t bytes) {
+  const auto first = reinterpret_cast<std::uintptr_t>(start);
+  if (start == nullptr || bytes == 0 || over_.load()) return 0;
+  const std::uintptr_t end = first + bytes;
+  const std::lock_guard lock(mutex);
+  cut_out_locked(first, end);
+  try {
+    ranges()[first] = Range{end, ++last_number};
+  } catch (const std::bad_alloc&) {
+    unknown_ = true;
+    publish_locked();
+    return 0;
+  }
+  if (first < lowest_.load()) lowest_.store(first);
+  if (end > highest_.load()) highest_.store(end);
+  publish_locked();
+  return last_number;
+}
+
+std::uint64_t PinnedMemory::number_of(const void* start) {
   if (!any()) return 0;
   const std::lock_guard lock(mutex);
   const auto found = ranges().find(reinterpret_cast<std::uintptr_t>(start));
-  if (found == ranges().end()) return 0;
-  const std::size_t bytes = found->second - found->first;
+  return found == ranges().end() ? 0 : found->second.number;
+}
+
+void PinnedMemory::remove(const void* start, std::uint64_t number) {
+  if (number == 0 || !any()) return;
+  const std::lock_guard lock(mutex);
+  const auto found = ranges().find(reinterpret_cast<std::uintptr_t>(start));
+  if (found == ranges().end() || found->second.number != number) return;
   ranges().erase(found);
-  count_.store(ranges().size());
-  return bytes;
+  publish_locked();
+}
+
+void PinnedMemory::reset() {
+  const std::lock_guard lock(mutex);
+  ranges().clear();
+  over_ = unknown_ = false;
+  lowest_ = UINTPTR_MAX;
+  highest_ = 0;
+  publish_locked();
 }
 
 void PinnedMemory::add_registered(const void* start, std::size_t bytes) {
   if (!CUPOOL_MUTATED("forgets-registered-memory")) add(start, bytes);
 }
 
-void PinnedMemory::put_back(const void* start, std::size_t bytes) {
-  if (!CUPOOL_MUTATED("forgets-memory-that-stays")) add(start, bytes);
-}
-
 void PinnedMemory::end_without_lock() {
   over_ = true;
+  unknown_ = false;
   count_ = 0;
   lowest_ = UINTPTR_MAX;
   highest_ = 0;
@@ -73,7 +115,7 @@ std::uintptr_t PinnedMemory::start_of(std::uintptr_t address) {
   }
   const std::lock_guard lock(mutex);
   const auto next = ranges().upper_bound(address);
-  if (next == ranges().begin() || address >= std::prev(next)->second) return 0;
+  if (next == ranges().begin() || address >= std::prev(next)->second.end) return 0;
   return std::prev(next)->first;
 }
 
@@ -90,14 +132,17 @@ bool PinnedMemory::holds_word_of(const void* bytes, std::size_t size) {
 bool PinnedMemory::is_argument(const cuda::Driver& driver, CUfunction function, void** parameters,
                                void** extra) {
   if (CUPOOL_MUTATED("ignores-pinned-arguments")) return false;
+  if (unknown_) return true;
   const void* packed = nullptr;
+  const std::size_t* size_of_packed = nullptr;
   for (; extra != nullptr && *extra != CU_LAUNCH_PARAM_END; extra += 2) {
     if (extra[0] == CU_LAUNCH_PARAM_BUFFER_POINTER) packed = extra[1];
-    if (extra[0] == CU_LAUNCH_PARAM_BUFFER_SIZE && packed != nullptr &&
-        holds_word_of(packed, *static_cast<const std::size_t*>(extra[1]))) {
-      return true;
+    if (extra[0] == CU_LAUNCH_PARAM_BUFFER_SIZE) {
+      size_of_packed = static_cast<const std::size_t*>(extra[1]);
     }
   }
+  const bool is_packed = packed != nullptr && size_of_packed != nullptr;
+  if (is_packed && holds_word_of(packed, *size_of_packed)) return true;
   if (parameters == nullptr || driver.cuFuncGetParamInfo == nullptr) return false;
   std::size_t offset = 0;
   std::size_t size = 0;

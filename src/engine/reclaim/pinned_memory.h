@@ -12,19 +12,28 @@
 namespace cupool::engine {
 
 /// One table for the process. Thread-safe; may be called before the rest of cupool has started.
+///
+/// Ranges never overlap. What goes with its context stays on record until its bytes are page-locked
+/// again.
 class PinnedMemory {
  public:
-  /// The program has page-locked these bytes.
-  static void add(const void* start, std::size_t bytes);
+  /// The program has page-locked these bytes. What was known of them before is over. Returns the
+  /// number of the new range, which no other one gets. 0: there is no host memory for it, and any
+  /// word may be an address in such memory from now on.
+  static std::uint64_t add(const void* start, std::size_t bytes);
   /// The same, of memory that is its own (cuMemHostRegister).
   static void add_registered(const void* start, std::size_t bytes);
-  /// The program is about to give them back. Returns their number; 0: the memory is not known.
-  static std::size_t remove(const void* start);
-  /// The driver has refused to take back what remove() had `bytes` of. No effect for 0.
-  static void put_back(const void* start, std::size_t bytes);
+  /// The number of the range that begins at `start`; 0: none does.
+  static std::uint64_t number_of(const void* start);
+  /// The driver has taken the memory of the range with this number back. By now the address may be
+  /// another owner's, whose range stays.
+  static void remove(const void* start, std::uint64_t number);
+
   /// In a forked child, or when a signal handler leaves: there is none, and nothing takes the lock,
   /// which may be held for ever.
   static void end_without_lock();
+  /// For tests: as at the start of the process.
+  static void reset();
   /// Whether there is any. One load.
   static bool any() { return count_.load(std::memory_order_relaxed) != 0; }
   /// Whether `address` lies in it.
@@ -38,9 +47,11 @@ class PinnedMemory {
                           void** extra);
 
  private:
+  static void publish_locked();
   static bool holds_word_of(const void* bytes, std::size_t size);
 
   static std::atomic<bool> over_;
+  static std::atomic<bool> unknown_;  ///< some memory is not in the table
   static std::atomic<std::size_t> count_;
   // The span of all memory that there ever was: most words lie outside.
   static std::atomic<std::uintptr_t> lowest_;

@@ -85,16 +85,21 @@ std::uint64_t AsyncBlocks::unused_bytes(int device) const {
   return sum;
 }
 
-// A block that the program frees just now stays with that thread, which finds its cache gone. A
-// live one is claimed first, so that no thread can free it any more but by the driver.
+// A block that the program frees just now stays with that thread, which finds its cache gone, and
+// may delete its record once it has left the map. So the record is read, and one that is live
+// claimed, as it leaves: no thread can free it any more but by the driver.
 void AsyncBlocks::context_gone(Context& context, bool alone) {
-  for (Block* const block :
-       map_.extract([&](const Block& each) { return each.context == &context; })) {
-    held_.fetch_sub(block->capacity, std::memory_order_relaxed);
-    const std::uint64_t word = block->state.word();
-    if (BlockStateCell::state_of(word) != BlockState::live || !block->state.claim(word)) continue;
-    if (alone) delete_block(block);
-  }
+  std::vector<Block*> lost;
+  map_.extract([&](Block& each) {
+    if (each.context != &context) return false;
+    held_.fetch_sub(each.capacity, std::memory_order_relaxed);
+    const std::uint64_t word = each.state.word();
+    const bool live = BlockStateCell::state_of(word) == BlockState::live;
+    if (live && each.state.claim(word)) lost.push_back(&each);
+    return true;
+  });
+  if (!alone) return;
+  for (Block* const block : lost) delete_block(block);
 }
 
 }  // namespace cupool::engine

@@ -2,6 +2,9 @@
 // A map of its own, beside that of device memory, and the table of page-locked memory by address.
 #include "engine/serve/host_blocks.h"
 
+#include <new>
+#include <vector>
+
 #include "cuda/errors.h"
 #include "cuda/scopes.h"
 #include "engine/block/accounting.h"
@@ -14,9 +17,9 @@ namespace cupool::engine {
 using stats::Counter;
 using stats::Gauge;
 
-void HostBlocks::count(const Block& block, std::int64_t sign) {
-  held_.fetch_add(static_cast<std::uint64_t>(sign) * block.capacity, std::memory_order_relaxed);
-  block.context->stats().gauge_add(Gauge::host_held_bytes, sign * signed_bytes(block.capacity));
+void HostBlocks::count(Context& context, std::uint64_t capacity, std::int64_t sign) {
+  held_.fetch_add(static_cast<std::uint64_t>(sign) * capacity, std::memory_order_relaxed);
+  context.stats().gauge_add(Gauge::host_held_bytes, sign * signed_bytes(capacity));
 }
 
 Block* HostBlocks::adopt(Context& context, void* address, std::size_t bytes, std::uint8_t tag) {
@@ -28,21 +31,30 @@ Block* HostBlocks::adopt(Context& context, void* address, std::size_t bytes, std
   block->context = &context;
   block->source = BlockSource::malloc;
   block->kind = tag;
-  remember(*block);
-  return block;
+  if (remember(*block)) return block;
+  delete_block(block);
+  return nullptr;
 }
 
-void HostBlocks::remember(Block& block) {
-  count(block, +1);
-  PinnedMemory::add(address_of(block), block.capacity);
+// The memory itself stays page-locked, and on record as such, whatever becomes of its block.
+bool HostBlocks::remember(Block& block) {
+  count(*block.context, block.capacity, +1);
+  block.pinned_number = PinnedMemory::add(address_of(block), block.capacity);
   block.state.store(BlockState::live);
-  add_block(map_, &block);
+  try {
+    add_block(map_, &block);
+    return true;
+  } catch (const std::bad_alloc&) {
+    map_.erase(&block);
+    count(*block.context, block.capacity, -1);
+    return false;
+  }
 }
 
 bool HostBlocks::forget(const Block& block) {
   if (!map_.erase(&block)) return false;
-  PinnedMemory::remove(address_of(block));
-  count(block, -1);
+  PinnedMemory::remove(address_of(block), block.pinned_number);
+  count(*block.context, block.capacity, -1);
   return true;
 }
 
@@ -60,20 +72,35 @@ void HostBlocks::release(Block& block) {
   if (cuda::is_passing_refusal(result)) driver_.cuMemFreeHost(address);
 }
 
-// A block that the program frees just now stays with that thread, which finds the context gone. One
-// that is live is claimed first, so that no thread can free it any more.
+// A block that the program frees just now stays with that thread, which finds the context gone, and
+// may delete its record once it has left the map. So the record is read, and one that is live
+// claimed, as it leaves.
 void HostBlocks::context_gone(Context& context, BlockList& cached, bool alone) {
   while (Block* const block = cached.pop()) {
     if (forget(*block) && alone) delete_block(block);
   }
-  for (Block* const block :
-       map_.extract([&](const Block& each) { return each.context == &context; })) {
-    PinnedMemory::remove(address_of(*block));
-    count(*block, -1);
-    const std::uint64_t word = block->state.word();
-    if (BlockStateCell::state_of(word) != BlockState::live || !block->state.claim(word)) continue;
-    context.stats().add(Counter::host_lost_bytes_total, block->requested);
-    if (alone) delete_block(block);
+  struct Lost {
+    Block* block;  ///< null: in another thread's hands
+    const void* address;
+    std::uint64_t pinned_number;
+    std::uint64_t requested;
+    std::uint64_t capacity;
+  };
+  std::vector<Lost> all;
+  map_.extract([&](Block& each) {
+    if (each.context != &context) return false;
+    const std::uint64_t word = each.state.word();
+    const bool live = BlockStateCell::state_of(word) == BlockState::live && each.state.claim(word);
+    all.push_back({live ? &each : nullptr, address_of(each), each.pinned_number, each.requested,
+                   each.capacity});
+    return true;
+  });
+  for (const Lost& lost : all) {
+    PinnedMemory::remove(lost.address, lost.pinned_number);
+    count(context, lost.capacity, -1);
+    if (lost.block == nullptr) continue;
+    context.stats().add(Counter::host_lost_bytes_total, lost.requested);
+    if (alone) delete_block(lost.block);
   }
 }
 

@@ -43,8 +43,8 @@ class HostBlocks {
   /// Drops the record of a block that the driver is about to free: another thread may get the
   /// address at once. False: another thread has dropped it, and the memory is its own, or nobody's.
   bool forget(const Block& block);
-  /// Undoes forget().
-  void remember(Block& block);
+  /// Undoes forget(). False: out of host memory. The memory is the driver's to free.
+  bool remember(Block& block);
 
   /// Has the driver free a block that no list holds, which waits for the GPU. The caller is in a
   /// visit.
@@ -55,7 +55,7 @@ class HostBlocks {
   void context_gone(Context& context, BlockList& cached, bool alone);
 
  private:
-  void count(const Block& block, std::int64_t sign);
+  void count(Context& context, std::uint64_t capacity, std::int64_t sign);
 
   const cuda::Driver& driver_;
   PointerMap map_;

@@ -66,13 +66,20 @@ std::optional<CUresult> HostFrees::free(Block& block, std::uint64_t word) {
   return free_claimed(block, life);
 }
 
-// The driver frees it. Claimed, it was passed over by what follows from the end of its context, and
-// has no record any more.
+// A claimed block whose context has ended is this thread's alone, whether or not what follows from
+// that end has found it in the map. A record that stays there would be found as that of its next
+// life.
+void HostFrees::drop_lost(Block& block) {
+  blocks_.forget(block);
+  delete_block(&block);
+}
+
+// The driver frees it. Claimed, it was passed over by what follows from the end of its context.
 std::nullopt_t HostFrees::leave_to_driver(Block& block, std::uint64_t life) {
   if (block.context->incarnation() == life) {
     block.state.store(BlockState::live);
   } else {
-    delete_block(&block);
+    drop_lost(block);
   }
   return std::nullopt;
 }
@@ -87,7 +94,7 @@ std::optional<CUresult> HostFrees::put(Block& block, std::uint64_t life, const P
     taken = put();
   }
   if (taken == Taken::full) return leave_to_driver(block, life);
-  if (__builtin_expect(taken == Taken::gone, 0)) delete_block(&block);
+  if (__builtin_expect(taken == Taken::gone, 0)) drop_lost(block);
   if (first_cached_.load(std::memory_order_relaxed) != nullptr) {
     if (void (*const call)() = first_cached_.exchange(nullptr)) call();
   }
@@ -215,6 +222,7 @@ bool HostFrees::settle(Context& context) {
 }
 
 bool HostFrees::settle(Context& context, Patience& patience) {
+  PendingWork::Claim claim(!several_contexts());
   EpochNumber everything = kNoEpoch;
   for (;;) {
     const std::uint64_t left_ns = std::max<std::uint64_t>(patience.left_ns(), 1);
@@ -225,7 +233,10 @@ bool HostFrees::settle(Context& context, Patience& patience) {
     if (!ordering.fence(everything)) return false;
     const WaitResult result = ordering.wait(everything, std::min(left_ns, kOneVisitNs));
     idle_.cache_reclaimed(context);
-    if (result.complete()) return true;
+    if (result.complete()) {
+      claim.settle();
+      return true;
+    }
     if (!result.worth_repeating()) note_failure(context, result.error);
     if (!result.worth_repeating() || patience.over()) return false;
   }

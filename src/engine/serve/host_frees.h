@@ -60,7 +60,8 @@ class HostFrees {
   std::optional<CUresult> free_claimed(Block& block, std::uint64_t life);
   template <typename Put>
   std::optional<CUresult> put(Block& block, std::uint64_t life, const Put& put);
-  static std::nullopt_t leave_to_driver(Block& block, std::uint64_t life);
+  std::nullopt_t leave_to_driver(Block& block, std::uint64_t life);
+  void drop_lost(Block& block);
   bool make_room(Context& context, std::uint64_t bytes);
   bool is_crowded(Context& context, const Block& block);
   bool verify_nothing(Context& context);

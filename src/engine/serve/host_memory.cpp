@@ -3,6 +3,8 @@
 #include "engine/serve/host_memory.h"
 
 #include <algorithm>
+#include <new>
+#include <vector>
 
 #include "engine/block/accounting.h"
 #include "engine/context/rdma_libraries.h"
@@ -38,6 +40,7 @@ HostMemory::HostMemory(const cuda::Driver& driver, const config::Settings& setti
                        ContextRegistry& registry, FreePolicy& policy, IdleMemory& idle)
     : driver_(driver),
       registry_(registry),
+      policy_(policy),
       idle_(idle),
       most_cached_(driver.cuMemFreeHost == nullptr || driver.cuCtxRecordEvent == nullptr
                        ? 0
@@ -163,24 +166,32 @@ HostMemory::Given HostMemory::give_up(void* host) {
 }
 
 void HostMemory::given_up(const Given& given, bool freed) {
-  if (freed || given.block->context->incarnation() != given.life) return delete_block(given.block);
-  blocks_.remember(*given.block);
+  const bool is_gone = freed || given.block->context->incarnation() != given.life;
+  if (is_gone || !blocks_.remember(*given.block)) delete_block(given.block);
 }
 
 // Whether no context has work for the GPU, of which the driver's free may wait for any.
 bool HostMemory::settle_all(Patience& patience) {
-  for (Context* const context : registry_.all()) {
-    if (context->usable() && !frees_.settle(*context, patience)) return false;
+  std::vector<Context*> all;
+  try {
+    all = registry_.all();
+  } catch (const std::bad_alloc&) {
+    return false;
   }
-  return knows_all_contexts();
+  const auto settles = [&](Context* context) {
+    return !context->usable() || frees_.settle(*context, patience);
+  };
+  return std::all_of(all.begin(), all.end(), settles) && knows_all_contexts();
 }
 
-// A context in which the program has only launched is not in the registry: nobody could say what
-// the driver's free would wait for there.
+// A context that was current before the first page-locked block is not in the registry, unless the
+// program allocates there. Nobody could say what the driver's free would wait for in it. Of a
+// handle that has come back, the registry may still have the ended context.
 bool HostMemory::knows_all_contexts() {
   const std::optional<SeenContexts> others = other_contexts_seen();
   return others.has_value() && std::all_of(others->begin(), others->end(), [&](CUcontext other) {
-           return other == nullptr || registry_.find(other) != nullptr;
+           const Context* const known = other == nullptr ? nullptr : registry_.find(other);
+           return other == nullptr || (known != nullptr && !known->gone());
          });
 }
 
@@ -198,15 +209,44 @@ bool HostMemory::is_quiet() {
   return PendingWork::none() || settle_all(only_look);
 }
 
-// Waits in no visit of its own.
+// Whether what is pending needs nothing of the host to end, as far as the hooks have seen: no
+// callback, no value that a stream waits for, no kernel that can read host memory. Kernels of
+// several devices may wait for one another, and for one that a waiting thread has yet to launch.
+bool HostMemory::ends_without_host(Context& context) const {
+  return PendingWork::is_trusted() && !several_contexts() && policy_.waits_for_host_work() &&
+         policy_.wait_of(context).what == FreePolicy::Wait::For::nothing;
+}
+
+// Waits in no visit of its own. What was submitted before a wait is complete behind it; what other
+// threads submit meanwhile, the driver's free of a block waits for.
 bool HostMemory::give_back(Patience& patience) {
+  constexpr timespec kMoment{0, 100'000};
+  constexpr std::uint64_t kOne = 1;
   Context* const home = home_.load(std::memory_order_acquire);
-  if (home == nullptr || !cache_.any() || !settle_all(patience)) return false;
-  const ContextVisit visit(*home, kLongestWaitForOthersNs);
-  if (!visit || !home->usable() || !is_quiet()) return false;
-  cache_.reclaim(home->ordering().epochs().complete_up_to());
-  return frees_.release(*home, HostCache::Which::idle, ~std::uint64_t{0},
-                        [this] { return is_quiet(); }) != 0;
+  std::uint64_t released = 0;
+  while (home != nullptr && cache_.any()) {
+    const std::uint64_t life = home->incarnation();
+    const HostWork::Mark before = home->host_work().begin_wait();
+    if (!settle_all(patience)) break;
+    {
+      const ContextVisit visit(*home, kLongestWaitForOthersNs);
+      if (!visit || !home->usable() || home->incarnation() != life) break;
+      home->host_work().end_context_wait(before);
+      cache_.reclaim(home->ordering().epochs().complete_up_to());
+      const auto quiet = [this] { return is_quiet(); };
+      const bool is_idle = quiet();
+      if (is_idle || (!patience.over() && ends_without_host(*home))) {
+        released += frees_.release(*home, HostCache::Which::idle,
+                                   is_idle ? ~std::uint64_t{0} : kOne, quiet);
+        const std::uint64_t wanted = patience.wanted_bytes();
+        if (is_idle || (wanted != 0 && released >= wanted)) break;
+      }
+    }
+    if (patience.over()) break;
+    const util::Uncancelled throughout;
+    nanosleep(&kMoment, nullptr);
+  }
+  return released != 0;
 }
 
 // A background thread must not wait for the GPU: the end of the process and of the context wait for

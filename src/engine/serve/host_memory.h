@@ -44,8 +44,8 @@ class HostMemory {
   }
 
   /// As try_allocate(), also from what the GPU has left by now and from other threads' shards; else
-  /// by `real(bytes)`, which allocates into `*address`. If that fails, all idle page-locked memory
-  /// goes back to the driver, and it is repeated once. `kind`: host_kind().
+  /// by `real(bytes)`, which allocates into `*address`. While that runs out of memory, idle
+  /// page-locked memory goes back to the driver, and it is repeated. `kind`: host_kind().
   template <typename Real>
   CUresult allocate(void** address, std::size_t bytes, unsigned kind, const Real& real);
 
@@ -72,9 +72,24 @@ class HostMemory {
   HostBlocks& blocks() { return blocks_; }
 
   /// Gives all that lies idle back to the driver, as soon as the GPU has nothing to do: the
-  /// driver's frees would wait for it without limit. If it is busy beyond `patience`, the memory
-  /// stays, and decay takes it. True: some went back.
+  /// driver's frees would wait for it without limit. While other threads keep it busy, block after
+  /// block goes back behind a wait, until it is what `patience` wants, if the driver's frees then
+  /// wait only for work that ends without the host. Else the memory stays once the patience is
+  /// over, and decay takes it. True: some went back.
   bool give_back(Patience& patience);
+
+  /// Repeats `real()`, which began at `began_ns` and ran out of page-locked memory, as long as such
+  /// memory goes back, by this thread or another.
+  template <typename Real>
+  CUresult retry(const Real& real, std::uint64_t began_ns, Patience& patience) {
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    do {
+      if (!give_back(patience) && !others_gave_back(began_ns, patience)) return result;
+      began_ns = util::now_ns();
+      result = real();
+    } while (result == CUDA_ERROR_OUT_OF_MEMORY && !patience.over());
+    return result;
+  }
 
   /// For decay, on a background thread: gives some memory back that was idle for a whole span, if
   /// the GPU has nothing to do. True: there may be more. The caller holds off the end of contexts.
@@ -108,6 +123,7 @@ class HostMemory {
   bool knows_all_contexts();
   bool others_gave_back(std::uint64_t since_ns, Patience& patience);
   bool is_quiet();
+  bool ends_without_host(Context& context) const;
   void* reclaim_and_pop(Context& context, std::size_t bytes, unsigned kind, std::uint64_t* idle);
   void note_peak(std::uint64_t idle);
   void adopt(Context& context, std::uint64_t life, void* address, std::size_t bytes, unsigned kind,
@@ -118,6 +134,7 @@ class HostMemory {
 
   const cuda::Driver& driver_;
   ContextRegistry& registry_;
+  const FreePolicy& policy_;
   IdleMemory& idle_;
   const std::uint64_t most_cached_;  ///< CUPOOL_HOST_MAX_CACHED; 0: the driver serves
   HostBlocks blocks_;
@@ -130,7 +147,7 @@ class HostMemory {
 template <typename Real>
 CUresult HostMemory::allocate(void** address, std::size_t bytes, unsigned kind, const Real& real) {
   Context* context = registry_.current();
-  const bool served = address != nullptr && may_allocate(&context, bytes, kind);
+  bool served = address != nullptr && may_allocate(&context, bytes, kind);
   std::uint64_t idle = 0;
   if (served) {
     if (void* const memory = reclaim_and_pop(*context, bytes, kind, &idle)) {
@@ -144,8 +161,12 @@ CUresult HostMemory::allocate(void** address, std::size_t bytes, unsigned kind, 
   CUresult result = real(wanted);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) {
     Patience patience;
-    const bool gave_back = give_back(patience);
-    if (gave_back || others_gave_back(start_ns, patience)) result = real(wanted);
+    patience.wants(wanted);
+    result = retry([&] { return real(wanted); }, start_ns, patience);
+  }
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && wanted != bytes) {
+    served = false;  // there is no room for whole pages
+    result = real(bytes);
   }
   if (result == CUDA_SUCCESS && address != nullptr) {
     forget_stale(*address);

@@ -3,8 +3,11 @@
 // and of freed memory; case=pairs: allocations and frees in turn, of one size or of several, with
 // threads; case=busy: a kernel that still uses the memory when it is freed and allocated again;
 // case=reset: memory that goes with its context; case=capture: frees during one; case=idle: memory
-// that lies idle for a while; case=contexts: two of them; case=held: two, and the first one is busy
-// until the host says so; case=only: rounds= pairs, and no device memory at all.
+// that lies idle for a while (beside=created, current or held: beside a second context without
+// allocations); case=contexts: two of them; case=held: two, and the first one is busy
+// until the host says so; case=crowded: an allocation that is refused once, beside idle memory and
+// a thread that keeps the GPU busy; case=physical: cuMemCreate at a host location, beside idle
+// memory; case=only: rounds= pairs, and no device memory at all.
 #include <cuda.h>
 #include <unistd.h>
 
@@ -230,11 +233,27 @@ int capture() {
   return 0;
 }
 
-int idle(int milliseconds) {
-  const Gpu gpu;
+void leave_idle() {
   std::vector<void*> all;
   for (int i = 0; i < 8; ++i) all.push_back(allocate(1 << 20));
   for (void* memory : all) MUST(cuMemFreeHost(memory));
+}
+
+// A second context that the program has, beside the current one, in each way that there is.
+void have_another(const std::string& way) {
+  CUcontext first = nullptr;
+  CUcontext second = nullptr;
+  MUST(cuCtxGetCurrent(&first));
+  if (way == "created") MUST(cuCtxCreate(&second, nullptr, 0, 0));
+  if (way == "current" || way == "held") MUST(cuDevicePrimaryCtxRetain(&second, 1));
+  if (way == "current") MUST(cuCtxSetCurrent(second));
+  MUST(cuCtxSetCurrent(first));
+}
+
+int idle(int milliseconds, const std::string& beside) {
+  const Gpu gpu;
+  leave_idle();
+  have_another(beside);
   usleep(static_cast<useconds_t>(milliseconds) * 1000);
   void* const last = allocate(2 << 20);
   MUST(cuMemFreeHost(last));
@@ -281,6 +300,44 @@ int held() {
   return 0;
 }
 
+// A kernel is launched before the one before it is over, so that the GPU always has work.
+int crowded() {
+  const Gpu gpu;
+  leave_idle();
+  std::atomic<bool> begun{false};
+  std::atomic<bool> over{false};
+  std::thread other([&] {
+    MUST(cuCtxSetCurrent(gpu.context));
+    CUevent events[2] = {};
+    for (CUevent& event : events) MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    for (int turn = 0; !over.load(); ++turn) {
+      gpu.work(3'000'000);
+      MUST(cuEventRecord(events[turn % 2], gpu.stream));
+      MUST(cuEventSynchronize(events[(turn + 1) % 2]));
+      begun = true;
+    }
+  });
+  while (!begun.load()) std::this_thread::yield();
+  void* memory = nullptr;
+  const CUresult result = cuMemHostAlloc(&memory, 2 << 20, 0);
+  say("allocation", result);
+  over = true;
+  other.join();
+  if (result == CUDA_SUCCESS) MUST(cuMemFreeHost(memory));
+  return 0;
+}
+
+int physical() {
+  const Gpu gpu;
+  leave_idle();
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+  CUmemGenericAllocationHandle handle = 0;
+  say("physical memory", cuMemCreate(&handle, 2 << 20, &properties, 0));
+  return 0;
+}
+
 int only(int rounds) {
   const Gpu gpu(Gpu::Uses::host_memory);
   for (int round = 0; round < rounds; ++round) MUST(cuMemFreeHost(allocate(4096)));
@@ -302,8 +359,14 @@ int main(int argc, char** argv) {
     if (is("capture")) return capture();
     if (is("contexts")) return contexts();
     if (is("held")) return held();
+    if (is("crowded")) return crowded();
+    if (is("physical")) return physical();
     if (is("only")) return only(number("rounds", 1));
-    return idle(number("ms", 100));
+    std::string beside = "none";
+    for (const char* const way : {"created", "current", "held"}) {
+      if (probe::argument_is(argc, argv, "beside", way)) beside = way;
+    }
+    return idle(number("ms", 100), beside);
   };
   say("done", run());
   return 0;

@@ -3,9 +3,11 @@
 // inside page-locked memory that is freed again; case=managed, many managed blocks beside other
 // frees; case=callback, allocations and frees in host functions; case=aimed, page-locked memory as
 // the target of what takes device memory (stream=per_thread: by the twins for per-thread default
-// streams).
+// streams); case=kept, page-locked memory that a refused call, or what was there before, leaves
+// as it is.
 #include <cuda.h>
 #include <dlfcn.h>
+#include <sys/mman.h>
 
 #include <condition_variable>
 #include <cstdint>
@@ -347,6 +349,11 @@ void Aimed::see_launches() {
   see<Launch>("cuLaunchKernel", [&](auto launch, CUstream stream) {
     return launch(gpu_.copy, 1, 1, 1, 32, 1, 1, 0, stream, nullptr, extra);
   });
+  void* size_first[] = {CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_BUFFER_POINTER,
+                        &packed, CU_LAUNCH_PARAM_END};
+  see<Launch>("cuLaunchKernel", [&](auto launch, CUstream stream) {
+    return launch(gpu_.copy, 1, 1, 1, 32, 1, 1, 0, stream, nullptr, size_first);
+  });
   using Cooperative = CUresult (*)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
                                    unsigned, unsigned, CUstream, void**);
   see<Cooperative>("cuLaunchCooperativeKernel", [&](auto launch, CUstream stream) {
@@ -361,6 +368,61 @@ void Aimed::see_launches() {
         configuration.hStream = stream;
         return launch(&configuration, gpu_.copy, values, nullptr);
       });
+}
+
+// Whether what a kernel writes to `at` is there right after a free of something else.
+void see_kept(const char* what, std::uint32_t* at) {
+  const Gpu gpu;
+  warm_up();
+  CUdeviceptr block = 0;
+  CUdeviceptr source = 0;
+  MUST(cuMemAlloc(&source, kBytes));
+  MUST(cuMemsetD8(source, 0x5a, kBytes));
+  MUST(cuMemAlloc(&block, kBytes));
+  *at = 0;
+  std::uint64_t words = 16;
+  void* arguments[] = {&at, &source, &words};
+  MUST(cuCtxSynchronize());
+  gpu.work(20'000'000);
+  MUST(cuLaunchKernel(gpu.copy, 1, 1, 1, 32, 1, 1, 0, gpu.stream, arguments, nullptr));
+  MUST(cuMemFree(block));
+  std::printf("%s there=%d\n", what, *static_cast<volatile std::uint32_t*>(at) == 0x5a5a5a5a);
+  MUST(cuCtxSynchronize());
+  MUST(cuMemFree(source));
+}
+
+int kept() {
+  constexpr std::size_t kArea = 1 << 20;
+  const Gpu gpu;
+  warm_up();
+  void* const area =
+      mmap(nullptr, kArea, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(area != MAP_FAILED);
+  auto* const bytes = static_cast<unsigned char*>(area);
+  auto* const middle = reinterpret_cast<std::uint32_t*>(bytes + kArea / 2);
+  // A part was page-locked in a context that has ended.
+  MUST(cuMemHostRegister(bytes + 16 * kBytes, kBytes, 0));
+  MUST(cuDevicePrimaryCtxReset(0));
+  const Gpu again;
+  MUST(cuMemHostRegister(area, kArea, 0));
+  see_kept("reset", middle);
+  // Calls that the driver refuses.
+  std::printf("free=%d\n", static_cast<int>(cuMemFreeHost(area)));
+  see_kept("not allocated", middle);
+  std::printf("unregister=%d\n", static_cast<int>(cuMemHostUnregister(bytes + kBytes)));
+  see_kept("not registered", middle);
+  MUST(cuMemHostUnregister(area));
+  void* host = nullptr;
+  CUgraph graph = nullptr;
+  for (const unsigned flags : {0u, unsigned{CU_MEMHOSTALLOC_WRITECOMBINED}}) {
+    MUST(cuMemHostAlloc(&host, kBytes, flags));
+    MUST(cuStreamBeginCapture(again.stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    std::printf("free=%d", static_cast<int>(cuMemFreeHost(host)));
+    std::printf(" capture=%d\n", static_cast<int>(cuStreamEndCapture(again.stream, &graph)));
+    see_kept("in a capture", static_cast<std::uint32_t*>(host));
+    MUST(cuMemFreeHost(host));
+  }
+  return 0;
 }
 
 // Fills and copies of device memory alone, beside page-locked memory: no free has to wait.
@@ -389,5 +451,6 @@ int main(int argc, char** argv) {
     return Aimed(probe::argument_is(argc, argv, "stream", "per_thread")).see_all();
   }
   if (probe::argument_is(argc, argv, "case", "unaimed")) return unaimed();
+  if (probe::argument_is(argc, argv, "case", "kept")) return kept();
   return 2;
 }

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Page-locked memory with a heap that gives nothing: the program's call succeeds, and what cupool
+// cannot record is taken for the worst (fail open, contract 2).
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <new>
+
+#include "engine/reclaim/pending_work.h"
+#include "engine/reclaim/pinned_memory.h"
+#include "engine/serve/host_memory.h"
+#include "engine_fast_path_fixture.h"
+
+namespace {
+
+thread_local bool heap_is_empty = false;
+
+// While it lives, each allocation of this thread fails. Records of blocks are aligned, and are not
+// concerned.
+struct EmptyHeap {
+  EmptyHeap() { heap_is_empty = true; }
+  ~EmptyHeap() { heap_is_empty = false; }
+};
+
+}  // namespace
+
+// Those of the whole test program.
+void* operator new(std::size_t bytes) {
+  void* const memory = heap_is_empty ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+
+namespace cupool::engine {
+namespace {
+
+class ShortHeapTest : public FastPathTest {
+ protected:
+  static constexpr std::uint64_t kPage = 4096;
+
+  void SetUp() override {
+    PendingWork::reset();
+    PinnedMemory::reset();
+    FastPathTest::SetUp();
+    start({{"CUPOOL_HOST_MAX_CACHED", "64M"}, {"CUPOOL_FREE_MODE", "auto"}});
+  }
+  void TearDown() override {
+    PendingWork::reset();
+    PinnedMemory::reset();
+    FastPathTest::TearDown();
+  }
+  cuda::Driver make_driver() override {
+    cuda::Driver driver = test::fake_driver();
+    driver.cuMemFreeHost = [](void*) { return CUDA_SUCCESS; };
+    return driver;
+  }
+  HostMemory& host() { return allocator_->host(); }
+  void* allocate_page() {
+    void* address = nullptr;
+    const auto real = [&](std::size_t bytes) {
+      address = reinterpret_cast<void*>(next_);
+      next_ += bytes;
+      return CUDA_SUCCESS;
+    };
+    EXPECT_EQ(host().allocate(&address, kPage, 0, real), CUDA_SUCCESS);
+    return address;
+  }
+  bool is_argument(std::uintptr_t word) const {
+    void* extra[] = {CU_LAUNCH_PARAM_END};
+    void* parameters[] = {&word};
+    return PinnedMemory::is_argument(*driver_, nullptr, parameters, extra);
+  }
+
+  std::uintptr_t next_ = 0x7300000000;
+};
+
+TEST_F(ShortHeapTest, WhatIsNotOnRecordMayBeAnArgumentOfAnyKernel) {  // contract 2
+  EXPECT_FALSE(is_argument(5));
+  std::uint64_t number = 1;
+  {
+    const EmptyHeap none;
+    number = PinnedMemory::add(reinterpret_cast<void*>(kPage), kPage);
+  }
+  EXPECT_EQ(number, 0u);
+  EXPECT_TRUE(PinnedMemory::any());
+  EXPECT_TRUE(is_argument(5));
+  // Also once all that is on record is gone.
+  const void* const other = reinterpret_cast<void*>(2 * kPage);
+  PinnedMemory::remove(other, PinnedMemory::add(other, kPage));
+  EXPECT_TRUE(PinnedMemory::any());
+  EXPECT_TRUE(is_argument(5));
+  PinnedMemory::end_without_lock();
+  EXPECT_FALSE(PinnedMemory::any());
+}
+
+// The table of blocks has to grow for the 2,049th.
+TEST_F(ShortHeapTest, ABlockWithoutARecordIsTheDrivers) {
+  for (int i = 0; i < 2048; ++i) allocate_page();
+  const std::uint64_t known = host().blocks().bytes();
+  void* address = nullptr;
+  {
+    const EmptyHeap none;
+    address = allocate_page();
+  }
+  EXPECT_NE(address, nullptr);
+  EXPECT_EQ(host().blocks().bytes(), known);
+  EXPECT_EQ(host().blocks().find(address), nullptr);
+  EXPECT_EQ(host().try_free(address), std::nullopt);
+  EXPECT_EQ(host().free_by_driver(address, [] { return CUDA_SUCCESS; }), CUDA_SUCCESS);
+  // With memory again it grows.
+  address = allocate_page();
+  EXPECT_NE(host().blocks().find(address), nullptr);
+}
+
+TEST_F(ShortHeapTest, NothingGoesBackBesideContextsThatCannotBeListed) {
+  EXPECT_EQ(host().try_free(allocate_page()), CUDA_SUCCESS);
+  Patience patience(0);
+  bool gave_back = true;
+  {
+    const EmptyHeap none;
+    gave_back = host().give_back(patience);
+  }
+  EXPECT_FALSE(gave_back);
+  EXPECT_TRUE(host().give_back(patience));
+}
+
+}  // namespace
+}  // namespace cupool::engine
