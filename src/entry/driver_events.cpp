@@ -10,6 +10,7 @@
 
 using cupool::engine::Lane;
 using cupool::engine::LaneWork;
+using cupool::engine::order_event;
 using cupool::engine::take_away;
 using cupool::engine::ThreadOrder;
 using cupool::engine::wait_for_frees;
@@ -26,6 +27,7 @@ class Record {
     if (in_lane_) {
       ThreadOrder::submits_in_lane();
     } else {
+      if (ThreadOrder::is_on() && ThreadOrder::has_work()) order_event(real, stream);
       ThreadOrder::submits(real, stream);
     }
   }

@@ -41,6 +41,7 @@ namespace cupool::util {
   X(host_work, "events behind work that touches host memory")                                      \
   X(pinned_memory, "which host memory is page-locked")                                             \
   X(host_reachable, "ranges of memory that kernels share with the host")                           \
+  X(points, "the events of a context's points")                                                    \
   X(foreign_streams, "the stream that waits for other contexts' streams")                          \
   X(orphans, "memory that outlived its context")                                                   \
   X(pool_creation, "a device's pools, while the driver makes them")                                \

@@ -27,12 +27,32 @@ TEST_P(StreamOrder, IsThatOfTheDriversFree) {
 INSTANTIATE_TEST_SUITE_P(Ways, StreamOrder,
                          testing::Values("copy", "legacy", "from_legacy", "per_thread", "fill",
                                          "graph", "beside_capture", "destroyed", "destroyed_before",
-                                         "thread", "event", "elapsed", "elapsed_later",
-                                         "elapsed_elsewhere", "entry", "default_streams",
-                                         "context_end", "pool", "pool_unordered", "pool_shared",
-                                         "joined", "unmapped", "crowd", "devices", "many", "hang",
-                                         "hang_devices"),
+                                         "thread", "event", "event_in_lane", "elapsed",
+                                         "elapsed_later", "elapsed_elsewhere", "entry",
+                                         "default_streams", "context_end", "pool", "pool_unordered",
+                                         "pool_shared", "joined", "unmapped", "crowd", "devices",
+                                         "many", "hang", "hang_devices"),
                          [](const auto& row) { return std::string(row.param); });
+
+// Contract 2: a free holds nothing up but what the driver's would.
+TEST(WhatAFreeHolds, IsNoMoreThanWithoutCupool) {
+  const struct {
+    const char* way;
+    const char* mode;
+  } rows[] = {{"lane_left", "late"},
+              {"moving_mark", "timed"},
+              {"blocking_streams", "late"},
+              {"ending_context", "late"}};
+  for (const auto& row : rows) {
+    for (const char* lane : {"1", "0"}) {
+      SCOPED_TRACE(std::string(row.way) + ", lane " + lane);
+      expect_same(std::string("probe_free_holds ") + row.way, 0, 1,
+                  with(kLate, {{"CUPOOL_LANE", lane},
+                               {"CUPOOL_SIM_MODE", row.mode},
+                               {"CUPOOL_SIM_DEVICES", "2"}}));
+    }
+  }
+}
 
 // Contracts 2 and 12: frees that need no driver call, in streams of several threads.
 TEST(StreamOrderOfServedFrees, IsThatOfTheDriversFree) {
@@ -66,6 +86,7 @@ TEST(StreamOrderMutation, IsFound) {
   const struct {
     const char* mutation;
     const char* way;
+    const char* lane = "0";
   } rows[] = {{"forgets-the-order-of-a-free", "copy"},
               {"forgets-the-order-of-a-free", "legacy"},
               {"forgets-the-order-of-a-free", "devices"},
@@ -74,16 +95,37 @@ TEST(StreamOrderMutation, IsFound) {
               {"forgets-ended-threads", "joined"},
               {"ends-a-thread-without-a-wait", "thread"},
               {"frees-memory-of-pools-at-once", "pool_unordered"},
-              {"forgets-the-order-of-served-frees", "pool_shared"}};
+              {"forgets-the-order-of-served-frees", "pool_shared"},
+              {"forgets-the-order-of-an-event", "event_in_lane", "1"}};
   for (const auto& row : rows) {
     SCOPED_TRACE(std::string(row.mutation) + ", " + row.way);
     Environment environment = with(kLate, {{"CUPOOL_STATS", "off"},
-                                           {"CUPOOL_LANE", "0"},
+                                           {"CUPOOL_LANE", row.lane},
                                            {"CUPOOL_ASYNC", "serve"},
                                            {"CUPOOL_SIM_DEVICES", "2"},
                                            {"CUPOOL_TEST_MUTATION", row.mutation}});
     environment["LD_PRELOAD"] = tested_build().folder + "/tests/libcupool_mutable.so";
     const ProcessResult run = run_plain(std::string("probe_stream_order ") + row.way, environment);
+    EXPECT_NE(run.exit_code, 0) << run.describe();
+  }
+}
+
+TEST(WhatAFreeHoldsMutation, IsFound) {
+  if (!tested_build().sanitizer.empty()) GTEST_SKIP() << "no such engine with a sanitizer";
+  const struct {
+    const char* mutation;
+    const char* way;
+    const char* mode;
+  } rows[] = {{"follows-the-mark", "moving_mark", "timed"},
+              {"ends-before-its-points", "ending_context", "late"}};
+  for (const auto& row : rows) {
+    SCOPED_TRACE(std::string(row.mutation) + ", " + row.way);
+    Environment environment = with(kLate, {{"CUPOOL_STATS", "off"},
+                                           {"CUPOOL_SIM_MODE", row.mode},
+                                           {"CUPOOL_SIM_DEVICES", "2"},
+                                           {"CUPOOL_TEST_MUTATION", row.mutation}});
+    environment["LD_PRELOAD"] = tested_build().folder + "/tests/libcupool_mutable.so";
+    const ProcessResult run = run_plain(std::string("probe_free_holds ") + row.way, environment);
     EXPECT_NE(run.exit_code, 0) << run.describe();
   }
 }

@@ -335,27 +335,112 @@ TEST_F(ThreadOrderTest, ManyThreadsWaitOnTheHostInTheirOwnLivingContextsOnly) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// There are entries for four contexts.
+// There are entries for eight contexts.
 TEST_F(ThreadOrderTest, WorkInTooManyContextsIsWaitedFor) {
   gpu.work.store(Work::held);
-  for (std::uintptr_t i = 1; i <= 4; ++i) {
+  for (std::uintptr_t i = 1; i <= 8; ++i) {
     Context& context = other_context(i);
     submit(i);
     ThreadOrder::destroys_stream();
     EXPECT_TRUE(ThreadOrder::frees(*driver_, context)) << i;
     EXPECT_EQ(order.of_context, static_cast<int>(i));
   }
-  Context& fifth = other_context(5);
-  EXPECT_TRUE(ThreadOrder::frees(*driver_, fifth)) << "it has no work";
-  EXPECT_EQ(order.of_context, 4);
-  submit(5);
+  Context& ninth = other_context(9);
+  EXPECT_TRUE(ThreadOrder::frees(*driver_, ninth)) << "it has no work";
+  EXPECT_EQ(order.of_context, 8);
+  submit(9);
   ThreadOrder::destroys_stream();
-  EXPECT_FALSE(ThreadOrder::frees(*driver_, fifth)) << "no point covers its work";
+  EXPECT_FALSE(ThreadOrder::frees(*driver_, ninth)) << "no point covers its work";
   EXPECT_TRUE(ThreadOrder::has_work());
   gpu.work.store(Work::none);
+  EXPECT_TRUE(ThreadOrder::frees(*driver_, ninth)) << "the other points are complete";
+  EXPECT_EQ(order.of_context, 9);
+}
+
+// An event of the legacy stream would be an operation between those of other threads' blocking
+// streams.
+TEST_F(ThreadOrderTest, WorkInTheLegacyStreamIsMarkedByItsContext) {
+  const auto submit_legacy = [&] { ThreadOrder::submits(*driver_, CU_STREAM_LEGACY); };
+  gpu.work.store(Work::held);
+  submit_legacy();
+  EXPECT_TRUE(frees());
+  EXPECT_EQ(order.records, 0);
+  EXPECT_EQ(order.of_context, 1);
+  submit_legacy();
+  EXPECT_EQ(order.waits, 0) << "it comes behind its own work";
+  EXPECT_TRUE(frees());
+  EXPECT_EQ(order.of_context, 2);
+  submit(2);
+  EXPECT_EQ(order.waits, 1);
+  submit_legacy();
+  EXPECT_TRUE(frees());
+  EXPECT_EQ(order.records, 1) << "of the other stream";
+  EXPECT_EQ(order.of_context, 3);
+  submit_legacy();
+  EXPECT_EQ(order.waits, 2) << "behind the other stream";
+}
+
+TEST_F(ThreadOrderTest, TheLegacyStreamDoesNotWaitForThePointOfItsOwnWork) {
+  Context& other = other_context(1);
+  gpu.work.store(Work::held);
+  ThreadOrder::submits(*driver_, CU_STREAM_LEGACY);
+  submit(1);
+  EXPECT_TRUE(ThreadOrder::frees(*driver_, other));
+  EXPECT_TRUE(frees());
+  EXPECT_EQ(order.of_context, 1);
+  ThreadOrder::submits(*driver_, CU_STREAM_LEGACY);
+  EXPECT_EQ(order.waits, 1) << "behind the other context's stream";
+}
+
+TEST_F(ThreadOrderTest, AWaitForTheLegacyStreamIsEnoughForItsOwnPoint) {
+  gpu.work.store(Work::held);
+  ThreadOrder::submits(*driver_, CU_STREAM_LEGACY);
+  EXPECT_TRUE(frees());
+  ThreadOrder::has_waited_for(CU_STREAM_LEGACY);
+  submit(2);
+  EXPECT_EQ(order.waits, 0);
+  ThreadOrder::submits_unknown(*driver_);
+  EXPECT_TRUE(frees());
+  ThreadOrder::has_waited_for(CU_STREAM_LEGACY);
+  submit(3);
+  EXPECT_EQ(order.waits, 1) << "the point is there for other work too";
+}
+
+TEST_F(ThreadOrderTest, WithoutEventsOfContextsTheLegacyStreamHasItsOwn) {
+  driver_->cuCtxRecordEvent = nullptr;
+  ThreadOrder::submits(*driver_, CU_STREAM_LEGACY);
+  EXPECT_TRUE(frees());
+  EXPECT_EQ(order.records, 1);
+}
+
+// The end of a context waits for the points, and a thread for no more of it.
+TEST_F(ThreadOrderTest, NobodyWaitsForTheEndOfAContextWhosePointsAreComplete) {  // I8
+  submit(1);
+  ASSERT_TRUE(frees());
+  ContextEnd end(*context_);
+  in_thread([&] { context_->threads().points().wait(*driver_); });
   EXPECT_TRUE(ThreadOrder::is_complete(*driver_, ThreadOrder::Of::own));
-  EXPECT_TRUE(ThreadOrder::frees(*driver_, fifth));
-  EXPECT_EQ(order.of_context, 5);
+}
+
+TEST_F(ThreadOrderTest, WhoIsBehindAPointWaitsForItBesideTheEndOfItsContext) {  // I8
+  submit(1);
+  ASSERT_TRUE(frees());
+  gpu.work.store(Work::held);
+  ContextEnd end(*context_);
+  std::atomic<bool> ended{false};
+  std::thread ending([&] {
+    const std::uint64_t asked = gpu.queries.load();
+    std::thread work([&] {
+      while (gpu.queries.load() < asked + 2) std::this_thread::yield();
+      ended = true;
+      gpu.finish();
+    });
+    context_->threads().points().wait(*driver_);
+    work.join();
+  });
+  EXPECT_TRUE(ThreadOrder::is_complete(*driver_, ThreadOrder::Of::own));
+  EXPECT_TRUE(ended);
+  ending.join();
 }
 
 TEST_F(ThreadOrderTest, WhereFreesWaitAThreadEndsAtOnce) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "engine/context/thread_order.h"
+#include "engine/reclaim/lane_wait.h"
 #include "util/clock.h"
 #include "util/uncancelled.h"
 
@@ -17,19 +18,18 @@ namespace cupool::engine {
 /// Waits on the host until all work before these frees is complete, as the driver's own free would
 /// have, or until `ends()`.
 template <typename Ends>
-void wait_for_frees(const cuda::Driver& real, const Ends& ends,
-                    ThreadOrder::Of frees = ThreadOrder::Of::own_and_lane) {
+void wait_for_frees(const cuda::Driver& real, const Ends& ends) {
   constexpr std::uint64_t kLongestNs = 10'000'000'000;
   constexpr timespec kMoment{0, 20'000};
   if (!ThreadOrder::is_on()) return;
   const util::Uncancelled throughout;
   const std::uint64_t begin = util::now_ns();
+  LaneWait lane(real);
   for (;;) {
-    bool complete = ThreadOrder::is_complete(real, frees);
+    const bool lane_complete = lane.is_complete();
+    bool complete = ThreadOrder::is_complete(real, ThreadOrder::Of::own);
     // The lane's mark may be another thread's, behind work that waits for this one.
-    if (!complete && util::now_ns() - begin > kLongestNs) {
-      complete = ThreadOrder::is_complete(real, ThreadOrder::Of::own);
-    }
+    if (!lane_complete && util::now_ns() - begin <= kLongestNs) complete = false;
     if (ends() || complete) return;
     nanosleep(&kMoment, nullptr);
   }

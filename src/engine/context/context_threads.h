@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread caches of a context, and their draining into the ordering and the shared cache.
+// What threads have in a context: caches, which are drained into the ordering and the shared cache,
+// and points.
 #pragma once
 
 #include <vector>
 
 #include "engine/block/block_cache.h"
+#include "engine/context/points.h"
 #include "engine/reclaim/ordering.h"
 #include "engine/thread/thread_cache_stock.h"
 #include "stats/device_stats.h"
@@ -25,6 +27,7 @@ class ContextThreads {
       : ordering_(ordering), cache_(cache), stats_(stats) {}
 
   ThreadCacheStock& caches() { return caches_; }
+  ContextPoints& points() { return points_; }
 
   /// Drains the caches of all threads.
   void drain(Drain what) {
@@ -107,6 +110,7 @@ class ContextThreads {
   BlockCache& cache_;
   stats::DeviceStats& stats_;
   ThreadCacheStock caches_;
+  ContextPoints points_;
 };
 
 }  // namespace cupool::engine

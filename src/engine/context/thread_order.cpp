@@ -3,45 +3,30 @@
 // announce what concerns it (a destroyed stream, a capture, the end of a context).
 #include "engine/context/thread_order.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <array>
 #include <new>
-#include <optional>
 
 #include "config/settings.h"
 #include "cuda/capture_state.h"
 #include "cuda/scopes.h"
 #include "engine/context/context.h"
+#include "engine/context/points.h"
 #include "engine/context/thread_slots.h"
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/serving.h"
 #include "engine/reclaim/stream_use.h"
 #include "engine/reclaim/use_count.h"
 #include "util/mutation.h"
-#include "util/uncancelled.h"
 
 namespace cupool::engine {
 namespace {
 
 constexpr std::size_t kStreamsOfThread = 16;
-constexpr std::size_t kContextsOfThread = 4;
+constexpr std::size_t kContextsOfThread = 8;
 // Waits on the device hold up the GPU's queues, which streams of other threads share. If more
 // threads than this go from stream to stream, they wait on the host.
 constexpr unsigned kThreadsOnDevice = 4;
-
-// An event behind the work that the thread had submitted before a free.
-struct Point {
-  Context* owner = nullptr;  ///< null: there is no event
-  std::uint64_t incarnation = 0;
-  CUevent event = nullptr;
-  std::uint64_t number = 0;  ///< 0: complete, or none
-  std::uint64_t covers = 0;  ///< its stream came behind all points up to this number
-
-  /// Of a point with an event.
-  bool is_alive() const { return !owner->gone() && owner->incarnation() == incarnation; }
-};
 
 struct Stream {
   CUstream handle = nullptr;    ///< null: none, or destroyed
@@ -55,6 +40,7 @@ struct Stream {
 struct Whole {
   CUcontext context = nullptr;
   bool unmarked = false;
+  bool of_legacy = false;          ///< the point is there for the legacy stream alone
   std::uint64_t unknown_work = 0;  ///< covered by the point
   Point point;
 };
@@ -120,40 +106,6 @@ bool may_capture(const cuda::Driver& driver, CUstream stream) {
   return Serving::any_capture() && cuda::is_capturing(driver, stream).value_or(true);
 }
 
-// A point whose event can be used: its context is the caller's, or is visited.
-class Usable {
- public:
-  Usable(const Point& point, CUcontext used) {
-    if (point.owner == nullptr) return;
-    if (point.owner->handle() != used) {
-      visit_.emplace(*point.owner);
-      if (!*visit_) return;
-    }
-    usable_ = point.is_alive();
-  }
-  explicit operator bool() const { return usable_; }
-
- private:
-  std::optional<ContextVisit> visit_;
-  bool usable_ = false;
-};
-
-bool is_complete(const cuda::Driver& driver, Point& point) {
-  if (point.number == 0) return true;
-  const Usable usable(point, nullptr);
-  const cuda::RelaxedCaptureScope relaxed(driver);
-  if (usable && driver.cuEventQuery(point.event) == CUDA_ERROR_NOT_READY) return false;
-  point.number = 0;
-  return true;
-}
-
-// On the host, as the driver's free would have waited.
-void wait_on_host(const cuda::Driver& driver, Point& point) {
-  constexpr timespec kMoment{0, 50'000};
-  const util::Uncancelled throughout;
-  while (!is_complete(driver, point)) nanosleep(&kMoment, nullptr);
-}
-
 template <typename Do>
 void for_each_point(const Do& each) {
   for (Stream& stream : own_state->streams) each(stream.point);
@@ -165,14 +117,14 @@ void wait_for(const cuda::Driver& driver, const Stream& stream, Point& point) {
   bool ordered = false;
   if (waits_on_host() && point.is_alive() && point.owner->handle() == stream.context) {
     const cuda::RelaxedCaptureScope relaxed(driver);
-    driver.cuEventSynchronize(point.event);
+    driver.cuEventSynchronize(point.event());
     point.number = 0;
     return;
   }
   {
-    const Usable usable(point, stream.context);
+    const UsablePoint usable(point, stream.context);
     if (!usable) point.number = 0;
-    ordered = !usable || driver.cuStreamWaitEvent(stream.handle, point.event, 0) == CUDA_SUCCESS;
+    ordered = !usable || driver.cuStreamWaitEvent(stream.handle, point.event(), 0) == CUDA_SUCCESS;
     if (usable) point.owner->stats().add(stats::Counter::stream_waits_total);
   }
   if (!ordered) wait_on_host(driver, point);
@@ -181,18 +133,26 @@ void wait_for(const cuda::Driver& driver, const Stream& stream, Point& point) {
 // The newest point first: whoever waits for it comes behind what its own stream has waited for.
 void wait_for_others(const cuda::Driver& driver, Stream& stream) {
   if (may_capture(driver, stream.handle)) return;
+  const Point* of_legacy = nullptr;
+  for (const Whole& whole : own_state->wholes) {
+    const bool is_own = whole.of_legacy && whole.context == stream.context;
+    if (is_own && stream.handle == CU_STREAM_LEGACY) of_legacy = &whole.point;
+  }
+  const auto is_own = [&](const Point& point) {
+    return &point == &stream.point || &point == of_legacy;
+  };
   std::uint64_t behind = stream.waited;  // all points up to this number
   std::uint64_t below = own_state->newest + 1;
   while (behind + 1 < below && !CUPOOL_MUTATED("forgets-the-order-of-a-free")) {
     std::uint64_t number = 0;  // the next one; several points may have it
     for_each_point([&](const Point& point) {
-      if (point.number < below && point.number > number && &point != &stream.point) {
+      if (point.number < below && point.number > number && !is_own(point)) {
         number = point.number;
       }
     });
     if (number <= behind) break;
     for_each_point([&](Point& point) {
-      if (point.number != number || &point == &stream.point) return;
+      if (point.number != number || is_own(point)) return;
       wait_for(driver, stream, point);
       behind = std::max(behind, point.covers);
     });
@@ -203,26 +163,35 @@ void wait_for_others(const cuda::Driver& driver, Stream& stream) {
 
 // The entry of all work of `context`; null: there are too many contexts. One whose work is not
 // marked yet gives its entry up to the work that is not known, which any context's free covers.
-Whole* whole_of(CUcontext context) {
+Whole* whole_of(const cuda::Driver& driver, CUcontext context) {
   Whole* unused = nullptr;
+  const auto look = [&](const auto& is_unused) {
+    for (Whole& whole : own_state->wholes) {
+      const bool is_better = unused == nullptr || (unused->unmarked && !whole.unmarked);
+      if (is_better && is_unused(whole.point)) unused = &whole;
+    }
+  };
   for (Whole& whole : own_state->wholes) {
     if (whole.context == context) return &whole;
-    const bool is_better = unused == nullptr || (unused->unmarked && !whole.unmarked);
-    if (whole.point.number == 0 && is_better) unused = &whole;
+  }
+  look([](const Point& point) { return point.number == 0; });
+  if (unused == nullptr || unused->unmarked) {
+    look([&](Point& point) { return is_complete(driver, point); });
   }
   if (unused == nullptr) return nullptr;
   if (unused->unmarked) ++own_state->unknown_work;
   unused->context = context;
   unused->unmarked = false;
+  unused->of_legacy = false;
   unused->unknown_work = 0;
   return unused;
 }
 
 // The next free in the stream's context records a point of all its work.
-void mark_whole(Stream& stream) {
+void mark_whole(const cuda::Driver& driver, Stream& stream) {
   if (!stream.unmarked) return;
   stream.unmarked = false;
-  Whole* const whole = stream.context == nullptr ? nullptr : whole_of(stream.context);
+  Whole* const whole = stream.context == nullptr ? nullptr : whole_of(driver, stream.context);
   if (whole != nullptr) {
     whole->unmarked = true;
   } else {
@@ -257,7 +226,7 @@ Stream& unused_stream(const cuda::Driver& driver) {
   own_state->many = true;
   Stream& stream = own_state->streams[own_state->next++ % kStreamsOfThread];
   wait_on_host(driver, stream.point);
-  mark_whole(stream);
+  mark_whole(driver, stream);
   return stream;
 }
 
@@ -287,22 +256,9 @@ void take_over_lane_work(const cuda::Driver& driver) {
   stream->unmarked = true;
 }
 
-bool prepare(const cuda::Driver& driver, Context& context, Point& point) {
-  if (point.owner == &context && point.is_alive()) return true;
-  {
-    const Usable usable(point, context.handle());
-    if (usable) driver.cuEventDestroy_v2(point.event);
-  }
-  point = Point{};
-  if (driver.cuEventCreate(&point.event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return false;
-  point.owner = &context;
-  point.incarnation = context.incarnation();
-  return true;
-}
-
 }  // namespace
 
-bool ThreadOrder::is_on_for_thread() {
+bool ThreadOrder::is_on_for_thread(const cuda::Driver& driver) {
   std::uint64_t word = word_.load(std::memory_order_relaxed);
   if (word == kUnknown) {
     const config::Settings& settings = config::settings();
@@ -317,7 +273,7 @@ bool ThreadOrder::is_on_for_thread() {
   for (Stream& stream : own_state->streams) {
     if (CUPOOL_MUTATED("trusts-a-destroyed-handle")) stream.unmarked = false;
     if (stream.unmarked) hot_.has_work = true;
-    mark_whole(stream);
+    mark_whole(driver, stream);
     stream.handle = nullptr;
   }
   hot_.word = word;
@@ -327,7 +283,7 @@ bool ThreadOrder::is_on_for_thread() {
 
 void ThreadOrder::submits_elsewhere(const cuda::Driver& driver, CUstream handle, What what) {
   const bool is_work = what == What::work;
-  if (!is_on_for_thread()) {
+  if (!is_on_for_thread(driver)) {
     if (is_work) hot_.has_work = is_on();  // without a state, the free waits
     return;
   }
@@ -342,21 +298,21 @@ void ThreadOrder::submits_elsewhere(const cuda::Driver& driver, CUstream handle,
   if (!is_work) return;
   hot_.has_work = true;
   stream.unmarked = true;
-  if (own_state->many) return mark_whole(stream);
+  if (own_state->many) return mark_whole(driver, stream);
   if (is_default(handle) && several_contexts()) return;
   hot_.stream = handle;
   hot_.unmarked = &stream.unmarked;
 }
 
 void ThreadOrder::submits_unknown(const cuda::Driver& driver) {
-  if (!is_on_for_thread()) return;
+  if (!is_on_for_thread(driver)) return;
   for_each_point([&](Point& point) { wait_on_host(driver, point); });
   ++own_state->unknown_work;
   hot_.has_work = true;
 }
 
 bool ThreadOrder::frees(const cuda::Driver& driver, Context& context) {
-  const bool on = is_on_for_thread();
+  const bool on = is_on_for_thread(driver);
   if (on && hot_.has_lane_work) {
     hot_.stream = nullptr;  // its entry may be taken
     take_over_lane_work(driver);
@@ -376,7 +332,6 @@ bool ThreadOrder::frees(const cuda::Driver& driver, Context& context) {
   const cuda::ContextScope scope(driver, context.handle());
   if (!scope.ok()) return false;
   const std::uint64_t number = own_state->newest + 1;
-  std::size_t recorded = 0;
   bool has_work = false;  // in other contexts
   // What is recorded counts, and the next free looks at the rest again.
   const auto fail = [&] {
@@ -385,48 +340,62 @@ bool ThreadOrder::frees(const cuda::Driver& driver, Context& context) {
     own_state->newest = number;
     return false;
   };
-  Stream* only = nullptr;
+  Whole* const whole = whole_of(driver, context.handle());
+  const bool unknown = own_state->unknown_work != 0;
+  const bool whole_is_due =
+      whole != nullptr && (whole->unmarked || whole->unknown_work != own_state->unknown_work);
+  const bool has_event = whole != nullptr && driver.cuCtxRecordEvent != nullptr;
+  Stream* legacy = nullptr;
+  Stream* last = nullptr;
+  std::size_t streams = 0;  // with work
   for (Stream& stream : own_state->streams) {
     if (!stream.unmarked) continue;
     if (stream.context != context.handle()) {
       has_work = true;
       continue;
     }
+    last = &stream;
+    ++streams;
+    // Its event would be an operation between those of other threads' blocking streams.
+    if (stream.handle == CU_STREAM_LEGACY && has_event) {
+      legacy = &stream;
+      continue;
+    }
     // Who destroys the stream announces it first, and waits for this use then.
     const StreamUse in_use(stream.handle);
     if (word_.load() != hot_.word || !prepare(driver, context, stream.point) ||
-        driver.cuEventRecord(stream.point.event, stream.handle) != CUDA_SUCCESS) {
+        driver.cuEventRecord(stream.point.event(), stream.handle) != CUDA_SUCCESS) {
       return fail();
     }
     stream.unmarked = false;
     stream.point.number = number;
     stream.point.covers = stream.waited;
-    only = &stream;
-    ++recorded;
   }
-  Whole* const whole = whole_of(context.handle());
-  const bool unknown = own_state->unknown_work != 0;
   if (whole == nullptr && unknown) return fail();
-  if (whole != nullptr && (whole->unmarked || whole->unknown_work != own_state->unknown_work)) {
-    if (driver.cuCtxRecordEvent == nullptr || !prepare(driver, context, whole->point) ||
-        driver.cuCtxRecordEvent(context.handle(), whole->point.event) != CUDA_SUCCESS) {
+  const bool is_alone = streams == 1 && !whole_is_due;
+  if (whole_is_due || legacy != nullptr) {
+    if (!has_event || !prepare(driver, context, whole->point) ||
+        driver.cuCtxRecordEvent(context.handle(), whole->point.event()) != CUDA_SUCCESS) {
       return fail();
     }
+    whole->of_legacy = is_alone && (whole->of_legacy || whole->point.number == 0);
     whole->unmarked = false;
     whole->unknown_work = own_state->unknown_work;
     whole->point.number = number;
+    whole->point.covers = is_alone && legacy != nullptr ? legacy->waited : 0;
+    if (legacy != nullptr) legacy->unmarked = false;
     for (Stream& stream : own_state->streams) {
-      if (stream.context == whole->context) stream.point.number = 0;  // covered
+      const bool is_covered = stream.context == whole->context && !whole->of_legacy;
+      if (is_covered) stream.point.number = 0;
     }
-    recorded += 2;
   }
   for (const Whole& other : own_state->wholes) has_work |= other.unmarked;
   hot_.has_work = has_work || (unknown && several_contexts());
-  if (recorded == 0) return true;
+  if (streams == 0 && !whole_is_due) return true;
   hot_.has_points = true;
-  // A stream comes behind its own point anyway.
-  if (recorded == 1 && only->waited == own_state->newest) only->waited = number;
-  if (recorded != 1 || only->handle != hot_.stream) hot_.stream = nullptr;
+  // A stream comes behind its own work anyway.
+  if (is_alone && last->waited == own_state->newest) last->waited = number;
+  if (!is_alone || last->handle != hot_.stream) hot_.stream = nullptr;
   own_state->newest = number;
   return true;
 }
@@ -445,6 +414,10 @@ void ThreadOrder::has_waited_for(CUstream handle) {
   if (Stream* const stream = find(handle, nullptr)) {
     stream->unmarked = false;
     stream->point.number = 0;
+  }
+  if (handle != CU_STREAM_LEGACY) return;
+  for (Whole& whole : own_state->wholes) {
+    if (whole.of_legacy) whole.point.number = 0;
   }
 }
 
@@ -476,9 +449,7 @@ void ThreadOrder::thread_ends(const cuda::Driver& driver) {
   }
   for_each_point([&](Point& point) {
     if (is_on() && !CUPOOL_MUTATED("ends-a-thread-without-a-wait")) wait_on_host(driver, point);
-    const Usable usable(point, nullptr);
-    if (usable) driver.cuEventDestroy_v2(point.event);
-    point = Point{};
+    drop(driver, point);
   });
   if (own_state->alternates) alternating.fetch_sub(1, std::memory_order_relaxed);
   delete own_state;
@@ -488,6 +459,7 @@ void ThreadOrder::thread_ends(const cuda::Driver& driver) {
 
 void ThreadOrder::reset() {
   word_ = kUnknown;
+  if (own_state != nullptr) for_each_point(forget);
   delete own_state;
   own_state = nullptr;
   hot_ = Hot{};

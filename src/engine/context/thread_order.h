@@ -96,7 +96,7 @@ class ThreadOrder {
   // Greater: on, and counts destroyed streams.
 
   static void submits_elsewhere(const cuda::Driver& driver, CUstream stream, What what);
-  static bool is_on_for_thread();
+  static bool is_on_for_thread(const cuda::Driver& driver);
 
   /// The stream that the thread used last, if it waits for no point. One line for each thread.
   struct Hot {

@@ -71,17 +71,17 @@ void LaneMark::order_behind(const cuda::Driver& driver, CUstream stream) {
   if (!is_awaited() || (CUPOOL_MUTATED("trusts-the-handle") && stream_.load() == stream)) return;
   const Use use;
   if (!awaited_.load(std::memory_order_seq_cst)) return;
-  const CUevent event = event_.load(std::memory_order_acquire);
+  if (use.put_behind(driver, stream)) awaited_.store(false, std::memory_order_relaxed);
+}
+
+bool LaneMark::Use::put_behind(const cuda::Driver& driver, CUstream stream) const {
+  const CUevent event = this->event();
   const cuda::RelaxedCaptureScope relaxed(driver);
-  if (is_stale()) {
-    if (wait_for_stream(driver)) awaited_.store(false, std::memory_order_relaxed);
-  } else if (event != nullptr) {
-    if (driver.cuEventQuery(event) == CUDA_SUCCESS) {
-      awaited_.store(false, std::memory_order_relaxed);
-    } else if (driver.cuStreamWaitEvent(stream, event, 0) != CUDA_SUCCESS) {
-      driver.cuEventSynchronize(event);
-    }
-  }
+  if (is_stale()) return wait_for_stream(driver);
+  if (event == nullptr) return false;
+  if (driver.cuEventQuery(event) == CUDA_SUCCESS) return true;
+  if (driver.cuStreamWaitEvent(stream, event, 0) != CUDA_SUCCESS) driver.cuEventSynchronize(event);
+  return false;
 }
 
 bool LaneMark::wait(const cuda::Driver& driver, Wait wait) {
@@ -89,7 +89,7 @@ bool LaneMark::wait(const cuda::Driver& driver, Wait wait) {
   const cuda::RelaxedCaptureScope relaxed(driver);
   if (wait == Wait::not_at_all) {
     const Use use;
-    const CUevent event = event_.load(std::memory_order_seq_cst);
+    const CUevent event = use.event();
     return event == nullptr || driver.cuEventQuery(event) != CUDA_ERROR_NOT_READY;
   }
   let_users_out();

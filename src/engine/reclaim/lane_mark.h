@@ -22,6 +22,12 @@ class LaneMark {
   class Use {
    public:
     Use() : use_(users_) {}
+    /// The event, which lasts as long as this object. Null: there is none, or its context has
+    /// ended.
+    CUevent event() const { return event_.load(std::memory_order_seq_cst); }
+    /// Has `stream`, an explicit handle, wait on the device for the mark unless it is complete.
+    /// Whether it is.
+    bool put_behind(const cuda::Driver& driver, CUstream stream) const;
 
    private:
     const UseCount::Use use_;
@@ -46,8 +52,8 @@ class LaneMark {
   /// Before the lane is left, and behind it, when all marks that cover a free are recorded: whether
   /// they have to. Who sees that the lane was left sees what was said before.
   static void await(bool awaited) { awaited_.store(awaited, std::memory_order_relaxed); }
-  /// Has `stream`, an explicit handle, wait on the device for the mark unless it is complete.
-  /// Nothing is awaited any more once it is.
+  /// Has `stream` wait as Use::put_behind() does, if the mark is awaited. Nothing is awaited any
+  /// more once it is complete.
   static void order_behind(const cuda::Driver& driver, CUstream stream);
 
   enum class Wait { until_complete, not_at_all };

@@ -40,7 +40,12 @@ class ContextEnding {
   CUresult end(Context* context, const Call& real, const HasEnded& has_ended, bool alive = true) {
     if (context == nullptr) return real();
     const ContextEnd end(*context);
-    if (alive) async_.idle().context_ends(*context);
+    if (alive) {
+      context->threads().points().wait(driver_);
+      async_.idle().context_ends(*context);
+    } else {
+      context->threads().points().forget();
+    }
     // The driver may reuse the handle as soon as the context has ended.
     registry_.forget_found();
     const CUresult result = real();

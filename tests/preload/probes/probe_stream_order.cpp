@@ -184,6 +184,22 @@ bool round_of(const std::string& way, uint32_t value) {
       consume_alone(second);
     });
     MUST(cuEventDestroy(event));
+  } else if (way == "event_in_lane") {  // of a stream without work, while all work is in one stream
+    static CUevent event = nullptr;
+    static CUevent before = nullptr;
+    if (event == nullptr) {
+      for (CUevent* each : {&event, &before}) MUST(cuEventCreate(each, CU_EVENT_DISABLE_TIMING));
+      for (int i = 0; i < 40; ++i) stamp(out, 1, first);
+      MUST(cuStreamSynchronize(first));
+    }
+    const CUdeviceptr temporary = allocate();
+    stamp(results, value, first);
+    MUST(cuEventRecord(before, first));
+    release(temporary);
+    MUST(cuEventRecord(event, second));
+    MUST(cuEventSynchronize(event));
+    const bool complete = cuEventQuery(before) == CUDA_SUCCESS;
+    return is_right(value, results) && complete;
   } else if (way == "elapsed") {
     CUevent begin = nullptr;
     CUevent end = nullptr;
