@@ -91,7 +91,7 @@ template <typename Call>
 CUresult make_context(CUdevice device, const CUcontext* context, const Call& real) {
   const auto call = [&] { return change_current(real); };
   CUresult result = call();
-  Allocator* allocator = engine();
+  Allocator* allocator = result == CUDA_ERROR_OUT_OF_MEMORY ? started_engine() : engine();
   if (result == CUDA_ERROR_OUT_OF_MEMORY && allocator != nullptr) {
     result = allocator->out_of_memory().retry_on(device, call);
   }
