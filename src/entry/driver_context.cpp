@@ -103,7 +103,7 @@ CUresult make_context(CUdevice device, const CUcontext* context, const Call& rea
                       Lane::Seen seen = Lane::Seen::current) {
   const auto call = [&] { return change_current(real); };
   CUresult result = call();
-  Allocator* allocator = engine();
+  Allocator* allocator = result == CUDA_ERROR_OUT_OF_MEMORY ? started_engine() : engine();
   if (result == CUDA_ERROR_OUT_OF_MEMORY && allocator != nullptr) {
     result = allocator->out_of_memory().retry_on(device, call);
   }

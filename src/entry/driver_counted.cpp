@@ -91,15 +91,19 @@ CUresult allocate_host(void** address, std::size_t bytes, unsigned kind, const v
   return result;
 }
 
-// The program's own allocator may run out of memory because of cupool's idle memory.
+// The program's own allocator may run out of memory because of cupool's idle memory. `pool`: of
+// stream-ordered memory, null for the device's current one.
 template <typename Call>
-CUresult allocate_own(Counter counter, std::size_t bytes, const Call& call) {
-  Allocator* allocator = engine();
+CUresult allocate_own(Counter counter, std::size_t bytes, CUmemoryPool pool, const Call& call) {
   CUresult result = call();
-  if (result == CUDA_ERROR_OUT_OF_MEMORY && allocator != nullptr) {
+  Allocator* const allocator = result == CUDA_ERROR_OUT_OF_MEMORY ? started_engine() : nullptr;
+  if (allocator != nullptr) {
     Patience patience;
     patience.wants(bytes);
-    result = allocator->out_of_memory().retry_anywhere(call, patience);
+    // Without a lack, another thread may have freed meanwhile.
+    result = allocator->out_of_memory().may_lack(bytes, pool)
+                 ? allocator->out_of_memory().retry_anywhere(call, patience)
+                 : call();
   }
   count(counter, result);
   return result;
@@ -136,7 +140,7 @@ CUresult allocate_unwatched_in_stream(CUdeviceptr* address, CUmemoryPool pool, s
     count(Counter::own_async_malloc_calls_total, CUDA_SUCCESS);
   } else {
     const auto as_asked = [&] { return real(bytes); };
-    result = allocate_own(Counter::own_async_malloc_calls_total, bytes, [&] {
+    result = allocate_own(Counter::own_async_malloc_calls_total, bytes, pool, [&] {
       Allocator* const serving = AsyncMemory::is_on() ? engine() : nullptr;
       return serving == nullptr ? as_asked() : serving->default_pools().async().noted(as_asked);
     });
@@ -379,7 +383,7 @@ CUresult cupool_hook_cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes) {
 CUresult cupool_hook_cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flags) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocManaged);
   const auto call = [&] {
-    const CUresult result = allocate_own(Counter::managed_malloc_calls_total, bytes, [&] {
+    const CUresult result = allocate_own(Counter::managed_malloc_calls_total, bytes, nullptr, [&] {
       return real.cuMemAllocManaged(address, bytes, flags);
     });
     Allocator* allocator = engine();

@@ -30,14 +30,14 @@ CUstream stream_of(const void* configuration) {
 // The second attempt. The first one failed for lack of memory and had no effect.
 template <typename Call>
 __attribute__((noinline)) CUresult rescue(const Call& call) {
-  cupool::engine::Allocator* allocator = cupool::process::engine();
+  cupool::engine::Allocator* allocator = cupool::process::started_engine();
   return allocator == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : allocator->out_of_memory().retry(call);
 }
 
 // Page-locked memory that lies idle goes back first.
 template <typename Call>
 __attribute__((noinline)) CUresult rescue_pinned(size_t bytes, const Call& call) {
-  cupool::engine::Allocator* allocator = cupool::process::engine();
+  cupool::engine::Allocator* allocator = cupool::process::started_engine();
   if (allocator == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   cupool::engine::Patience patience;
   patience.wants(bytes);
@@ -48,7 +48,7 @@ __attribute__((noinline)) CUresult rescue_pinned(size_t bytes, const Call& call)
 
 template <typename Call>
 __attribute__((noinline)) CUresult rescue_stream(const Call& create) {
-  cupool::engine::Allocator* allocator = cupool::process::engine();
+  cupool::engine::Allocator* allocator = cupool::process::started_engine();
   return allocator == nullptr ? CUDA_ERROR_OUT_OF_MEMORY
                               : allocator->out_of_memory().retry_stream(create);
 }
@@ -175,9 +175,10 @@ CUresult cupool_hook_cuMemCreate(CUmemGenericAllocationHandle* handle, size_t by
   if (of_host) cupool::engine::HostTargets::made();
   const auto create = [&] { return real.cuMemCreate(handle, bytes, properties, flags); };
   const CUresult result = create();
-  cupool::engine::Allocator* allocator = cupool::process::engine();
-  if (result != CUDA_ERROR_OUT_OF_MEMORY || allocator == nullptr) return result;
+  if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
   if (of_host) return rescue_pinned(bytes, create);
+  cupool::engine::Allocator* const allocator = cupool::process::started_engine();
+  if (allocator == nullptr) return result;
   cupool::engine::Patience patience;
   patience.wants(bytes);
   return allocator->out_of_memory().retry_on(properties->location.id, create, patience);

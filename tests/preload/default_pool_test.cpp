@@ -90,6 +90,14 @@ TEST(DefaultPool, IsKeptWhatOtherPoolsThereAre) {
              "own pool 0\nown pool keeps 1\nthreshold 1\ndefault pool keeps 1\ndone\n");
 }
 
+// Contract 4. Giving memory back would cost the next allocations, and cure nothing.
+TEST(DefaultPool, ARefusalThatIsNotForWantOfMemoryEmptiesNoCache) {
+  const PreloadedRun run = expect_same("probe_default_pool mode=bounded", 0, 1, kNever);
+  EXPECT_EQ(run.process.out, "beyond the pool 2\nbeyond the device 2\ndone\n");
+  EXPECT_EQ(run.counter("returned_bytes_total"), 0u);
+  EXPECT_EQ(run.counter("trims_total"), 0u);
+}
+
 // Contract 9.
 TEST(DefaultPool, IsNotTouchedDuringACapture) {
   expect_out("mode=capture", kNever, "capture 0\ngone 1\nstays 1\ndone\n");

@@ -66,6 +66,23 @@ TEST(Neighbours, GiveBackWhatLiesIdleInStreams) {
   }
 }
 
+// Contract 10: the pools outlive the context.
+TEST(Neighbours, FindNothingTakenByOneWhoseContextsHaveEnded) {
+  const PreloadedRun result = run_scene("holder=reset");
+  EXPECT_EQ(result.process.out, "asker 0\nin time 1\ndone\n") << result.describe();
+  EXPECT_EQ(result.counter("given_to_neighbours_bytes_total"), 0u);
+}
+
+// The engine has not started, or knows no context yet.
+TEST(Neighbours, AreAskedByWhateverNeedsMemoryFirst) {
+  for (const char* by : {"async", "managed"}) {
+    const PreloadedRun result = run_scene(std::string("by=") + by);
+    EXPECT_EQ(result.process.out, "asker 0\ndone\n") << by << result.describe();
+  }
+  const PreloadedRun result = run_scene("asks=CUPOOL_SIM_FAIL:cuDevicePrimaryCtxRetain:1=2");
+  EXPECT_EQ(result.process.out, "asker 0\nin time 1\ndone\n") << result.describe();
+}
+
 TEST(Neighbours, OfOneAnotherMayAskAtTheSameTime) {
   const PreloadedRun result = run_scene("scene=mutual mib=150");
   EXPECT_EQ(result.process.out, "failed 0\nfailed 0\ndone\n") << result.describe();

@@ -28,7 +28,7 @@ Allocator::Allocator(const cuda::Driver& driver, const config::Settings& setting
       queries_(driver, registry_, blocks_, imports_, host_.blocks(), async_),
       sharing_(driver, registry_, blocks_, exports_, imports_, out_of_memory_),
       endings_(driver, registry_, blocks_, exports_, imports_, policy_, host_, async_,
-               PrimaryContexts::of_process()),
+               out_of_memory_, PrimaryContexts::of_process()),
       step_aside_(registry_, policy_, idle_, out_of_memory_, default_pools_, host_),
       figures_(registry_, blocks_, exports_, host_, async_) {
   Serving::start();

@@ -13,6 +13,7 @@
 #include "engine/serve/async_memory.h"
 #include "engine/serve/free_policy.h"
 #include "engine/serve/host_memory.h"
+#include "engine/serve/out_of_memory.h"
 #include "util/lock_order.h"
 
 namespace cupool::engine {
@@ -22,7 +23,7 @@ class ContextEnding {
  public:
   ContextEnding(const cuda::Driver& driver, ContextRegistry& registry, PointerMap& blocks,
                 IpcExports& exports, IpcImports& imports, FreePolicy& policy, HostMemory& host,
-                AsyncMemory& async, PrimaryContexts& primaries)
+                AsyncMemory& async, OutOfMemory& out_of_memory, PrimaryContexts& primaries)
       : driver_(driver),
         registry_(registry),
         blocks_(blocks),
@@ -31,6 +32,7 @@ class ContextEnding {
         policy_(policy),
         host_(host),
         async_(async),
+        out_of_memory_(out_of_memory),
         primaries_(primaries) {}
 
   /// Makes a call that may end `context` (null: a context cupool does not serve). If
@@ -39,6 +41,7 @@ class ContextEnding {
   template <typename Call, typename HasEnded>
   CUresult end(Context* context, const Call& real, const HasEnded& has_ended, bool alive = true) {
     if (context == nullptr) return real();
+    if (alive) out_of_memory_.context_ends(*context);
     const ContextEnd end(*context);
     if (alive) {
       context->threads().points().wait(driver_);
@@ -111,6 +114,7 @@ class ContextEnding {
   FreePolicy& policy_;
   HostMemory& host_;
   AsyncMemory& async_;
+  OutOfMemory& out_of_memory_;
   PrimaryContexts& primaries_;
   util::Ranked<util::LockRank::context_end>
       ending_mutex_;  ///< serialises the clean-up after a context's end

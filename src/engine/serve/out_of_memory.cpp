@@ -33,6 +33,10 @@ constexpr std::chrono::microseconds kMomentsForOthers[] = {std::chrono::microsec
 // The longest wait for the GPU when another process asks. The exit of the program waits for it.
 constexpr std::uint64_t kPatienceForNeighboursNs = 50'000'000;
 
+// The longest wait for what the program had freed before it ends a context. Its frees would have
+// waited without a limit, but now later work is waited for as well.
+constexpr std::uint64_t kPatienceAtTheEndNs = 1'000'000'000;
+
 }  // namespace
 
 bool OutOfMemory::give_back_idle(Context& context, Patience& patience) {
@@ -166,6 +170,24 @@ bool OutOfMemory::give_back_pooled(Context& context) {
   return any;
 }
 
+// Plain memory goes with the context.
+void OutOfMemory::context_ends(Context& context) {
+  if (!context.usable() || cuda::shut_down() || Serving::any_capture() ||
+      CUPOOL_MUTATED("keeps-past-the-last-context")) {
+    return;
+  }
+  Device& device = context.device();
+  for (const Context* other : registry_.contexts_of(device.ordinal())) {
+    if (other != &context) return;
+  }
+  Patience patience(kPatienceAtTheEndNs);
+  reclaim_all_of(context, patience, [&] {
+    const bool pooled = give_back_pooled(context);
+    if (device.pools() != nullptr) device.trim(context);
+    return pooled;
+  });
+}
+
 std::optional<std::uint64_t> OutOfMemory::give_to_neighbour(const channel::DeviceId& device,
                                                             std::uint64_t wanted_bytes) {
   std::uint64_t given = 0;
@@ -211,18 +233,17 @@ std::optional<std::uint64_t> OutOfMemory::give_to_neighbour(const channel::Devic
 
 // A thread inside a context would hold its end up meanwhile. What neighbours use now may be idle in
 // a moment, so the call is repeated until the time is over.
-bool OutOfMemory::neighbours_gave(Context& context, Patience& patience, std::uint64_t* until_ns) {
+bool OutOfMemory::neighbours_gave(Device& device, Patience& patience, std::uint64_t* until_ns) {
   using Answer = ipc::Neighbours::Answer;
   constexpr std::chrono::milliseconds kMoment{20};
   const std::uint64_t now = util::now_ns();
   if (*until_ns == 0) {
     if (ContextVisit::any_of_this_thread()) return false;
     *until_ns = now + std::min(patience.left_ns(), ipc::Neighbours::kLongestWaitNs);
-    context.stats().add(Counter::neighbours_asked_total);
+    device.stats().add(Counter::neighbours_asked_total);
   }
   if (now < *until_ns) {
-    const Answer answer =
-        neighbours_.ask(context.device().id(), patience.wanted_bytes(), *until_ns - now);
+    const Answer answer = neighbours_.ask(device.id(), patience.wanted_bytes(), *until_ns - now);
     if (answer == Answer::gave) return true;
     if (answer == Answer::nothing) return false;
     const util::Uncancelled throughout;
@@ -282,6 +303,17 @@ bool OutOfMemory::may_fit(std::uint64_t bytes) {
   Context* context = registry_.current();
   const std::uint64_t total = context == nullptr ? 0 : context->device().total_bytes();
   return total == 0 || bytes <= total;  // 0: not known
+}
+
+bool OutOfMemory::may_lack(std::uint64_t bytes, CUmemoryPool pool) {
+  if (registry_.devices().all().size() > 1) return true;
+  if (!may_fit(bytes)) return false;
+  if (pool == nullptr) return true;
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  return driver_.cuMemGetInfo_v2(&free_bytes, &total_bytes) != CUDA_SUCCESS || free_bytes < bytes ||
+         free_bytes - bytes < 2 * stats::kPoolGrowthStep;
 }
 
 }  // namespace cupool::engine

@@ -55,12 +55,14 @@ class OutOfMemory {
   }
 
   /// As retry(), for a call that needs memory of device `ordinal`, whatever context is current.
+  /// Without a context on it, nothing here is idle, but neighbours are asked.
   template <typename Call>
   CUresult retry_on(int ordinal, const Call& real, Patience& patience) {
     for (Context* context : registry_.contexts_of(ordinal)) {
       if (context->usable()) return retry_in(*context, real, patience);
     }
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    if (ordinal < 0 || ordinal >= stats::kMaxDevices) return CUDA_ERROR_OUT_OF_MEMORY;
+    return ask_neighbours(registry_.devices().of(ordinal), real, patience);
   }
   template <typename Call>
   CUresult retry_on(int ordinal, const Call& real) {
@@ -86,6 +88,12 @@ class OutOfMemory {
   /// back and nobody waits.
   bool may_fit(std::uint64_t bytes);
 
+  /// Whether the device may lack `bytes` that `pool` (null: the device's current one) has refused.
+  /// False: more than they fit on it, or enough is free, and a pool of the program's own has
+  /// refused for a bound that it has. Where several devices are in use, the pool may be another
+  /// one's.
+  bool may_lack(std::uint64_t bytes, CUmemoryPool pool);
+
   /// Gives all idle memory of the context's device back, and waits for retired blocks within
   /// `patience`. True: there was some.
   bool give_back_idle(Context& context, Patience& patience);
@@ -93,6 +101,11 @@ class OutOfMemory {
   /// Gives back the context's cached blocks and the idle memory of its device's pools. True: the
   /// pools have shrunk. The caller is in a visit.
   bool give_back_cached(Context& context);
+
+  /// The program is about to end `context`. If that is the last one of its device, gives the idle
+  /// memory of cupool's pools back, which outlive contexts: afterwards nothing could free it, and
+  /// another process would find it taken. The caller is in no visit.
+  void context_ends(Context& context);
 
   /// Gives back idle pool memory of the device with this UUID, for another process that wants
   /// `wanted_bytes` (0: not known). First what the pools hold idle; if that does not do, cached
@@ -135,11 +148,8 @@ class OutOfMemory {
     // A sticky error may have kept memory back. Then the program gets that error (I7).
     const bool answered = context.usable() && !cuda::shut_down();
     if (result == CUDA_ERROR_OUT_OF_MEMORY && !answered) result = real();
-    // Several attempts, because the neighbours need memory themselves.
-    std::uint64_t asking_until_ns = 0;
-    while (result == CUDA_ERROR_OUT_OF_MEMORY && answered &&
-           neighbours_gave(context, patience, &asking_until_ns)) {
-      result = real();
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && answered) {
+      result = ask_neighbours(context.device(), real, patience);
     }
     if (result == CUDA_ERROR_OUT_OF_MEMORY) make_spare_streams(context);
     if (result == CUDA_SUCCESS) {
@@ -148,11 +158,22 @@ class OutOfMemory {
     }
     return result;
   }
+  // Several attempts, because the neighbours need memory themselves.
+  template <typename Call>
+  CUresult ask_neighbours(Device& device, const Call& real, Patience& patience) {
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    std::uint64_t asking_until_ns = 0;
+    while (result == CUDA_ERROR_OUT_OF_MEMORY &&
+           neighbours_gave(device, patience, &asking_until_ns)) {
+      result = real();
+    }
+    return result;
+  }
   bool give_back_idle_of(Context& context, Patience& patience);
   template <typename GiveBack>
   bool reclaim_all_of(Context& context, Patience& patience, const GiveBack& give_back);
   bool give_back_pooled(Context& context);
-  bool neighbours_gave(Context& context, Patience& patience, std::uint64_t* until_ns);
+  bool neighbours_gave(Device& device, Patience& patience, std::uint64_t* until_ns);
   bool close_small_chunk(Context& context, Patience& patience);
   bool destroy_spare_stream();
 

@@ -5,8 +5,10 @@
 // (closes cupool's sockets), stop (is stopped), fork (its child stays as well), leave (ends while
 // it is asked), busy (frees what it has when it has been asked for a while); a= sets a variable of
 // the holder's environment. holder=pestered: strangers connect to it; holder=async: the
-// memory is the default pool's; holder=served: it is idle in a non-blocking stream. threads= of the
-// asker share what it needs, in blocks of block_mib=. scene=mutual: two processes need memory again
+// memory is the default pool's; holder=served: it is idle in a non-blocking stream; holder=reset:
+// its only context ends. threads= of the asker share what it needs, in blocks of block_mib=; by=
+// async or managed: that is its first call of the engine. asks= sets a variable of its environment.
+// scene=mutual: two processes need memory again
 // and again.
 #include <cuda_runtime_api.h>
 #include <dirent.h>
@@ -92,7 +94,11 @@ int hold(const std::string& how, long mib) {
   }
   MUST(code);
   void* kept = nullptr;  // as long as a context has live memory, it is not all given back at once
-  MUST(cudaMalloc(&kept, 1000));
+  if (how == "reset") {
+    MUST(cudaDeviceReset());
+  } else {
+    MUST(cudaMalloc(&kept, 1000));
+  }
   cudaStream_t stream = nullptr;
   if (how == "capture") {
     MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -149,6 +155,15 @@ int ask_with(long threads, long mib, long block_mib) {
   for (std::thread& asker : askers) asker.join();
   for (const std::vector<void*>& own : blocks) free_all(own);
   return code;
+}
+
+int ask_by(const std::string& call, long mib) {
+  void* block = nullptr;
+  const auto bytes = static_cast<size_t>(mib) * kMiB;
+  const int code =
+      call == "async" ? cudaMallocAsync(&block, bytes, nullptr) : cudaMallocManaged(&block, bytes);
+  probe::say("asker", code);
+  return 0;
 }
 
 int ask(long threads, long mib, long block_mib, long patience_ms) {
@@ -269,8 +284,11 @@ int conduct(const std::string& self, int argc, char** argv) {
   await_ready(first);
   if (holder == "stop") MUST(kill(first.process, SIGSTOP));
   if (holder == "pestered") talk_nonsense();
-  const Child asker = start(self, {"role=asker", "mib=" + mib, "block_mib=" + block,
-                                   "threads=" + threads, "patience_ms=" + patience});
+  const std::string by = probe::argument(argc, argv, "by", "malloc");
+  const Child asker = start(self,
+                            {"role=asker", "mib=" + mib, "block_mib=" + block, "by=" + by,
+                             "threads=" + threads, "patience_ms=" + patience},
+                            probe::argument(argc, argv, "asks", ""));
   if (holder == "leave") close(first.order);
   await_end(asker);
   if (holder == "stop") MUST(kill(first.process, SIGCONT));
@@ -286,6 +304,8 @@ int main(int argc, char** argv) {
   const long mib = probe::number(argc, argv, "mib", 320);
   if (role == "holder") return hold(probe::argument(argc, argv, "holder", "idle"), mib);
   if (role == "asker") {
+    const std::string by = probe::argument(argc, argv, "by", "malloc");
+    if (by != "malloc") return ask_by(by, mib);
     return ask(probe::number(argc, argv, "threads", 1), mib,
                probe::number(argc, argv, "block_mib", 16),
                probe::number(argc, argv, "patience_ms", 0));
