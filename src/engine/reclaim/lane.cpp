@@ -212,7 +212,7 @@ void Lane::leave(End why, const char* call) {
   }
   // Whoever finds that another thread has left relies on it as on its own: what is asked next, such
   // as whether a mark is under way, must not have been answered before.
-  if (word_.load(std::memory_order_acquire) == kLeft) return;
+  if (word_.load(std::memory_order_seq_cst) == kLeft) return;
   const std::lock_guard lock(change_mutex);
   if (word_.load(std::memory_order_relaxed) != kLeft) leave_locked(why, call);
 }
