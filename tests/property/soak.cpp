@@ -88,7 +88,7 @@ Sample look() {
   Sample sample{};
   sample[heap] = (info.uordblks + info.hblkhd) >> 10;
   sample[resident] = of_status("RssAnon:");
-  sample[descriptors] = entries_of("/proc/self/fd");
+  sample[descriptors] = entries_of("/proc/self/fd") - 3;  // ".", "..", and the folder itself
   sample[threads] = of_status("Threads:");
   sample[mappings] = lines_of("/proc/self/maps");
   sample[held] = held_by_cupool() >> 10;
@@ -190,6 +190,7 @@ int run_soak(const Soak& soak, Machine& machine) {
     if (soak.in_rounds != 0) return run == kFifths * soak.in_rounds;
     return Clock::now() >= began + length;
   };
+  std::printf("programs from seed %llu on\n", static_cast<unsigned long long>(soak.first));
   signal(SIGALRM, tell_hang);
   while (!ends()) {
     const std::uint64_t seed = soak.first + (soak.in_rounds == 0 ? run : run % soak.in_rounds);

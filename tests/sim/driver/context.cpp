@@ -235,6 +235,7 @@ void empty(Lock& lock, Context& context) {
   w.captures.abandon(context);
   if (context.sticky == CUDA_SUCCESS) w.engine.complete(lock, tails(context));
   w.engine.cancel(context);
+  w.judge.prune();
   each_stream(context, [](Stream& stream) { end(stream); });
   for (auto& entry : context.streams) w.streams.erase(entry.first);
   for (auto& entry : context.events) w.events.erase(entry.first);

@@ -45,6 +45,10 @@ class Referee {
   unsigned long long complaints() const { return complaints_; }
   const char* last_complaint() const { return last_.c_str(); }
 
+  /// Forgets what the host has seen complete. Often enough by itself; a context's end calls it so
+  /// that what is remembered does not depend on what came before.
+  void prune();
+
  private:
   struct Past {
     uintptr_t base;
@@ -63,7 +67,6 @@ class Referee {
 
   bool off() const { return settings_.judge == Judge::off; }
   void remember(const Past& past);
-  void prune();
   /// Visits what is known of accesses to memory that overlaps.
   template <typename Visit>
   void each_overlapping(uintptr_t base, size_t bytes, Visit visit);
