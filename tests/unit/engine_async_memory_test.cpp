@@ -50,10 +50,13 @@ TEST_F(AsyncMemoryTest, ABlockGoesIntoNoCacheOfAnotherContext) {  // I1
 
 // What a stream has freed stays no stream's once it has ended. The null stream never ends.
 TEST_F(AsyncMemoryTest, TheEndOfTheNullStreamConcernsNoBlock) {
+  gpu.work.store(Work::held);
   const CUdeviceptr address = leave_idle(kUnit);
   async().stream_ends(stream_);
   async().stream_ends(nullptr);
   CUdeviceptr again = 0;
+  EXPECT_EQ(allocate_in_stream(kUnit, &again), AsyncMemory::Served::by_driver) << "not yet";
+  gpu.work.store(Work::none);
   EXPECT_EQ(allocate_in_stream(kUnit, &again), AsyncMemory::Served::from_cache);
   EXPECT_EQ(again, address);
 }

@@ -186,6 +186,18 @@ TEST_F(OutOfMemoryTest, ANeighbourIsServedForSoLongOnly) {
   EXPECT_EQ(second.cache().bytes(), 0u);
 }
 
+// That answer is the program's, and the call was made.
+TEST_F(OutOfMemoryTest, ACallThatFailsOtherwiseIsNotMadeAgain) {  // I7
+  leave_idle_memory();
+  const Call real = [&] {
+    ++calls_;
+    context_->set_poisoned();
+    return CUDA_ERROR_LAUNCH_FAILED;
+  };
+  EXPECT_EQ(out_of_memory().retry(real), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_EQ(calls_, 1);
+}
+
 // The driver's answer to the second call is the program's, whatever it is.
 TEST_F(OutOfMemoryTest, AContextThatFailedMeanwhileAsksNoNeighbours) {  // I7
   leave_idle_memory();

@@ -51,7 +51,7 @@ CUdeviceptr PointerQueries::base_of(CUdeviceptr address) const {
   if (result == CUDA_ERROR_NOT_FOUND) return base;
   blocks_.for_each([&](const Block& block) {
     const bool inside = address >= block.address && address - block.address < block.capacity;
-    if (inside && block.source != BlockSource::passed_through) base = block.address;
+    if (inside) base = block.address;
   });
   return base;
 }
