@@ -622,6 +622,22 @@ TEST_F(HostRefusalTest, IdleMemoryStaysIfTheGpuIsBusyAgainWithWhatMayWaitForTheH
   }
 }
 
+// As once a second context allocates: what came since the look would be waited for.
+TEST_F(HostRefusalTest, IdleMemoryStaysIfTheGpuGetsWorkAndNobodyMayWait) {
+  EXPECT_EQ(host().try_free(allocate_host(kMiB)), CUDA_SUCCESS);
+  PendingWork::submitted();
+  driver_->cuEventQuery = [](CUevent event) {
+    const CUresult result = test::fake::query(event);
+    gpu.work.store(Work::held);
+    PendingWork::submitted();
+    return result;
+  };
+  Patience only_look(0);
+  EXPECT_FALSE(host().give_back(only_look));
+  EXPECT_TRUE(pinned.freed.empty());
+  EXPECT_EQ(gpu.work.load(), Work::held) << "it was idle at the first look";
+}
+
 // Kernels end by themselves: the driver's free waits for those that came meanwhile.
 TEST_F(HostRefusalTest, IdleMemoryGoesBackThoughOtherThreadsKeepTheGpuBusy) {  // contract 4
   std::vector<void*> all;
