@@ -575,6 +575,7 @@ TEST_F(HostRefusalTest, IdleMemoryWaitsForTheGpuAsLongAsThereIsPatience) {
   Patience patience(4'000'000'000);
   EXPECT_TRUE(host().give_back(patience));
   EXPECT_EQ(pinned.freed.size(), 1u);
+  EXPECT_TRUE(PendingWork::none()) << "the wait has seen it, and nothing came since";
 }
 
 // What it waited for is complete, but there is more, which may wait for this thread in turn.
