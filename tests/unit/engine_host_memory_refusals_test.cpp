@@ -459,6 +459,7 @@ TEST_F(HostRefusalTest, IdleMemoryWaitsForTheGpuAsLongAsThereIsPatience) {
   Patience patience(4'000'000'000);
   EXPECT_TRUE(host().give_back(patience));
   EXPECT_EQ(pinned.freed.size(), 1u);
+  EXPECT_TRUE(PendingWork::none()) << "the wait has seen it, and nothing came since";
 }
 
 // What it waited for is complete, but there is more, which may wait for this thread in turn.
@@ -504,6 +505,22 @@ TEST_F(HostRefusalTest, IdleMemoryStaysIfTheGpuIsBusyAgainWithWhatMayWaitForTheH
     gpu.work.store(Work::none);
     Lane::reset();
   }
+}
+
+// As once a second context allocates: what came since the look would be waited for.
+TEST_F(HostRefusalTest, IdleMemoryStaysIfTheGpuGetsWorkAndNobodyMayWait) {
+  EXPECT_EQ(host().try_free(allocate_host(kMiB)), CUDA_SUCCESS);
+  PendingWork::submitted();
+  driver_->cuEventQuery = [](CUevent event) {
+    const CUresult result = test::fake::query(event);
+    gpu.work.store(Work::held);
+    PendingWork::submitted();
+    return result;
+  };
+  Patience only_look(0);
+  EXPECT_FALSE(host().give_back(only_look));
+  EXPECT_TRUE(pinned.freed.empty());
+  EXPECT_EQ(gpu.work.load(), Work::held) << "it was idle at the first look";
 }
 
 // Kernels end by themselves: the driver's free waits for those that came meanwhile.
