@@ -42,6 +42,7 @@ TEST(WhatAFreeHolds, IsNoMoreThanWithoutCupool) {
   } rows[] = {{"lane_left", "late"},
               {"moving_mark", "timed"},
               {"blocking_streams", "late"},
+              {"trim", "late"},
               {"ending_context", "late"}};
   for (const auto& row : rows) {
     for (const char* lane : {"1", "0"}) {

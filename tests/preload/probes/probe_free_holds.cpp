@@ -7,6 +7,7 @@
 //   probe_free_holds lane_left         memory of a pool is freed after the lane was left
 //   probe_free_holds moving_mark       memory is unmapped while another thread works and frees
 //   probe_free_holds blocking_streams  a free behind work in the legacy stream, which is complete
+//   probe_free_holds trim              memory of a pool is freed in a lane, and its pool trimmed
 //   probe_free_holds ending_context    another thread ends the context of an earlier free
 #include <cuda.h>
 #include <unistd.h>
@@ -89,6 +90,26 @@ void lane_left() {
   MUST(cuStreamSynchronize(second));
   stopped = true;
   MUST(cuStreamSynchronize(first));
+}
+
+// What the free has freed goes back to the device.
+void trim() {
+  constexpr size_t kLarge = 64 << 20;
+  CUstream const main = stream();
+  CUmemoryPool pool = nullptr;
+  CUdeviceptr own = 0;
+  cuuint64_t reserved = 0;
+  work_alone_in(main);
+  MUST(cuDeviceGetDefaultMemPool(&pool, 0));
+  MUST(cuMemAllocAsync(&own, kLarge, main));
+  MUST(cuStreamSynchronize(main));
+  const CUdeviceptr temporary = allocate();
+  spin(main);
+  release(temporary);
+  release(own);
+  MUST(cuMemPoolTrimTo(pool, 0));
+  MUST(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
+  CHECK(reserved == 0);
 }
 
 // The other thread's last kernel is never complete, but each one soon: in a tenth of a second, for
@@ -222,6 +243,8 @@ int main(int argc, char** argv) {
     lane_left();
   } else if (way == "moving_mark") {
     moving_mark();
+  } else if (way == "trim") {
+    trim();
   } else if (way == "blocking_streams") {
     blocking_streams();
   } else if (way == "ending_context") {
