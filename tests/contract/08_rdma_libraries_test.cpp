@@ -36,7 +36,7 @@ TEST(BypassedLibraries, GetPageLockedMemoryOfTheDriver) {
   EXPECT_EQ(run("probe_bypass pinned=1", "libnet"), "shared: 0 of 20\nstatic: 0 of 20\n");
   EXPECT_EQ(run("probe_bypass pinned=1", ""), "shared: 20 of 20\nstatic: 20 of 20\n");
   // What a library of the toolkit allocates is its own, too, where its runtime shows that it asks.
-  EXPECT_TRUE(contains(run("probe_bypass pinned=1 library=libnccl", ""), "static: 0 of 20\n"));
+  EXPECT_TRUE(contains(run("probe_bypass pinned=1 library=libnccl-net", ""), "static: 0 of 20\n"));
 }
 
 // The table of call sites knows them, too, while allocations are sampled.
@@ -50,7 +50,7 @@ TEST(BypassedLibraries, StayTheDriversWhileCallSitesAreSampled) {
 }
 
 TEST(BypassedLibraries, TheDefaultNamesNccl) {
-  const PreloadedRun run = run_preloaded("probe_bypass library=libnccl", {kNoSharing});
+  const PreloadedRun run = run_preloaded("probe_bypass library=libnccl-net", {kNoSharing});
   EXPECT_TRUE(contains(run.process.out, "shared: program plain 0, library plain 120 of 120"))
       << run.describe();
   EXPECT_EQ(run.process.exit_code, 0) << run.describe();

@@ -3,7 +3,7 @@
 // inside page-locked memory that is freed again; case=managed, many managed blocks beside other
 // frees; case=callback, allocations and frees in host functions; case=aimed, page-locked memory as
 // the target of what takes device memory (stream=per_thread: by the twins for per-thread default
-// streams).
+// streams); case=library, zero-copy memory of a library (library=: its path).
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -205,6 +205,21 @@ int callback() {
   return 0;
 }
 
+int library(const std::string& path) {
+  void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  CHECK(handle != nullptr);
+  auto* const allocate =
+      reinterpret_cast<int (*)(void**, void**, std::size_t)>(dlsym(handle, "net_zero_copy"));
+  CHECK(allocate != nullptr);
+  const Gpu gpu;
+  warm_up();
+  void* host = nullptr;
+  void* device = nullptr;
+  MUST(allocate(&host, &device, kBytes));
+  std::printf("while=%d\n", free_waits(gpu));
+  return 0;
+}
+
 // What each of them leaves in host memory, seen right after a free of something else.
 class Aimed {
  public:
@@ -389,5 +404,8 @@ int main(int argc, char** argv) {
     return Aimed(probe::argument_is(argc, argv, "stream", "per_thread")).see_all();
   }
   if (probe::argument_is(argc, argv, "case", "unaimed")) return unaimed();
+  if (probe::argument_is(argc, argv, "case", "library")) {
+    return library(probe::argument(argc, argv, "library", ""));
+  }
   return 2;
 }
