@@ -199,6 +199,30 @@ TEST(RdmaLibraryNames, AnyOtherLibraryChangesNothing) {
       << run.describe();
 }
 
+// Contract 8. A network card reads the memory that a library registers by verbs of its own.
+TEST(Verbs, MakeMemoryPlainIfALibraryOfTheProgramNeedsThem) {
+  const PreloadedRun run =
+      run_preloaded("probe_agents library=verbs/libverbs_user.so", {kNoSharing});
+  EXPECT_EQ(run.process.out, "before: plain 0, free waits 0\nafter: plain 30 of 30, free waits 1\n")
+      << run.describe();
+  ASSERT_EQ(run.reports.size(), 1u);
+  EXPECT_EQ(run.reports[0].at("mode_reason").at("library"), "libibverbs.so.1") << run.describe();
+  EXPECT_EQ(run.reports[0].at("free_mode"), "sync") << run.describe();
+}
+
+// NCCL opens them in each process where there are any, and its plugins need them.
+TEST(Verbs, OfNcclChangeNothing) {
+  for (const char* library : {"verbs/libibverbs.so.1", "verbs/libnccl-net.so"}) {
+    const PreloadedRun run =
+        run_preloaded(std::string("probe_agents library=") + library, {kNoSharing});
+    EXPECT_EQ(run.process.out,
+              "before: plain 0, free waits 0\nafter: plain 0 of 30, free waits 0\n")
+        << run.describe();
+    ASSERT_EQ(run.reports.size(), 1u);
+    EXPECT_TRUE(run.reports[0].at("mode_reason").is_null()) << run.describe();
+  }
+}
+
 // UCX patches the driver's code: it then sees what the driver allocates and frees, and its
 // registrations end with the memory itself, not with a block of it.
 TEST(MemoryHooks, OfUcxSeeWhatTheDriverDoes) {
