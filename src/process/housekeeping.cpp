@@ -160,6 +160,7 @@ void wake_starter() {
 // Most programs have not asked for it: they get no warning.
 void start_decay() {
   if (start_background("cupool-idle", run)) return;
+  served->default_pools().keep_none();
   if (decay_is_chosen) {
     CUPOOL_WARN_ONCE(
         "CUPOOL_DECAY_MS: cannot start its thread, so idle memory is kept. Check the limit of "
@@ -207,6 +208,7 @@ void start_housekeeping(engine::Allocator& allocator, const config::Settings& se
     CUPOOL_WARN_ONCE(
         "CUPOOL_PREALLOC in the background: cannot start its thread, so the first allocation waits "
         "for it, and idle memory is kept. Check the limit of threads (ulimit -u)");
+    if (decay_step.count() != 0) served->default_pools().keep_none();
     return;
   }
   allocator.preparation().preallocate_elsewhere(wake);
