@@ -5,15 +5,43 @@
 #include <dlfcn.h>
 
 #include <cstring>
+#include <string_view>
 
 namespace cupool::entry {
 namespace {
 
-const char* const cuda_libraries[] = {
-    "libcublas",    "libcublasLt", "libcudnn",    "libcudss",    "libcufft", "libcupti",
-    "libcurand",    "libcusolver", "libcusparse", "libcutensor", "libnccl",  "libnpp",
-    "libnvJitLink", "libnvjpeg",   "libnvrtc",    "libnvshmem",
-};
+// File names up to their ending. A library that is missing here counts as the program's: frees wait
+// for more than they need to.
+const char cuda_libraries[] =
+    " libcublas libcublasLt libcublasMp libcudnn libcudnn_adv libcudnn_adv_infer "
+    "libcudnn_adv_train libcudnn_cnn libcudnn_cnn_infer libcudnn_cnn_train "
+    "libcudnn_engines_precompiled libcudnn_engines_runtime_compiled "
+    "libcudnn_engines_tensor_ir libcudnn_ext libcudnn_graph libcudnn_heuristic "
+    "libcudnn_ops libcudnn_ops_infer libcudnn_ops_train libcudss libcudss_commlayer_mpi "
+    "libcudss_commlayer_nccl libcudss_commlayer_openmpi libcudss_mtlayer_gomp libcufft "
+    "libcufftMp libcufftw libcupti libcurand libcusolver libcusolverMg libcusolverMp "
+    "libcusparse libcusparseLt libcutensor libcutensorMg libcutensorMp libcutensornet "
+    "libnccl libnppc libnppial libnppicc libnppicom libnppidei libnppif libnppig "
+    "libnppim libnppist libnppisu libnppitc libnpps libnvJitLink libnvjpeg libnvjpeg2k "
+    "libnvrtc libnvrtc-builtins libnvshmem libnvshmem_host ";
+constexpr std::string_view kPluginOfNccl = "libnccl-";
+
+// A library's file name up to its ending, and to the hash with which Python's wheels tell their
+// copies apart. Empty: it has none.
+std::string_view stem_of(std::string_view name) {
+  constexpr std::size_t kHash = 8;
+  const std::size_t ending = name.find(".so");
+  if (ending == name.npos || (ending + 3 < name.size() && name[ending + 3] != '.')) return {};
+  std::string_view stem = name.substr(0, ending);
+  const std::size_t alternative = stem.rfind(".alt");
+  if (alternative != stem.npos && alternative + 4 == stem.size()) stem.remove_suffix(4);
+  const std::size_t dash = stem.rfind('-');
+  if (dash != stem.npos && stem.size() - dash - 1 == kHash &&
+      stem.find_first_not_of("0123456789abcdef", dash + 1) == stem.npos) {
+    stem.remove_suffix(kHash + 1);
+  }
+  return stem;
+}
 
 }  // namespace
 
@@ -46,9 +74,13 @@ bool is_own_code(const void* address) {
 }
 
 bool is_cuda_library(const void* address) {
-  const char* name = object_of(address);
-  for (const char* library : cuda_libraries) {
-    if (std::strncmp(name, library, std::strlen(library)) == 0) return true;
+  const std::string_view name = object_of(address);
+  if (name.substr(0, kPluginOfNccl.size()) == kPluginOfNccl) return true;
+  const std::string_view stem = stem_of(name);
+  const std::string_view all = cuda_libraries;
+  for (std::size_t at = all.find(stem); !stem.empty() && at != all.npos;
+       at = all.find(stem, at + 1)) {
+    if (at != 0 && all[at - 1] == ' ' && all[at + stem.size()] == ' ') return true;
   }
   return false;
 }

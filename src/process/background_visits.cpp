@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <new>
 
 namespace cupool::process {
 namespace {
@@ -13,9 +14,11 @@ std::atomic<bool> ended{false};
 std::mutex mutex;
 int visits = 0;
 
-// Never destroyed: a thread may still wait at the end of the process.
+// Never destroyed: a thread may still wait at the end of the process. Not on the heap, which may be
+// exhausted.
 std::condition_variable& left() {
-  static auto* const condition = new std::condition_variable;
+  alignas(std::condition_variable) static unsigned char place[sizeof(std::condition_variable)];
+  static auto* const condition = new (place) std::condition_variable;
   return *condition;
 }
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -53,13 +54,22 @@ void wake() {
   woken->notify_one();
 }
 
+// One part of the work, in a visit; false if there is none, or visits are no longer allowed.
+// Without host memory, the next look finds what is left.
+template <typename Part>
+bool work_some(const Part& part) {
+  const BackgroundVisit visit;
+  try {
+    return visit.allowed() && !cuda::shut_down() && part();
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
 // Runs `part` until it returns false, or visits are no longer allowed.
 template <typename Part>
 void work(const Part& part) {
-  for (;; std::this_thread::sleep_for(kPause)) {
-    const BackgroundVisit visit;
-    if (!visit.allowed() || cuda::shut_down() || !part()) return;
-  }
+  while (work_some(part)) std::this_thread::sleep_for(kPause);
 }
 
 // When decay takes stock: four times in CUPOOL_DECAY_MS, and while idle memory is urgent.
@@ -87,8 +97,7 @@ class Steps {
       kScarceSpan / static_cast<int>(engine::BlockCache::kDecaySteps);
 
   bool is_urgent() {
-    const BackgroundVisit visit;
-    return visit.allowed() && !cuda::shut_down() && decay_.is_urgent();
+    return work_some([this] { return decay_.is_urgent(); });
   }
 
   engine::Decay decay_{*cuda::driver(), served->registry(), served->idle(),
@@ -126,11 +135,8 @@ bool starter_may_end() {
 void* start_pools(void*) {
   for (bool all_started = false;;) {
     if (all_started && starter_may_end()) return nullptr;
-    {
-      const BackgroundVisit visit;
-      all_started =
-          visit.allowed() && (cuda::shut_down() || served->preparation().start_some_pools());
-    }
+    all_started =
+        cuda::shut_down() || work_some([] { return served->preparation().start_some_pools(); });
     if (!all_started) std::this_thread::sleep_for(kPatience);
   }
 }
@@ -154,6 +160,7 @@ void wake_starter() {
 // Most programs have not asked for it: they get no warning.
 void start_decay() {
   if (start_background("cupool-idle", run)) return;
+  served->default_pools().keep_none();
   if (decay_is_chosen) {
     CUPOOL_WARN_ONCE(
         "CUPOOL_DECAY_MS: cannot start its thread, so idle memory is kept. Check the limit of "
@@ -201,6 +208,7 @@ void start_housekeeping(engine::Allocator& allocator, const config::Settings& se
     CUPOOL_WARN_ONCE(
         "CUPOOL_PREALLOC in the background: cannot start its thread, so the first allocation waits "
         "for it, and idle memory is kept. Check the limit of threads (ulimit -u)");
+    if (decay_step.count() != 0) served->default_pools().keep_none();
     return;
   }
   allocator.preparation().preallocate_elsewhere(wake);

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <new>
 
 #include "config/settings.h"
 #include "cuda/dynamic_linker.h"
@@ -263,10 +264,16 @@ void start_watchers() {
   }
 }
 
-void start_sampling() {
-  const std::chrono::milliseconds interval = config::settings().stats_interval;
+// An observed run has no time series: there is no engine to sample.
+void make_ring() {
+  const config::Settings& settings = config::settings();
+  const std::chrono::milliseconds interval = settings.stats_interval;
+  if (interval.count() == 0 || settings.stats.off()) return;
   samples = new stats::SampleRing(static_cast<std::uint64_t>(interval.count()) * 1'000'000u);
-  if (!sample_every(interval, sample_now)) {
+}
+
+void start_sampling() {
+  if (!sample_every(config::settings().stats_interval, sample_now)) {
     CUPOOL_WARN_ONCE(
         "CUPOOL_STATS_INTERVAL: cannot start its thread, so the report has no time series. Check "
         "the limit of threads (ulimit -u)");
@@ -278,6 +285,23 @@ void start_sampling() {
 bool accepts_calls(const cuda::Driver& driver) {
   CUcontext current = nullptr;
   return driver.cuCtxGetCurrent != nullptr && driver.cuCtxGetCurrent(&current) == CUDA_SUCCESS;
+}
+
+// All that needs host memory, and so may fail; threads come last.
+void prepare_engine(const cuda::Driver& driver) {
+  const config::Settings& settings = config::settings();
+  if (settings.mode == config::Mode::observe) {
+    measuring = new observe::Observer(driver, settings);
+  } else {
+    allocator = new engine::Allocator(driver, settings);
+  }
+  note_rdma_library(allocator != nullptr);
+  describe_process();
+  prepare_unwinder();
+  if (allocator == nullptr) return;
+  make_ring();
+  start_watchers();
+  start_housekeeping(*allocator, settings);
 }
 
 engine::Allocator* start_engine() {
@@ -299,29 +323,23 @@ engine::Allocator* start_engine() {
     stop();
     return nullptr;
   }
-  if (observes) {
-    measuring = new observe::Observer(*driver, config::settings());
-  } else {
-    allocator = new engine::Allocator(*driver, config::settings());
+  try {
+    prepare_engine(*driver);
+  } catch (const std::bad_alloc&) {
+    CUPOOL_LOG(warn, "out of host memory at the start: the driver serves");
+    stop();
+    return nullptr;
   }
-  note_rdma_library(allocator != nullptr);
-  describe_process();
   owner.store(getpid(), std::memory_order_relaxed);
-  prepare_unwinder();
   atexit(driver_may_go_soon);
   at_quick_exit(report_at_quick_exit);
-  if (allocator != nullptr) start_watchers();
   detail::running.store(allocator, std::memory_order_release);
   observing.store(measuring, std::memory_order_release);
   const config::Settings& settings = config::settings();
   if (settings.stats_signal.value != 0 && !settings.stats.off()) {
     write_on_signal(settings.stats_signal.value, report_on_signal);
   }
-  // An observed run has no time series: there is no engine to sample.
-  if (allocator != nullptr && settings.stats_interval.count() != 0 && !settings.stats.off()) {
-    start_sampling();
-  }
-  if (allocator != nullptr) start_housekeeping(*allocator, settings);
+  if (samples != nullptr) start_sampling();
   return allocator;
 }
 

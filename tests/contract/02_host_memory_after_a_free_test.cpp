@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contract 2, the host's side: for which host memory a free waits, and until when.
+#include <filesystem>
+
 #include "harness.h"
 
 namespace preload {
@@ -12,6 +14,29 @@ TEST(HostSide, ADevicePointerInsidePageLockedMemoryGoesWithIt) {
   const PreloadedRun result = run_preloaded("probe_host_side case=interior", kRealTime);
   EXPECT_EQ(result.process.out, "before=0\nallocated while=1 after=0\nregistered while=1 after=0\n")
       << result.describe();
+}
+
+// Contract 2. A library of the program's may have a name that begins like one of the toolkit's,
+// whose memory is their own.
+TEST(HostSide, ZeroCopyMemoryOfTheProgramsLibrariesIsTheirs) {
+  const std::filesystem::path probes = tested_build().folder + "/tests/preload/probes";
+  const std::filesystem::path folder = probes / "named";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directory(folder);
+  const std::pair<const char*, const char*> names[] = {
+      {"libcufft_x.so", "while=1\n"},           {"libcufft-x.so", "while=1\n"},
+      {"libncclient.so.2", "while=1\n"},        {"libcudnn_ops_of_mine.so", "while=1\n"},
+      {"libcufft.so.11", "while=0\n"},          {"libcufft-6c4e7a90.so.11", "while=0\n"},
+      {"libcudnn_ops_infer.so.8", "while=0\n"}, {"libnvrtc-builtins.alt.so.13.0", "while=0\n"},
+      {"libnccl-net-ofi.so", "while=0\n"},
+  };
+  for (const auto& [name, expected] : names) {
+    SCOPED_TRACE(name);
+    std::filesystem::copy_file(probes / "libnet_static.so", folder / name);
+    const std::string probe = "probe_host_side case=library library=" + (folder / name).string();
+    const PreloadedRun result = run_preloaded(probe, kRealTime);
+    EXPECT_EQ(result.process.out, expected) << result.describe();
+  }
 }
 
 // I4. The mutation waits-with-lock is caught by this (tests/property/CMakeLists.txt).

@@ -50,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Way{"mpi_looks_up", true, "auto"}, Way{"hang", true, "auto"},
                     Way{"unseen", false, "sync"}, Way{"callback", true, "auto"},
                     Way{"found_elsewhere", true, "sync"}, Way{"found_next", true, "sync"},
-                    Way{"user_of_ucx", true, "sync"}),
+                    Way{"user_of_ucx", true, "sync"}, Way{"ucxx", true, "sync"}),
     [](const auto& row) { return std::string(row.param.name); });
 
 // A tool that defines MPI's functions and calls the next ones is no route past cupool.

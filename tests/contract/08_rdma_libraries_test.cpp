@@ -36,7 +36,7 @@ TEST(BypassedLibraries, GetPageLockedMemoryOfTheDriver) {
   EXPECT_EQ(run("probe_bypass pinned=1", "libnet"), "shared: 0 of 20\nstatic: 0 of 20\n");
   EXPECT_EQ(run("probe_bypass pinned=1", ""), "shared: 20 of 20\nstatic: 20 of 20\n");
   // What a library of the toolkit allocates is its own, too, where its runtime shows that it asks.
-  EXPECT_TRUE(contains(run("probe_bypass pinned=1 library=libnccl", ""), "static: 0 of 20\n"));
+  EXPECT_TRUE(contains(run("probe_bypass pinned=1 library=libnccl-net", ""), "static: 0 of 20\n"));
 }
 
 // The table of call sites knows them, too, while allocations are sampled.
@@ -50,7 +50,7 @@ TEST(BypassedLibraries, StayTheDriversWhileCallSitesAreSampled) {
 }
 
 TEST(BypassedLibraries, TheDefaultNamesNccl) {
-  const PreloadedRun run = run_preloaded("probe_bypass library=libnccl", {kNoSharing});
+  const PreloadedRun run = run_preloaded("probe_bypass library=libnccl-net", {kNoSharing});
   EXPECT_TRUE(contains(run.process.out, "shared: program plain 0, library plain 120 of 120"))
       << run.describe();
   EXPECT_EQ(run.process.exit_code, 0) << run.describe();
@@ -197,6 +197,30 @@ TEST(RdmaLibraryNames, AnyOtherLibraryChangesNothing) {
   const PreloadedRun run = run_preloaded("probe_agents library=libnet_shared.so", {kNoSharing});
   EXPECT_EQ(run.process.out, "before: plain 0, free waits 0\nafter: plain 0 of 30, free waits 0\n")
       << run.describe();
+}
+
+// Contract 8. A network card reads the memory that a library registers by verbs of its own.
+TEST(Verbs, MakeMemoryPlainIfALibraryOfTheProgramNeedsThem) {
+  const PreloadedRun run =
+      run_preloaded("probe_agents library=verbs/libverbs_user.so", {kNoSharing});
+  EXPECT_EQ(run.process.out, "before: plain 0, free waits 0\nafter: plain 30 of 30, free waits 1\n")
+      << run.describe();
+  ASSERT_EQ(run.reports.size(), 1u);
+  EXPECT_EQ(run.reports[0].at("mode_reason").at("library"), "libibverbs.so.1") << run.describe();
+  EXPECT_EQ(run.reports[0].at("free_mode"), "sync") << run.describe();
+}
+
+// NCCL opens them in each process where there are any, and its plugins need them.
+TEST(Verbs, OfNcclChangeNothing) {
+  for (const char* library : {"verbs/libibverbs.so.1", "verbs/libnccl-net.so"}) {
+    const PreloadedRun run =
+        run_preloaded(std::string("probe_agents library=") + library, {kNoSharing});
+    EXPECT_EQ(run.process.out,
+              "before: plain 0, free waits 0\nafter: plain 0 of 30, free waits 0\n")
+        << run.describe();
+    ASSERT_EQ(run.reports.size(), 1u);
+    EXPECT_TRUE(run.reports[0].at("mode_reason").is_null()) << run.describe();
+  }
 }
 
 // UCX patches the driver's code: it then sees what the driver allocates and frees, and its

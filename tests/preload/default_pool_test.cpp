@@ -34,6 +34,16 @@ TEST(DefaultPool, IsTheDriversIfToldSo) {
   }
 }
 
+// Nothing would give back what it keeps.
+TEST(DefaultPool, IsTheDriversWhereNoThreadCanBeStarted) {
+  const std::string left = "stays 0\nstays 0\ngoes 1\ndone\n";
+  for (const char* backend : {"auto", "malloc"}) {
+    const Environment extra = with(kSoon, {{"CUPOOL_BACKEND", backend}});
+    const PreloadedRun run = run_preloaded("probe_default_pool mode=stays threads=0", extra);
+    EXPECT_EQ(run.process.out, left) << run.describe();
+  }
+}
+
 // The threshold is a bound of the driver's.
 TEST(DefaultPool, KeepsNoMoreThanTheThreshold) {
   expect_out("mode=stays", with(kSoon, {{"CUPOOL_RELEASE_THRESHOLD", "32M"}}),

@@ -83,6 +83,15 @@ TEST(Neighbours, AreAskedByWhateverNeedsMemoryFirst) {
   EXPECT_EQ(result.process.out, "asker 0\nin time 1\ndone\n") << result.describe();
 }
 
+// Whatever the order in which they are found.
+TEST(Neighbours, AreAllAskedHoweverManyThereAre) {
+  for (const char* strangers : {"strangers=500", "strangers=300 mute=1"}) {
+    const PreloadedRun result = run_scene(strangers);
+    EXPECT_EQ(result.process.out, "asker 0\nin time 1\ndone\n") << result.describe();
+    EXPECT_GE(result.counter("given_to_neighbours_bytes_total"), 128 * kMiB);
+  }
+}
+
 TEST(Neighbours, OfOneAnotherMayAskAtTheSameTime) {
   const PreloadedRun result = run_scene("scene=mutual mib=150");
   EXPECT_EQ(result.process.out, "failed 0\nfailed 0\ndone\n") << result.describe();

@@ -73,6 +73,11 @@ Block* BlockCache::pop_large(LargeBlocks::iterator which) {
 }
 
 void BlockCache::cache(BlockList& blocks) {
+  if (has_unlisted_.load(std::memory_order_relaxed)) {
+    const std::lock_guard lock(mutex_);
+    has_unlisted_.store(false, std::memory_order_relaxed);
+    blocks.splice(unlisted_);
+  }
   ChainList chains;
   BlockList large;
   while (!blocks.empty()) {
@@ -90,17 +95,33 @@ void BlockCache::cache(BlockList& blocks) {
   }
   const std::lock_guard lock(mutex_);
   if (!chains.empty() && small_ == nullptr) {
-    small_ = std::make_unique<std::array<ChainList, kSmallClasses>>();
+    small_.reset(new (std::nothrow) std::array<ChainList, kSmallClasses>());
   }
   while (!chains.empty()) {
     BlockList chain = chains.pop();
+    if (small_ == nullptr) {
+      leave_unlisted(chain);
+      continue;
+    }
     const std::size_t index = small_class(chain.head->capacity);
     small_bytes_ = small_bytes_ + chain.bytes;
     (*small_)[index].push(chain);
     has_small_[index].store(true, std::memory_order_relaxed);
   }
-  large_bytes_ = large_bytes_ + large.bytes;
-  while (Block* block = large.pop()) large_[block->capacity].blocks.push(block);
+  try {
+    while (!large.empty()) {
+      BlockList& list = large_[large.head->capacity].blocks;
+      large_bytes_ = large_bytes_ + large.head->capacity;
+      list.push(large.pop());
+    }
+  } catch (const std::bad_alloc&) {
+    leave_unlisted(large);
+  }
+}
+
+void BlockCache::leave_unlisted(BlockList& blocks) {
+  unlisted_.splice(blocks);
+  has_unlisted_.store(true, std::memory_order_relaxed);
 }
 
 BlockList BlockCache::evict_for(std::uint64_t capacity) {
@@ -137,6 +158,7 @@ void BlockCache::abandon() {
   small_.reset();
   small_fewest_.reset();
   large_.clear();
+  unlisted_ = BlockList{};
   small_bytes_ = 0;
   large_bytes_ = 0;
 }

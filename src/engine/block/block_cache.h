@@ -80,6 +80,7 @@ class BlockCache {
   static std::size_t unneeded(const Fewest& fewest);
   static void forget(Fewest& fewest, std::size_t count);
   void evict_half_of_small(BlockList* evicted);
+  void leave_unlisted(BlockList& blocks);
   void evict_small(std::uint64_t target_bytes, BlockList* evicted);
 
   mutable SharedMutex<util::LockRank::block_cache> mutex_;
@@ -89,8 +90,10 @@ class BlockCache {
   std::unique_ptr<std::array<ChainList, kSmallClasses>> small_;
   std::unique_ptr<std::array<Fewest, kSmallClasses>> small_fewest_;
   LargeBlocks large_;
+  BlockList unlisted_;  ///< for want of host memory; the next blocks take them along
   // Written under the lock.
   std::array<std::atomic<bool>, kSmallClasses> has_small_{};
+  std::atomic<bool> has_unlisted_{false};
   Relaxed<std::uint64_t> small_bytes_;
   Relaxed<std::uint64_t> large_bytes_;
 };

@@ -2,6 +2,8 @@
 // The map of contexts, and each thread's last found context.
 #include "engine/context/context_registry.h"
 
+#include <new>
+
 #include "cuda/scopes.h"
 #include "util/log.h"
 
@@ -82,8 +84,8 @@ void ContextRegistry::forget_found() {
 }
 
 // The context is current. If its end is being decided, waits: the handle may already be another
-// context's.
-Context* ContextRegistry::find_or_create(CUcontext handle) {
+// context's. Without host memory nothing is known of it, and the driver serves.
+Context* ContextRegistry::find_or_create(CUcontext handle) try {
   CUdevice ordinal = -1;
   if (driver_.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS &&
       driver_.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS) {
@@ -110,15 +112,23 @@ Context* ContextRegistry::find_or_create(CUcontext handle) {
     if (ContextVisit::any_of_this_thread()) return nullptr;
     found->gate().wait_until_open();
   }
+} catch (const std::bad_alloc&) {
+  return nullptr;
 }
 
 Context* ContextRegistry::find_or_create_locked(CUcontext handle, int ordinal) {
   Device& device = devices_.of(ordinal);
-  Context*& context = contexts_[handle];
+  const auto place = contexts_.emplace(handle, nullptr).first;
+  Context*& context = place->second;
   if (context != nullptr && &context->device() == &device) {
     context->begin_again();
   } else if (context == nullptr || !context->gate().is_closed()) {  // else a reused handle, soon
-    context = new Context(driver_, handle, device);
+    try {
+      context = new Context(driver_, handle, device);
+    } catch (...) {
+      if (context == nullptr) contexts_.erase(place);
+      throw;
+    }
   }
   return context;
 }

@@ -31,6 +31,13 @@ const char* const parts_of_mpi[] = {
 #include "config/rdma_libraries.def"
 };
 
+const char* const verbs_for_themselves[] = {
+#define CUPOOL_VERBS_FOR_ITSELF(name) name,
+#include "config/rdma_libraries.def"
+};
+
+const char* const verbs[] = {"libibverbs.so"};
+
 const char* const unseen_work_libraries[] = {
 #define CUPOOL_UNSEEN_WORK_LIBRARY(name) name,
 #include "config/unseen_work_libraries.def"
@@ -50,37 +57,49 @@ bool is_among(const char* const (&libraries)[count], const char* path) {
   return false;
 }
 
-// Whether what the object needs, or is itself, shows a use of RDMA that is none of MPI's.
-int looks_past_mpi(dl_phdr_info* object, std::size_t, void* data) {
-  auto* const found = static_cast<const char**>(data);
-  const char* const path = object->dlpi_name == nullptr ? "" : object->dlpi_name;
-  if (is_part_of_mpi(path)) return 0;
-  const auto shows_use = [&] {
-    *found = *path == '\0' ? "the program" : base_name(path);
-    return 1;
-  };
-  if (is_among(libraries_below_mpi, path)) return shows_use();
+// Whether the object's list of needed libraries names one of `libraries`.
+template <std::size_t count>
+bool needs_any(const dl_phdr_info& object, const char* const (&libraries)[count]) {
   const char* strings = nullptr;  // each object with a dynamic section has some
   for (int pass = 0; pass < 2; ++pass) {
-    for (int i = 0; i < object->dlpi_phnum; ++i) {
-      const ElfW(Phdr)& header = object->dlpi_phdr[i];
+    for (int i = 0; i < object.dlpi_phnum; ++i) {
+      const ElfW(Phdr)& header = object.dlpi_phdr[i];
       if (header.p_type != PT_DYNAMIC) continue;
-      const auto* entry = reinterpret_cast<const ElfW(Dyn)*>(object->dlpi_addr + header.p_vaddr);
+      const auto* entry = reinterpret_cast<const ElfW(Dyn)*>(object.dlpi_addr + header.p_vaddr);
       for (; entry->d_tag != DT_NULL; ++entry) {
         if (pass == 0 && entry->d_tag == DT_STRTAB) {
           // glibc has made an address of it, but not in objects that the kernel has mapped.
-          const bool is_offset = entry->d_un.d_ptr < object->dlpi_addr;
-          strings = reinterpret_cast<const char*>(entry->d_un.d_ptr +
-                                                  (is_offset ? object->dlpi_addr : 0));
+          const bool is_offset = entry->d_un.d_ptr < object.dlpi_addr;
+          strings =
+              reinterpret_cast<const char*>(entry->d_un.d_ptr + (is_offset ? object.dlpi_addr : 0));
         }
         if (pass == 1 && entry->d_tag == DT_NEEDED &&
-            is_among(libraries_below_mpi, strings + entry->d_un.d_val)) {
-          return shows_use();
+            is_among(libraries, strings + entry->d_un.d_val)) {
+          return true;
         }
       }
     }
   }
-  return 0;
+  return false;
+}
+
+const char* path_of(const dl_phdr_info& object) {
+  return object.dlpi_name == nullptr ? "" : object.dlpi_name;
+}
+
+// Whether what the object needs, or is itself, shows a use of RDMA that is none of MPI's.
+int looks_past_mpi(dl_phdr_info* object, std::size_t, void* data) {
+  const char* const path = path_of(*object);
+  if (is_part_of_mpi(path)) return 0;
+  if (!is_among(libraries_below_mpi, path) && !needs_any(*object, libraries_below_mpi)) return 0;
+  *static_cast<const char**>(data) = *path == '\0' ? "the program" : base_name(path);
+  return 1;
+}
+
+int uses_verbs(dl_phdr_info* object, std::size_t, void*) {
+  const char* const path = path_of(*object);
+  return !is_part_of_mpi(path) && !is_among(verbs_for_themselves, path) &&
+         needs_any(*object, verbs);
 }
 
 struct Look {
@@ -129,6 +148,17 @@ void watch_forks() {
   watching.store(true, std::memory_order_release);
 }
 
+// Under `looking`.
+bool are_verbs_used() {
+  static std::uint64_t unused_up_to = 0;  // objects that were ever added, none of which used verbs
+  Changes changes;
+  dl_iterate_phdr(read_changes, &changes);
+  if (changes.additions == unused_up_to) return false;
+  const bool used = dl_iterate_phdr(uses_verbs, nullptr) != 0;
+  if (!used) unused_up_to = changes.additions;
+  return used;
+}
+
 // Copied: the linker's own text ends with the library.
 std::array<char, 256> noted_name{};
 std::atomic<bool> is_noted{false};
@@ -157,11 +187,17 @@ bool is_rdma_library(const char* path) {
   return is_among(rdma_libraries, path);
 }
 
+// NCCL opens verbs where there are any, so they are loaded in many a process that needs none. What
+// needs them is looked for once in each state of the process.
 const char* loaded_rdma_library() {
   watch_forks();
   Look wanted{is_rdma_library};
   const std::lock_guard lock(looking);
   dl_iterate_phdr(look, &wanted);
+  if (wanted.found == nullptr) {
+    wanted.is_wanted = [](const char* path) { return is_among(verbs, path); };
+    if (dl_iterate_phdr(look, &wanted) != 0 && !are_verbs_used()) wanted.found = nullptr;
+  }
   if (wanted.found != nullptr && !is_noted.load(std::memory_order_relaxed)) {
     std::strncpy(noted_name.data(), base_name(wanted.found), noted_name.size() - 1);
     is_noted.store(true, std::memory_order_release);

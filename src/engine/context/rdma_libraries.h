@@ -10,8 +10,8 @@
 
 namespace cupool::engine {
 
-/// File name of a loaded RDMA library (MPI, UCX, libfabric, GDRCopy), or null. Searches the objects
-/// of the process. Thread-safe.
+/// File name of a loaded RDMA library (MPI, UCX, libfabric, GDRCopy, verbs that an object of the
+/// program needs), or null. Searches the objects of the process. Thread-safe.
 const char* loaded_rdma_library();
 
 /// File name, without its folder, of the first RDMA library that loaded_rdma_library() found in

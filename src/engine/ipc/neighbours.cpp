@@ -18,66 +18,81 @@ namespace {
 
 using namespace channel;
 
+// How long a request waits for one of many that it has asked before it asks others in their place.
+constexpr std::uint64_t kLongestTurnNs = 20'000'000;
+
 // The connections of one request, and what has come of them.
 class Round {
  public:
-  explicit Round(std::uint64_t deadline_ns) : deadline_ns_(deadline_ns) {}
+  Round(const NeighbourRequest& request, std::uint64_t enough, std::uint64_t deadline_ns)
+      : request_(request), enough_(enough), deadline_ns_(deadline_ns) {}
 
-  void send(const NeighbourRequest& request) {
+  // Asks all, and waits for answers until they add up to `enough`. Returns what was given.
+  std::uint64_t ask() {
     connect_to_neighbours(deadline_ns_, [&](Descriptor socket, const Peer&) {
-      if (send_message(socket.get(), &request, sizeof request, -1, 0) == Transfer::done) {
+      if (count_ == sockets_.size()) make_room();
+      if (given_ >= enough_) return false;
+      if (send_message(socket.get(), &request_, sizeof request_, -1, 0) == Transfer::done) {
         sockets_[count_++] = std::move(socket);
       }
-      return count_ != sockets_.size();
+      return true;
     });
-  }
-
-  // Waits for answers until they add up to `enough`.
-  std::uint64_t receive(std::uint64_t enough) {
-    std::uint64_t given = 0;
-    while (given < enough && wait()) {
-      for (std::size_t i = 0; i < count_; ++i) {
-        NeighbourReply reply;
-        if (polled_[i].revents == 0) continue;
-        if (sockets_[i].keeps() &&
-            receive_message(sockets_[i].get(), &reply, sizeof reply, nullptr, 0) ==
-                Transfer::done &&
-            reply.magic == kNeighbourMagic) {
-          given += std::min(reply.given_bytes, UINT64_MAX - given);
-          shared_ = shared_ || reply.shares_device != 0;
-        }
-        sockets_[i].reset();
-      }
+    while (given_ < enough_ && receive(deadline_ns_)) {
     }
-    return given;
+    if (util::now_ns() >= deadline_ns_) may_share_ = true;  // not all may have been asked
+    return given_;
   }
 
   // Whether a neighbour may have memory of the device later. One that has not answered may.
-  bool may_share() const {
-    return shared_ || std::any_of(sockets_.begin(), sockets_.end(),
-                                  [](const Descriptor& each) { return each.valid(); });
-  }
+  bool may_share() const { return may_share_ || count_ != 0; }
 
  private:
-  // False: nobody is left to answer, or the time is over.
-  bool wait() {
-    bool any = false;
+  // Whoever has not answered by then has the request all the same, and gives what it can.
+  void make_room() {
+    receive(std::min(deadline_ns_, util::now_ns() + kLongestTurnNs));
+    if (count_ != sockets_.size()) return;
+    may_share_ = true;
+    while (count_ != 0) sockets_[--count_].reset();
+  }
+
+  // Waits for some answers. False: nobody is left to answer, or the time is over.
+  bool receive(std::uint64_t until_ns) {
+    const std::uint64_t now = util::now_ns();
+    if (count_ == 0 || now >= until_ns) return false;
     for (std::size_t i = 0; i < count_; ++i) {
       polled_[i] = {sockets_[i].keeps() ? sockets_[i].get() : -1, POLLIN, 0};
-      any = any || sockets_[i].valid();
     }
-    const std::uint64_t now = util::now_ns();
-    if (!any || now >= deadline_ns_) return false;
-    const int milliseconds = static_cast<int>((deadline_ns_ - now) / 1'000'000) + 1;
-    if (poll(polled_.data(), count_, milliseconds) < 0) {
-      for (pollfd& each : polled_) each.revents = 0;
+    const int milliseconds = static_cast<int>((until_ns - now) / 1'000'000) + 1;
+    if (poll(polled_.data(), count_, milliseconds) < 0) return true;
+    std::size_t left = 0;
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (polled_[i].fd < 0 || polled_[i].revents != 0) {
+        take_answer(sockets_[i]);
+      } else if (left++ != i) {
+        sockets_[left - 1] = std::move(sockets_[i]);
+      }
     }
+    count_ = left;
     return true;
   }
 
+  void take_answer(Descriptor& socket) {
+    NeighbourReply reply;
+    if (socket.keeps() &&
+        receive_message(socket.get(), &reply, sizeof reply, nullptr, 0) == Transfer::done &&
+        reply.magic == kNeighbourMagic) {
+      given_ += std::min(reply.given_bytes, UINT64_MAX - given_);
+      may_share_ = may_share_ || reply.shares_device != 0;
+    }
+    socket.reset();
+  }
+
+  const NeighbourRequest& request_;
+  const std::uint64_t enough_;
   const std::uint64_t deadline_ns_;
+  std::uint64_t given_ = 0;
+  bool may_share_ = false;
   std::size_t count_ = 0;
-  bool shared_ = false;
   std::array<Descriptor, Neighbours::kMostNeighbours> sockets_;
   std::array<pollfd, Neighbours::kMostNeighbours> polled_{};
 };
@@ -93,15 +108,14 @@ Neighbours::Answer Neighbours::ask(const DeviceId& device, std::uint64_t wanted_
   if (given_ns_ >= asked_ns) return Answer::gave;
   const std::uint64_t start_ns = util::now_ns();
   if (start_ns < quiet_until_ns_ && device == quiet_device_) return quiet_answer_;
-  Round round(start_ns + std::min(limit_ns, kLongestAskNs));
   NeighbourRequest request;
   request.device = device;
   request.wanted_bytes = wanted_bytes;
-  round.send(request);
   // A pool grows by whole steps.
   const bool known = wanted_bytes != 0 && wanted_bytes < UINT64_MAX - stats::kPoolGrowthStep;
   const std::uint64_t enough = known ? wanted_bytes + stats::kPoolGrowthStep : UINT64_MAX;
-  if (round.receive(enough) != 0) {
+  Round round(request, enough, start_ns + std::min(limit_ns, kLongestAskNs));
+  if (round.ask() != 0) {
     given_ns_ = start_ns;
     return Answer::gave;
   }

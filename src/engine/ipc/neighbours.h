@@ -14,7 +14,7 @@ namespace cupool::engine::ipc {
 /// This process's requests to its neighbours. Thread-safe.
 class Neighbours {
  public:
-  /// Neighbours asked at once. Bounds the descriptors that a request takes.
+  /// Neighbours asked at once, the others in turn. Bounds the descriptors that a request takes.
   static constexpr std::size_t kMostNeighbours = 64;
   /// A neighbour that needs longer is stopped, or busy with its driver.
   static constexpr std::uint64_t kLongestAskNs = 500'000'000;

@@ -3,6 +3,7 @@
 #include "engine/reclaim/barriers.h"
 
 #include <algorithm>
+#include <new>
 
 #include "cuda/errors.h"
 #include "cuda/scopes.h"
@@ -13,6 +14,17 @@ namespace cupool::engine {
 namespace {
 
 constexpr std::size_t kHostBarrierBytes = 4096;  // measured
+
+// False: without host memory there is one barrier less.
+template <typename List>
+bool has_place(List& list) {
+  try {
+    list.reserve(list.size() + 1);
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
 
 }  // namespace
 
@@ -47,7 +59,7 @@ CUresult Barriers::release(const Barrier& barrier) const {
 }
 
 void Barriers::ensure_spare() {
-  if (!unlent_.empty()) return;
+  if (!unlent_.empty() || !has_place(unlent_)) return;
   const cuda::RelaxedCaptureScope relaxed(driver_);
   const cuda::ContextScope scope(driver_, context_);
   const Barrier made = scope.ok() ? make() : Barrier{};
@@ -80,7 +92,8 @@ Barriers::Loan Barriers::lend(OrderingLock& lock) {
 void Barriers::take_back(const Loan& loan, Fate fate) {
   const OrderingGuard lock(mutex_);
   const bool same_life = loan.life == lives_;
-  if (fate == Fate::kept && same_life && !loan.barrier.none()) unlent_.push_back(loan.barrier);
+  const bool is_kept = fate == Fate::kept && same_life && !loan.barrier.none();
+  if (is_kept && has_place(unlent_)) unlent_.push_back(loan.barrier);
   ensure_spare();
   if (fate == Fate::waited) epochs_.reclaim_up_to(loan.before);
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <thread>
 
 #include "cuda/errors.h"
@@ -154,19 +155,25 @@ CUresult ClosedEpochs::close(Fence with, IfEmpty if_empty) {
   CUevent fence = nullptr;
   CUresult result = with_fence ? create_event(&fence) : CUDA_SUCCESS;
   if (result != CUDA_SUCCESS) return result;
+  if (!has_place_for_epoch()) {
+    if (with_fence) keep_event(fence);
+    return CUDA_ERROR_NOT_PERMITTED;
+  }
   Epochs::Closed closing;
   if (!epochs_.close(if_empty, &closing)) {
-    if (with_fence) spare_events_.push_back(fence);
+    closed_.pop_back();
+    if (with_fence) keep_event(fence);
     return CUDA_SUCCESS;
   }
   if (with_fence) result = driver_.cuCtxRecordEvent(context_, fence);
   if (result != CUDA_SUCCESS) {
-    spare_events_.push_back(fence);
+    closed_.pop_back();
+    keep_event(fence);
     epochs_.reopen(closing);
     return result;
   }
   if (with_fence) stats_.add(Counter::fences_total, 1);
-  Epoch& epoch = closed_.emplace_back();
+  Epoch& epoch = closed_.back();
   epoch.number = closing.counts.number;
   epoch.fence = fence;
   epoch.blocks = closing.blocks;
@@ -175,6 +182,24 @@ CUresult ClosedEpochs::close(Fence with, IfEmpty if_empty) {
   epoch.unwaited = epochs_.stalls_avoided().frees();
   epoch.fenced_ns = with_fence ? util::now_ns() : 0;
   return CUDA_SUCCESS;
+}
+
+// Before the epoch is closed: without host memory it stays open, and a later call closes it.
+bool ClosedEpochs::has_place_for_epoch() {
+  try {
+    closed_.emplace_back();
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+// Without host memory the event is lost.
+void ClosedEpochs::keep_event(CUevent event) {
+  try {
+    spare_events_.push_back(event);
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 CUresult ClosedEpochs::create_event(CUevent* event) {
@@ -213,7 +238,7 @@ void ClosedEpochs::reclaim_up_to(EpochNumber up_to) {
     make_cached(epoch.blocks);
   }
   while (!closed_.empty() && closed_.front().number <= up_to && closed_.front().waiters == 0) {
-    if (closed_.front().fence != nullptr) spare_events_.push_back(closed_.front().fence);
+    if (closed_.front().fence != nullptr) keep_event(closed_.front().fence);
     closed_.pop_front();
   }
 }
@@ -234,8 +259,8 @@ CUresult ClosedEpochs::record(IfEmpty if_empty) {
   CUcontext current = nullptr;
   const CUresult driver = driver_.cuCtxGetCurrent(&current);
   if (driver == CUDA_ERROR_DEINITIALIZED) return driver;
-  // In a host function of the program the driver refuses every call. The next free elsewhere
-  // records.
+  // In a host function of the program the driver refuses every call, or there was no host memory.
+  // The next free elsewhere records.
   if (result == CUDA_ERROR_NOT_PERMITTED || driver == CUDA_ERROR_NOT_PERMITTED) return CUDA_SUCCESS;
   can_record_ = false;
   CUPOOL_WARN_ONCE(

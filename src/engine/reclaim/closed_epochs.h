@@ -94,6 +94,8 @@ class ClosedEpochs {
   CUresult close(Fence with, IfEmpty if_empty);
   void count_stalls_avoided(const Epoch& pending);
   CUresult create_event(CUevent* event);
+  bool has_place_for_epoch();
+  void keep_event(CUevent event);
   Epoch* first_fenced_from(EpochNumber epoch);
   void make_cached(BlockList& blocks);
   bool captures_forbid() const;

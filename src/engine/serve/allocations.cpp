@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <new>
 
 #include "cuda/errors.h"
 #include "engine/block/accounting.h"
@@ -96,6 +97,17 @@ std::optional<CUresult> Allocations::try_allocate(std::uint64_t bytes, CUdevicep
       return CUDA_SUCCESS;
     }
   }
+  try {
+    return allocate_otherwise(context, bytes, address, patience);
+  } catch (const std::bad_alloc&) {
+    CUPOOL_WARN_ONCE("out of host memory: the driver serves such allocations");
+    return std::nullopt;
+  }
+}
+
+// From the shared cache, or fresh.
+std::optional<CUresult> Allocations::allocate_otherwise(Context* context, std::uint64_t bytes,
+                                                        CUdeviceptr* address, Patience& patience) {
   const std::uint64_t start = util::now_ns();
   context = registry_.ask_for_current(*context);
   if (context == nullptr || !can_serve(*context, bytes)) return std::nullopt;

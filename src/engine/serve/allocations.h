@@ -37,6 +37,8 @@ class Allocations {
 
  private:
   static bool can_serve(Context& context, std::uint64_t bytes);
+  std::optional<CUresult> allocate_otherwise(Context* context, std::uint64_t bytes,
+                                             CUdeviceptr* address, Patience& patience);
   // Each returns the address of a block that it has made live under the lock of its cache, or in a
   // visit: once the context may end, the record may be another block's. 0: none.
   static CUdeviceptr allocate_counted(Context& context, ThreadCache& cache, std::uint64_t bytes);

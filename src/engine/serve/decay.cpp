@@ -17,16 +17,17 @@ namespace cupool::engine {
 using stats::Counter;
 using stats::EventKind;
 
+// Without host memory the step goes through the contexts that it knows by then.
 void Decay::begin() {
   contexts_.clear();
+  next_ = 0;
+  released_.fill(0);
   for (const Device* device : registry_.devices().all()) {
     if (device->limits().use_default_pool) continue;
     for (Context* context : registry_.contexts_of(device->ordinal())) {
       if (context->usable()) contexts_.push_back(context);
     }
   }
-  next_ = 0;
-  released_.fill(0);
 }
 
 bool Decay::go_on() {

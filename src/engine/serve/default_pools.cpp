@@ -12,7 +12,10 @@ void DefaultPools::allocated(CUmemoryPool pool) {
       Serving::stepped_aside() || policy_.host_reachable().any(HostReachable::Kind::managed)) {
     return;
   }
-  if (context->device().default_pool().keep(pool)) preparation_.pools_serve();
+  if (keeps_none_.load() || !context->device().default_pool().keep(pool)) return;
+  preparation_.pools_serve();
+  // Another thread may have failed to start those threads meanwhile.
+  if (keeps_none_.load()) leave_kept();
 }
 
 DefaultPool* DefaultPools::find(CUmemoryPool pool) {
@@ -32,6 +35,15 @@ void DefaultPools::leave(CUmemoryPool pool) {
 
 void DefaultPools::leave_all() {
   async_.stop();
+  leave_kept();
+}
+
+void DefaultPools::keep_none() {
+  keeps_none_.store(true);
+  leave_kept();
+}
+
+void DefaultPools::leave_kept() {
   GivingBack part(give_backs_);
   for (Device* device : registry_.devices().all()) {
     if (device->default_pool().is_kept()) part.gave_back = true;

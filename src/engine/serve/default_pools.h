@@ -3,6 +3,8 @@
 // program's stream-ordered allocations and its calls on pools lead here.
 #pragma once
 
+#include <atomic>
+
 #include "engine/context/context_registry.h"
 #include "engine/serve/async_memory.h"
 #include "engine/serve/free_policy.h"
@@ -41,16 +43,21 @@ class DefaultPools {
   /// was called.
   void leave(CUmemoryPool pool);
   void leave_all();
+  /// No thread gives idle memory back: kept pools are left, and none is kept from now on.
+  void keep_none();
 
   /// Stream-ordered memory that is served.
   AsyncMemory& async() { return async_; }
 
  private:
+  void leave_kept();
+
   ContextRegistry& registry_;
   FreePolicy& policy_;
   PoolPreparation& preparation_;
   GiveBacks& give_backs_;
   AsyncMemory& async_;
+  std::atomic<bool> keeps_none_{false};
 };
 
 }  // namespace cupool::engine

@@ -3,6 +3,7 @@
 #include "engine/serve/peak_sampler.h"
 
 #include <mutex>
+#include <new>
 
 #include "engine/block/accounting.h"
 #include "stats/timeline.h"
@@ -56,7 +57,15 @@ void PeakSampler::look(Context& context) {
   }
 
   const std::lock_guard lock(mutex_);
-  if (taken > highest.taken_bytes()) {
+  try {
+    sample(context, record, taken > highest.taken_bytes());
+  } catch (const std::bad_alloc&) {  // without host memory there is one sample less
+  }
+}
+
+void PeakSampler::sample(Context& context, stats::PeakUseRecord& record, bool is_new_peak) {
+  Device& device = context.device();
+  if (is_new_peak) {
     fold_all(device);
   } else if (ThreadCache* own = thread_cache(context)) {
     context.threads().fold(*own);

@@ -21,6 +21,7 @@ class PeakSampler {
   void look(Context& context);
 
  private:
+  void sample(Context& context, stats::PeakUseRecord& record, bool is_new_peak);
   void fold_all(const Device& device);
 
   ContextRegistry& registry_;

@@ -18,6 +18,14 @@ ThreadCache* ThreadCacheStock::take() {
     activate_locked(*cache);
     cache->unlock_unparked();
   } else {
+    // Room in all lists, so that no later call needs host memory.
+    try {
+      for (auto* const list : {&all_, &active_, &unused_}) {
+        if (list->capacity() <= all_.size()) list->reserve(2 * all_.size() + 1);
+      }
+    } catch (const std::bad_alloc&) {
+      return nullptr;
+    }
     cache = new (std::nothrow) ThreadCache(*this);
     if (cache == nullptr) return nullptr;
     all_.push_back(cache);

@@ -29,6 +29,11 @@ __attribute__((visibility("default"))) int net_free_host(void* p) {
   return cudaFreeHost(p);
 }
 
+__attribute__((visibility("default"))) int net_zero_copy(void** host, void** device, size_t bytes) {
+  const int code = cudaHostAlloc(host, bytes, cudaHostAllocMapped);
+  return code != 0 ? code : cudaHostGetDevicePointer(device, *host, 0);
+}
+
 __attribute__((visibility("default"))) int net_free(void* p) {
   return cudaFree(p);
 }

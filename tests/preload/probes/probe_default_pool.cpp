@@ -7,11 +7,15 @@
 // allocation), managed, fragments (blocks in use lie between what is idle), reset (no context is
 // left), aside (cupool steps aside), other (pools of the program's own), bounded (one of them is
 // full, the device is not), capture, captures, threads (allocations beside calls that set and trim
-// the pool).
+// the pool). threads=0: no thread can be created.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <pthread.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -406,9 +410,19 @@ void threads() {
   CHECK(read(cudaMemPoolAttrReleaseThreshold) == 1);
 }
 
+std::atomic<bool> refuses_threads{false};
+
 }  // namespace
 
+extern "C" __attribute__((visibility("default"))) int pthread_create(
+    pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument) {
+  static auto* const real =
+      reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+  return refuses_threads ? EAGAIN : real(thread, attributes, run, argument);
+}
+
 int main(int argc, char** argv) {
+  refuses_threads = probe::number(argc, argv, "threads", 1) == 0;
   const std::string mode = probe::argument(argc, argv, "mode", "reads");
   MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   MUST(cudaDeviceGetDefaultMemPool(&default_pool, 0));

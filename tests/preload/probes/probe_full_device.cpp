@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
     return streams(probe::argument(argc, argv, "fill", "pieces"));
   }
   const std::string folder = std::string(argv[0]).substr(0, std::string(argv[0]).rfind('/') + 1);
-  void* const library = dlopen((folder + "libnccl_shared.so").c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* const library = dlopen((folder + "libnccl-net_shared.so").c_str(), RTLD_NOW | RTLD_LOCAL);
   CHECK(library != nullptr);
   const auto allocate = reinterpret_cast<int (*)(void**, size_t)>(dlsym(library, "net_malloc"));
   CHECK(allocate != nullptr);

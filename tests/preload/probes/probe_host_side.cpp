@@ -4,7 +4,7 @@
 // frees; case=callback, allocations and frees in host functions; case=aimed, page-locked memory as
 // the target of what takes device memory (stream=per_thread: by the twins for per-thread default
 // streams); case=kept, page-locked memory that a refused call, or what was there before, leaves
-// as it is.
+// as it is; case=library, zero-copy memory of a library (library=: its path).
 #include <cuda.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -204,6 +204,21 @@ int callback() {
     std::printf(" then: free=%d", static_cast<int>(cuMemFree(answers.block)));
     std::printf(" again=%d\n", static_cast<int>(cuMemFree(answers.block)));
   }
+  return 0;
+}
+
+int library(const std::string& path) {
+  void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  CHECK(handle != nullptr);
+  auto* const allocate =
+      reinterpret_cast<int (*)(void**, void**, std::size_t)>(dlsym(handle, "net_zero_copy"));
+  CHECK(allocate != nullptr);
+  const Gpu gpu;
+  warm_up();
+  void* host = nullptr;
+  void* device = nullptr;
+  MUST(allocate(&host, &device, kBytes));
+  std::printf("while=%d\n", free_waits(gpu));
   return 0;
 }
 
@@ -452,5 +467,8 @@ int main(int argc, char** argv) {
   }
   if (probe::argument_is(argc, argv, "case", "unaimed")) return unaimed();
   if (probe::argument_is(argc, argv, "case", "kept")) return kept();
+  if (probe::argument_is(argc, argv, "case", "library")) {
+    return library(probe::argument(argc, argv, "library", ""));
+  }
   return 2;
 }

@@ -183,10 +183,10 @@ bool round_of(const std::string& way, uint32_t value) {
     MUST(cuStreamDestroy(third));
   } else if (way == "unseen") {
     MUST(send_unseen(buffer(), static_cast<int>(kWords)));
-  } else if (way == "user_of_ucx") {  // loaded after messages were seen
+  } else if (way == "user_of_ucx" || way == "ucxx") {  // loaded after messages were seen
     send();
     if (last_word_seen() != value) return false;
-    static void* const library = open_library("librdma_user.so");
+    static void* const library = open_library(way == "ucxx" ? "libucxx.so" : "librdma_user.so");
     CHECK(library != nullptr);
     std::vector<CUdeviceptr> blocks;  // fresh blocks, where it is noticed
     for (int i = 0; i < 40; ++i) blocks.push_back(allocate());

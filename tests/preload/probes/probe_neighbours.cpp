@@ -8,11 +8,12 @@
 // memory is the default pool's; holder=served: it is idle in a non-blocking stream; holder=reset:
 // its only context ends. threads= of the asker share what it needs, in blocks of block_mib=; by=
 // async or managed: that is its first call of the engine. asks= sets a variable of its environment.
-// scene=mutual: two processes need memory again
-// and again.
+// scene=mutual: two processes need memory again and again. strangers= sockets look like those of
+// processes without memory of the device; with mute=1 they do not answer.
 #include <cuda_runtime_api.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -266,7 +267,53 @@ void talk_nonsense() {
   CHECK(connections > 0);
 }
 
+// Sockets that look like many neighbours'. Each connection is closed without an answer, or stays.
+class Strangers {
+ public:
+  Strangers(long count, bool mute) {
+    for (long i = 0; i < count; ++i) {
+      const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+      sockaddr_un address{};
+      address.sun_family = AF_UNIX;
+      const int length = std::snprintf(address.sun_path + 1, sizeof address.sun_path - 1,
+                                       "cupool-neighbour-%u-%08x%08lx", geteuid(),
+                                       static_cast<unsigned>(getpid()), i);
+      MUST(bind(listener, reinterpret_cast<const sockaddr*>(&address),
+                static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1) +
+                    static_cast<socklen_t>(length)));
+      MUST(listen(listener, 64));
+      listeners_.push_back({listener, POLLIN, 0});
+    }
+    if (count != 0 && !mute) {
+      thread_ = std::thread([this] { refuse(); });
+    }
+  }
+  ~Strangers() {
+    over_ = true;
+    if (thread_.joinable()) thread_.join();
+    for (const pollfd& each : listeners_) close(each.fd);
+  }
+  Strangers(const Strangers&) = delete;
+  Strangers& operator=(const Strangers&) = delete;
+
+ private:
+  void refuse() {
+    while (!over_) {
+      if (poll(listeners_.data(), listeners_.size(), 20) <= 0) continue;
+      for (const pollfd& each : listeners_) {
+        if (each.revents != 0) close(accept(each.fd, nullptr, nullptr));
+      }
+    }
+  }
+
+  std::vector<pollfd> listeners_;
+  std::atomic<bool> over_{false};
+  std::thread thread_;
+};
+
 int conduct(const std::string& self, int argc, char** argv) {
+  const Strangers strangers(probe::number(argc, argv, "strangers", 0),
+                            probe::argument_is(argc, argv, "mute", "1"));
   const std::string holder = probe::argument(argc, argv, "holder", "idle");
   const std::string mib = probe::argument(argc, argv, "mib", "320");
   const std::string patience = probe::argument(argc, argv, "patience_ms", "0");

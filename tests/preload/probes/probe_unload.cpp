@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
   int wrong = 0;
   for (int round = 0; round < 20; ++round) {
     const bool passes = round % 2 == 1;
-    const std::string file = folder + (passes ? "libnccl_" : "libnet_") + kind + ".so";
+    const std::string file = folder + (passes ? "libnccl-net_" : "libnet_") + kind + ".so";
     void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
     CHECK(library != nullptr);
     const auto allocate = reinterpret_cast<int (*)(void**, size_t)>(dlsym(library, "net_malloc"));
