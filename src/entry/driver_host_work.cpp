@@ -13,7 +13,6 @@
 #include "entry/peers.h"
 #include "entry/watched.h"
 #include "process/lifecycle.h"
-#include "util/mutation.h"
 #include "util/log.h"
 
 using cupool::engine::Allocator;
@@ -36,7 +35,8 @@ template <typename Call>
 CUresult launch_graph(CUstream stream, const Call& call) {
   const StreamUse in_use(stream);
   Allocator* const allocator = engine();
-  const CUresult result = allocator == nullptr ? call() : allocator->out_of_memory().rescue(call);
+  const CUresult result =
+      allocator == nullptr ? call() : cupool::engine::rescue(allocator->out_of_memory(), call);
   note(
       stream, [] { return true; }, result);
   return result;
@@ -61,9 +61,7 @@ template <typename Call>
 CUresult forgotten(void* host, const Call& give_back) {
   const std::uint64_t number = PinnedMemory::number_of(host);
   const CUresult result = give_back();
-  if (result == CUDA_SUCCESS || CUPOOL_MUTATED("forgets-memory-that-stays")) {
-    PinnedMemory::remove(host, number);
-  }
+  PinnedMemory::was_asked_for(host, number, result == CUDA_SUCCESS);
   return result;
 }
 

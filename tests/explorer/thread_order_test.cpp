@@ -32,6 +32,7 @@ void write(Level, const char*, ...) noexcept {}
 #include "engine/context/thread_order.h"
 #include "engine/reclaim/stream_use.h"
 #undef private
+#include "engine/context/points.cpp"
 #include "engine/context/thread_order.cpp"
 #include "engine/reclaim/lane_mark.cpp"
 #define is_default is_default_stream

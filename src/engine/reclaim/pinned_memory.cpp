@@ -87,6 +87,10 @@ void PinnedMemory::remove(const void* start, std::uint64_t number) {
   publish_locked();
 }
 
+void PinnedMemory::was_asked_for(const void* start, std::uint64_t number, bool taken) {
+  if (taken || CUPOOL_MUTATED("forgets-memory-that-stays")) remove(start, number);
+}
+
 void PinnedMemory::reset() {
   const std::lock_guard lock(mutex);
   ranges().clear();

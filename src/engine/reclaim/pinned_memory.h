@@ -28,6 +28,8 @@ class PinnedMemory {
   /// The driver has taken the memory of the range with this number back. By now the address may be
   /// another owner's, whose range stays.
   static void remove(const void* start, std::uint64_t number);
+  /// The driver was asked to take that memory back. remove(), if it is `taken`.
+  static void was_asked_for(const void* start, std::uint64_t number, bool taken);
 
   /// In a forked child, or when a signal handler leaves: there is none, and nothing takes the lock,
   /// which may be held for ever.

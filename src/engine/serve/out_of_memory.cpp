@@ -37,6 +37,14 @@ constexpr std::uint64_t kPatienceForNeighboursNs = 50'000'000;
 // waited without a limit, but now later work is waited for as well.
 constexpr std::uint64_t kPatienceAtTheEndNs = 1'000'000'000;
 
+bool can_make_event(const cuda::Driver& driver, Context& context) {
+  const cuda::RelaxedCaptureScope relaxed(driver);
+  const cuda::ContextScope scope(driver, context.handle());
+  CUevent event = nullptr;
+  return scope.ok() && driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS &&
+         driver.cuEventDestroy_v2(event) == CUDA_SUCCESS;
+}
+
 }  // namespace
 
 bool OutOfMemory::give_back_idle(Context& context, Patience& patience) {
@@ -170,7 +178,8 @@ bool OutOfMemory::give_back_pooled(Context& context) {
   return any;
 }
 
-// Plain memory goes with the context.
+// Plain memory goes with the context. Where no event can be made, the wait would be one for the
+// whole context, for which the end has no time to lose.
 void OutOfMemory::context_ends(Context& context) {
   if (!context.usable() || cuda::shut_down() || Serving::any_capture() ||
       CUPOOL_MUTATED("keeps-past-the-last-context")) {
@@ -180,12 +189,17 @@ void OutOfMemory::context_ends(Context& context) {
   for (const Context* other : registry_.contexts_of(device.ordinal())) {
     if (other != &context) return;
   }
-  Patience patience(kPatienceAtTheEndNs);
-  reclaim_all_of(context, patience, [&] {
+  const auto give_back = [&] {
     const bool pooled = give_back_pooled(context);
     if (device.pools() != nullptr) device.trim(context);
     return pooled;
-  });
+  };
+  if (can_make_event(driver_, context)) {
+    Patience patience(kPatienceAtTheEndNs);
+    reclaim_all_of(context, patience, give_back);
+  } else if (const ContextVisit visit(context); visit) {
+    give_back();
+  }
 }
 
 std::optional<std::uint64_t> OutOfMemory::give_to_neighbour(const channel::DeviceId& device,

@@ -25,13 +25,6 @@ class OutOfMemory {
   /// Maximum attempts of one call. Other threads may take the memory that was given back.
   static constexpr int kRetries = 64;
 
-  /// Makes a call of the program that takes device memory. Repeats it if it ran out of memory.
-  template <typename Call>
-  CUresult rescue(const Call& real) {
-    const CUresult result = real();
-    return result == CUDA_ERROR_OUT_OF_MEMORY ? retry(real) : result;
-  }
-
   /// Repeats a call that ran out of memory, if idle memory could be given back.
   template <typename Call>
   CUresult retry(const Call& real, Patience& patience) {
@@ -57,17 +50,12 @@ class OutOfMemory {
   /// As retry(), for a call that needs memory of device `ordinal`, whatever context is current.
   /// Without a context on it, nothing here is idle, but neighbours are asked.
   template <typename Call>
-  CUresult retry_on(int ordinal, const Call& real, Patience& patience) {
+  CUresult retry_on(int ordinal, const Call& real, Patience patience = Patience()) {
     for (Context* context : registry_.contexts_of(ordinal)) {
       if (context->usable()) return retry_in(*context, real, patience);
     }
     if (ordinal < 0 || ordinal >= stats::kMaxDevices) return CUDA_ERROR_OUT_OF_MEMORY;
     return ask_neighbours(registry_.devices().of(ordinal), real, patience);
-  }
-  template <typename Call>
-  CUresult retry_on(int ordinal, const Call& real) {
-    Patience patience;
-    return retry_on(ordinal, real, patience);
   }
 
   /// As retry(), for a call whose device is unknown (memory of a pool or a stream). The current
@@ -76,6 +64,7 @@ class OutOfMemory {
   CUresult retry_anywhere(const Call& real, Patience& patience) {
     Context* context = registry_.current();
     const Device* first = context == nullptr ? nullptr : &context->device();
+    patience.left_ns();  // one time for all devices
     CUresult result = retry(real, patience);
     for (const Device* device : registry_.devices().all()) {
       if (result != CUDA_ERROR_OUT_OF_MEMORY) break;
@@ -183,5 +172,12 @@ class OutOfMemory {
   AsyncMemory& async_;
   ipc::Neighbours neighbours_;
 };
+
+/// Makes a call of the program that takes device memory. Repeats it if it ran out of memory.
+template <typename Call>
+CUresult rescue(OutOfMemory& out_of_memory, const Call& real) {
+  const CUresult result = real();
+  return result == CUDA_ERROR_OUT_OF_MEMORY ? out_of_memory.retry(real) : result;
+}
 
 }  // namespace cupool::engine

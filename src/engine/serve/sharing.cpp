@@ -57,7 +57,7 @@ std::optional<CUresult> Sharing::try_import(const CUipcMemHandle& handle, CUdevi
   if (context == nullptr || exports_.is_self(ours.exporter)) return CUDA_ERROR_INVALID_CONTEXT;
   if (!context->usable()) return std::nullopt;  // I7
   const CUresult result =
-      out_of_memory_.rescue([&] { return imports_.open(ours, *context, address); });
+      rescue(out_of_memory_, [&] { return imports_.open(ours, *context, address); });
   if (result == CUDA_SUCCESS) context->stats().add(Counter::ipc_imports_total);
   return result;
 }

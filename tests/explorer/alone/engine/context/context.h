@@ -7,6 +7,7 @@
 
 #include "cuda/driver.h"
 #include "engine/context/context_visit.h"
+#include "engine/context/points.h"
 #include "stats/device_stats.h"
 
 namespace cupool::engine {
@@ -18,10 +19,13 @@ class Context {
   bool gone() const { return false; }
   std::uint64_t incarnation() const { return 1; }
   stats::DeviceStats& stats() { return stats_; }
+  Context& threads() { return *this; }
+  ContextPoints& points() { return points_; }
 
  private:
   const CUcontext handle_;
   stats::DeviceStats stats_;
+  ContextPoints points_;
 };
 
 }  // namespace cupool::engine
