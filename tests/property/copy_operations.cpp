@@ -104,8 +104,10 @@ void Machine::copy_abroad(const Operation& op) {
                                         contexts_[from.context].handle, bytes, where.handle)
                     : cuMemcpyDtoDAsync(target, source, bytes, where.handle);
   expect(result, "cuMemcpyPeerAsync or cuMemcpyDtoDAsync");
-  to.known = !traps_ && from.known && !from.racy && !to.racy && to.words <= from.words;
+  to.known = !traps_ && from.known && !from.racy && !to.racy && to.words <= from.words &&
+             !is_lent(slots, from);
   to.value = from.value;
+  from.checked |= to.known;
 }
 
 // From the first half of the buffer to block a, from block a + 1 to a + 2, and from a + 3 to the

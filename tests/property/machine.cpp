@@ -415,7 +415,7 @@ void Machine::finish_slots(Slots& slots) {
     if (expect(cuCtxSynchronize(), "cuCtxSynchronize")) pool_release(block, nullptr);
   }
   for (unsigned i = 0; i < kLentBlocks && !failed(); ++i) {
-    if (slots.lent_blocks[i].address != 0) close_lent(slots.lent_blocks[i], i);
+    if (slots.lent_blocks[i].address != 0) close_lent(slots, i);
   }
   for (Graph& graph : slots.graphs) graph_destroy(graph);
 }

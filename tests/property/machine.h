@@ -48,7 +48,7 @@ struct Block {
   bool freed_behind = false;
   bool left_behind = false;
   bool racy = false;     ///< used without one order since the last synchronisation
-  bool checked = false;  ///< since then
+  bool checked = false;  ///< since then, or copied to a block that may be
   bool known = false;    ///< holds `value`
   std::uint32_t value = 0;
   unsigned users = 0;   ///< contexts whose pending work may use it, one bit each
@@ -92,6 +92,7 @@ struct PoolBlock {
 struct LentBlock {
   CUdeviceptr address = 0;
   std::uint64_t size = 0;
+  std::uint64_t owner = 0;  ///< of the block; its address may be that of another one by now
 };
 
 struct Event {
@@ -277,7 +278,8 @@ class Machine {
   void lend(const Operation& op);
   void lent_stamp(const Operation& op);
   void lent_close(const Operation& op);
-  void close_lent(LentBlock& lent, unsigned slot);
+  void close_lent(Slots& slots, unsigned slot);
+  static bool is_lent(const Slots& slots, const Block& block);
 
   // callback_operations.cpp
   void callback(const Operation& op);

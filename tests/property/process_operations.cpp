@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Blocks that another process opens and works on (contract 8). Its work is late, too, and the
-// judges of both processes see whose memory it touches. The program frees when it likes.
+// judges of both processes see whose memory it touches. The program frees when it likes. Nothing
+// orders the two processes' work, so what a block holds is unknown until the other one has closed
+// it.
 #include <cupool_sim.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 
 #include "machine.h"
 
@@ -30,7 +33,8 @@ void Machine::lend(const Operation& op) {
   LentBlock& lent = slots.lent_blocks[op.b % kLentBlocks];
   // Without cupool, a free of memory that another process has open is the program's mistake.
   if (concurrent_ || !late_ || captures_ || std::getenv("CUPOOL_TEST_ALONE") != nullptr) return;
-  if (block.address == 0 || block.context != 0 || lent.address != 0 || !enter(0)) return;
+  if (block.address == 0 || block.context != 0 || lent.address != 0) return;
+  if (block.checked || !enter(0)) return;  // a pending check must not meet the other's writes
   PeerOrder order;
   CUipcMemHandle handle;
   const unsigned long long asked = cupoolSimCalls("cuIpcGetMemHandle");
@@ -46,6 +50,14 @@ void Machine::lend(const Operation& op) {
   if (!ask_peer(order, &answer)) return;
   lent.address = block.address;
   lent.size = block.size;
+  lent.owner = block.owner;
+}
+
+bool Machine::is_lent(const Slots& slots, const Block& block) {
+  return std::any_of(std::begin(slots.lent_blocks), std::end(slots.lent_blocks),
+                     [&](const LentBlock& lent) {
+                       return lent.address == block.address && lent.owner == block.owner;
+                     });
 }
 
 void Machine::lent_stamp(const Operation& op) {
@@ -60,16 +72,22 @@ void Machine::lent_stamp(const Operation& op) {
 }
 
 void Machine::lent_close(const Operation& op) {
-  LentBlock& lent = slots_of(op).lent_blocks[op.b % kLentBlocks];
-  if (lent.address != 0) close_lent(lent, op.b % kLentBlocks);
+  Slots& slots = slots_of(op);
+  const unsigned slot = op.b % kLentBlocks;
+  if (slots.lent_blocks[slot].address != 0) close_lent(slots, slot);
 }
 
-void Machine::close_lent(LentBlock& lent, unsigned slot) {
+// The last close waits for the other process's work. So what the program writes next stays.
+void Machine::close_lent(Slots& slots, unsigned slot) {
+  LentBlock& lent = slots.lent_blocks[slot];
   PeerOrder order;
   order.verb = PeerOrder::close;
   order.slot = slot;
   PeerAnswer answer;
   if (!ask_peer(order, &answer) && !failed()) fail("the other process could not close a block");
+  for (Block& block : slots.blocks) {
+    if (block.address != 0 && block.owner == lent.owner) block.known = false;
+  }
   lent = LentBlock{};
 }
 

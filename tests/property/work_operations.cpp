@@ -101,7 +101,8 @@ void Machine::stamp(const Operation& op) {
 void Machine::check(const Operation& op) {
   Slots& slots = slots_of(op);
   Block& block = slots.blocks[op.a % kBlocks];
-  if (block.address == 0 || !block.known || block.racy || !enter(block.context)) return;
+  if (block.address == 0 || !block.known || block.racy || is_lent(slots, block)) return;
+  if (!enter(block.context)) return;
   const StreamRef where = stream(op, op.b, block.context);
   if (where.none() || capture_of(slots, where) != nullptr) return;
   if (!use(slots, op.a % kBlocks, where) || block.racy) return;
