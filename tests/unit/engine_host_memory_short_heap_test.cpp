@@ -6,27 +6,15 @@
 #include <cstdlib>
 #include <new>
 
+#include "empty_heap.h"
 #include "engine/reclaim/pending_work.h"
 #include "engine/reclaim/pinned_memory.h"
 #include "engine/serve/host_memory.h"
 #include "engine_fast_path_fixture.h"
 
-namespace {
-
-thread_local bool heap_is_empty = false;
-
-// While it lives, each allocation of this thread fails. Records of blocks are aligned, and are not
-// concerned.
-struct EmptyHeap {
-  EmptyHeap() { heap_is_empty = true; }
-  ~EmptyHeap() { heap_is_empty = false; }
-};
-
-}  // namespace
-
 // Those of the whole test program.
 void* operator new(std::size_t bytes) {
-  void* const memory = heap_is_empty ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
+  void* const memory = cupool::test::heap_is_empty ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
@@ -84,7 +72,7 @@ TEST_F(ShortHeapTest, WhatIsNotOnRecordMayBeAnArgumentOfAnyKernel) {  // contrac
   EXPECT_FALSE(is_argument(5));
   std::uint64_t number = 1;
   {
-    const EmptyHeap none;
+    const test::EmptyHeap none;
     number = PinnedMemory::add(reinterpret_cast<void*>(kPage), kPage);
   }
   EXPECT_EQ(number, 0u);
@@ -105,7 +93,7 @@ TEST_F(ShortHeapTest, ABlockWithoutARecordIsTheDrivers) {
   const std::uint64_t known = host().blocks().bytes();
   void* address = nullptr;
   {
-    const EmptyHeap none;
+    const test::EmptyHeap none;
     address = allocate_page();
   }
   EXPECT_NE(address, nullptr);
@@ -123,7 +111,7 @@ TEST_F(ShortHeapTest, NothingGoesBackBesideContextsThatCannotBeListed) {
   Patience patience(0);
   bool gave_back = true;
   {
-    const EmptyHeap none;
+    const test::EmptyHeap none;
     gave_back = host().give_back(patience);
   }
   EXPECT_FALSE(gave_back);

@@ -29,6 +29,7 @@ ClosedEpochs::ClosedEpochs(const cuda::Driver& driver, CUcontext context, stats:
       stats_(stats),
       epochs_(epochs),
       captures_(captures),
+      free_places_(1),
       can_record_(driver.cuCtxRecordEvent != nullptr) {}
 
 void ClosedEpochs::adopt(EpochNumber epoch, BlockList& blocks) {
@@ -143,37 +144,35 @@ void ClosedEpochs::abandon() {
     epoch.blocks = BlockList{};
     epoch.bytes = 0;
   }
-  closed_.erase(std::remove_if(closed_.begin(), closed_.end(),
-                               [](const Epoch& epoch) { return epoch.waiters == 0; }),
-                closed_.end());
+  for (auto next = closed_.begin(); next != closed_.end();) {
+    const auto epoch = next++;
+    if (epoch->waiters == 0) free_places_.splice(free_places_.begin(), closed_, epoch);
+  }
 }
 
 // An empty epoch may get a fence, which also covers older epochs closed without one. The epoch is
 // closed before the record, so that later frees need a later fence.
 CUresult ClosedEpochs::close(Fence with, IfEmpty if_empty) {
   const bool with_fence = with == Fence::recorded;
+  if (!has_free_place()) return CUDA_ERROR_NOT_PERMITTED;
   CUevent fence = nullptr;
   CUresult result = with_fence ? create_event(&fence) : CUDA_SUCCESS;
   if (result != CUDA_SUCCESS) return result;
-  if (!has_place_for_epoch()) {
-    if (with_fence) keep_event(fence);
-    return CUDA_ERROR_NOT_PERMITTED;
-  }
   Epochs::Closed closing;
   if (!epochs_.close(if_empty, &closing)) {
-    closed_.pop_back();
     if (with_fence) keep_event(fence);
     return CUDA_SUCCESS;
   }
   if (with_fence) result = driver_.cuCtxRecordEvent(context_, fence);
   if (result != CUDA_SUCCESS) {
-    closed_.pop_back();
     keep_event(fence);
     epochs_.reopen(closing);
     return result;
   }
   if (with_fence) stats_.add(Counter::fences_total, 1);
+  closed_.splice(closed_.end(), free_places_, free_places_.begin());
   Epoch& epoch = closed_.back();
+  epoch = Epoch{};
   epoch.number = closing.counts.number;
   epoch.fence = fence;
   epoch.blocks = closing.blocks;
@@ -184,10 +183,13 @@ CUresult ClosedEpochs::close(Fence with, IfEmpty if_empty) {
   return CUDA_SUCCESS;
 }
 
-// Before the epoch is closed: without host memory it stays open, and a later call closes it.
-bool ClosedEpochs::has_place_for_epoch() {
+// Asked before the epoch is closed: without host memory it stays open, and a later call closes it.
+// There is always one place, so a wait for the oldest epoch frees one, or finds one free, unless
+// another thread has yet to return from its own wait.
+bool ClosedEpochs::has_free_place() {
+  if (!free_places_.empty()) return true;
   try {
-    closed_.emplace_back();
+    free_places_.emplace_back();
     return true;
   } catch (const std::bad_alloc&) {
     return false;
@@ -239,7 +241,7 @@ void ClosedEpochs::reclaim_up_to(EpochNumber up_to) {
   }
   while (!closed_.empty() && closed_.front().number <= up_to && closed_.front().waiters == 0) {
     if (closed_.front().fence != nullptr) keep_event(closed_.front().fence);
-    closed_.pop_front();
+    free_places_.splice(free_places_.begin(), closed_, closed_.begin());
   }
 }
 
@@ -314,7 +316,7 @@ WaitResult ClosedEpochs::wait_for(Epoch* fenced, OrderingLock& lock, std::uint64
     result.waited = waits;
   }
   if (!keeps_lock) lock.lock();
-  // The deque may have changed: find the epoch again. Its waiter count kept it in the queue.
+  // The queue may have changed: find the epoch again. Its waiter count kept it there.
   for (Epoch& closed : closed_) {
     if (closed.number != number) continue;
     --closed.waiters;

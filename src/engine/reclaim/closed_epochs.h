@@ -4,7 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <vector>
 
 #include "cuda/driver.h"
@@ -43,8 +43,8 @@ class ClosedEpochs {
   /// Whether a fence covers `epoch`; records one if none does and one is possible now.
   bool fence(EpochNumber epoch);
 
-  /// Closes the open epoch without a fence. Returns the newest closed epoch, which a wait for the
-  /// whole context that begins now completes.
+  /// Closes the open epoch without a fence, unless there is no host memory for it. Returns the
+  /// newest closed epoch, which a wait for the whole context that begins now completes.
   EpochNumber close_unfenced();
 
   /// Reclaims the blocks of complete fences. Never waits for the GPU.
@@ -94,7 +94,7 @@ class ClosedEpochs {
   CUresult close(Fence with, IfEmpty if_empty);
   void count_stalls_avoided(const Epoch& pending);
   CUresult create_event(CUevent* event);
-  bool has_place_for_epoch();
+  bool has_free_place();
   void keep_event(CUevent event);
   Epoch* first_fenced_from(EpochNumber epoch);
   void make_cached(BlockList& blocks);
@@ -109,7 +109,8 @@ class ClosedEpochs {
   stats::DeviceStats& stats_;
   Epochs& epochs_;
   const Captures& captures_;
-  std::deque<Epoch> closed_;  ///< oldest first
+  std::list<Epoch> closed_;       ///< oldest first
+  std::list<Epoch> free_places_;  ///< those of former epochs, and one from the beginning
   BlockList reclaimed_;
   std::vector<CUevent> spare_events_;
   bool can_record_;

@@ -80,9 +80,12 @@ CUresult FreeWait::bound_pending(Context& context, std::uint64_t bytes_freed, Wa
   const EpochNumber all = ordering.newest();
   ordering.fence(all);
   while (ordering.epochs().pending_bytes() > limit && ordering.epochs().complete_up_to() < all) {
+    const EpochNumber before_wait = ordering.epochs().complete_up_to();
     result = ordering.wait_for_oldest(budget.pending_may_grow() ? &ran_dry : nullptr);
     waited = waited || result.waited;
     if (!result.complete()) break;
+    // Without host memory the open epoch may have stayed open, and another wait would do no more.
+    if (ordering.epochs().complete_up_to() == before_wait) break;
   }
   if (waited) {
     budget.count_wait(ran_dry);

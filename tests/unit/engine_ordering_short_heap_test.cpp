@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ordering with a heap that gives nothing: an epoch that finds no place is closed once a wait has
+// freed one, so what is freed becomes reusable all the same.
+#include <gtest/gtest.h>
+
+#include "empty_heap.h"
+#include "engine_ordering_fixture.h"
+
+namespace cupool::engine {
+namespace {
+
+class OrderingShortHeapTest : public OrderingTest {
+ protected:
+  // The fixture's own notes need no heap.
+  OrderingShortHeapTest() {
+    gpu.calls.reserve(100);
+    driver_.cuCtxRecordEvent = [](CUcontext, CUevent) { return CUDA_SUCCESS; };
+    driver_.cuEventQuery = [](CUevent) { return CUDA_ERROR_NOT_READY; };
+    driver_.cuEventSynchronize = [](CUevent) { return CUDA_SUCCESS; };
+  }
+};
+
+TEST_F(OrderingShortHeapTest, EachWaitMakesFreedBlocksReusable) {
+  Ordering ordering(driver_, kContext, stats_);
+  Block blocks[4];
+  const test::EmptyHeap none;
+  for (Block& block : blocks) {
+    retire(ordering, block);
+    ordering.close();
+  }
+  EXPECT_TRUE(ordering.wait_for_oldest().complete());
+  EXPECT_EQ(blocks[0].state.load(), BlockState::cached);
+  EXPECT_EQ(blocks[3].state.load(), BlockState::freed);
+  EXPECT_TRUE(ordering.wait_for_oldest().complete());
+  EXPECT_EQ(blocks[3].state.load(), BlockState::cached);
+  EXPECT_EQ(ordering.epochs().pending_bytes(), 0u);
+}
+
+TEST_F(OrderingShortHeapTest, SoDoesASynchronisationOfTheProgram) {
+  Ordering ordering(driver_, kContext, stats_);
+  const test::EmptyHeap none;
+  for (int i = 0; i < 3; ++i) {
+    Block block;
+    retire(ordering, block);
+    ordering.end_synchronize(ordering.begin_synchronize());
+    EXPECT_EQ(block.state.load(), BlockState::cached);
+    EXPECT_EQ(reclaimed_count(ordering), 1u);
+  }
+}
+
+TEST_F(OrderingShortHeapTest, TheEndOfAContextLeavesThePlaces) {
+  Ordering ordering(driver_, kContext, stats_);
+  const test::EmptyHeap none;
+  Block lost;
+  retire(ordering, lost);
+  ordering.close();
+  ordering.abandon();
+  Block block;
+  retire(ordering, block);
+  EXPECT_TRUE(ordering.wait_for_oldest().complete());
+  EXPECT_EQ(block.state.load(), BlockState::cached);
+}
+
+}  // namespace
+}  // namespace cupool::engine
