@@ -3,8 +3,8 @@
 // model lets a load return: release and acquire, relaxed, fences, read-modify-writes, one order of
 // what is sequentially consistent. The programs use the shipped code of the engine, whose atomics
 // explored_atomic.h replaces. Not modelled: loads that see a later store of their own future (load
-// buffering), sequentially consistent loads that come before an earlier weaker load of their thread,
-// weak compare-exchanges that fail for nothing.
+// buffering), sequentially consistent loads that come before an earlier weaker load of their
+// thread, weak compare-exchanges that fail for nothing.
 #pragma once
 
 #include <atomic>
