@@ -181,17 +181,17 @@ bool OutOfMemory::give_back_pooled(Context& context) {
 // Plain memory goes with the context. Where no event can be made, the wait would be one for the
 // whole context, for which the end has no time to lose.
 void OutOfMemory::context_ends(Context& context) {
-  if (!context.usable() || cuda::shut_down() || Serving::any_capture() ||
-      CUPOOL_MUTATED("keeps-past-the-last-context")) {
+  Device& device = context.device();
+  if (device.pools() == nullptr || !context.usable() || cuda::shut_down() ||
+      Serving::any_capture() || CUPOOL_MUTATED("keeps-past-the-last-context")) {
     return;
   }
-  Device& device = context.device();
   for (const Context* other : registry_.contexts_of(device.ordinal())) {
     if (other != &context) return;
   }
   const auto give_back = [&] {
     const bool pooled = give_back_pooled(context);
-    if (device.pools() != nullptr) device.trim(context);
+    device.trim(context);
     return pooled;
   };
   if (can_make_event(driver_, context)) {
