@@ -37,12 +37,17 @@ constexpr std::uint64_t kPatienceForNeighboursNs = 50'000'000;
 // waited without a limit, but now later work is waited for as well.
 constexpr std::uint64_t kPatienceAtTheEndNs = 1'000'000'000;
 
+// A refusal may pass.
 bool can_make_event(const cuda::Driver& driver, Context& context) {
   const cuda::RelaxedCaptureScope relaxed(driver);
   const cuda::ContextScope scope(driver, context.handle());
   CUevent event = nullptr;
-  return scope.ok() && driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS &&
-         driver.cuEventDestroy_v2(event) == CUDA_SUCCESS;
+  const auto make = [&] {
+    return driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS;
+  };
+  if (!scope.ok() || (!make() && !make())) return false;
+  driver.cuEventDestroy_v2(event);
+  return true;
 }
 
 }  // namespace
