@@ -100,10 +100,10 @@ CUresult allocate_own(Counter counter, std::size_t bytes, CUmemoryPool pool, con
   if (allocator != nullptr) {
     Patience patience;
     patience.wants(bytes);
-    // Without a lack, another thread may have freed meanwhile.
-    result = allocator->out_of_memory().may_lack(bytes, pool)
-                 ? allocator->out_of_memory().retry_anywhere(call, patience)
-                 : call();
+    // A pool that is named may be another device's.
+    if (pool != nullptr || allocator->out_of_memory().may_fit(bytes)) {
+      result = allocator->out_of_memory().retry_anywhere(call, patience);
+    }
   }
   count(counter, result);
   return result;

@@ -101,9 +101,9 @@ TEST(DefaultPool, IsKeptWhatOtherPoolsThereAre) {
 }
 
 // Contract 4. Giving memory back would cost the next allocations, and cure nothing.
-TEST(DefaultPool, ARefusalThatIsNotForWantOfMemoryEmptiesNoCache) {
-  const PreloadedRun run = expect_same("probe_default_pool mode=bounded", 0, 1, kNever);
-  EXPECT_EQ(run.process.out, "beyond the pool 2\nbeyond the device 2\ndone\n");
+TEST(DefaultPool, ARequestBeyondTheDeviceEmptiesNoCache) {
+  const PreloadedRun run = expect_same("probe_default_pool mode=beyond", 0, 1, kNever);
+  EXPECT_EQ(run.process.out, "beyond the device 2\ndone\n");
   EXPECT_EQ(run.counter("returned_bytes_total"), 0u);
   EXPECT_EQ(run.counter("trims_total"), 0u);
 }

@@ -324,15 +324,4 @@ bool OutOfMemory::may_fit(std::uint64_t bytes) {
   return total == 0 || bytes <= total;  // 0: not known
 }
 
-bool OutOfMemory::may_lack(std::uint64_t bytes, CUmemoryPool pool) {
-  if (registry_.devices().all().size() > 1) return true;
-  if (!may_fit(bytes)) return false;
-  if (pool == nullptr) return true;
-  const cuda::RelaxedCaptureScope relaxed(driver_);
-  std::size_t free_bytes = 0;
-  std::size_t total_bytes = 0;
-  return driver_.cuMemGetInfo_v2(&free_bytes, &total_bytes) != CUDA_SUCCESS || free_bytes < bytes ||
-         free_bytes - bytes < 2 * stats::kPoolGrowthStep;
-}
-
 }  // namespace cupool::engine

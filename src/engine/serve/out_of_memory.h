@@ -77,12 +77,6 @@ class OutOfMemory {
   /// back and nobody waits.
   bool may_fit(std::uint64_t bytes);
 
-  /// Whether the device may lack `bytes` that `pool` (null: the device's current one) has refused.
-  /// False: more than they fit on it, or enough is free, and a pool of the program's own has
-  /// refused for a bound that it has. Where several devices are in use, the pool may be another
-  /// one's.
-  bool may_lack(std::uint64_t bytes, CUmemoryPool pool);
-
   /// Gives all idle memory of the context's device back, and waits for retired blocks within
   /// `patience`. True: there was some.
   bool give_back_idle(Context& context, Patience& patience);

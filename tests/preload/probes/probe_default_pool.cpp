@@ -5,8 +5,8 @@
 // memory counts as free), stays (until decay), peaks (what is needed again and again stays), owned
 // (the program sets or trims the pool: how= threshold, zero, trim; or first=1: before its first
 // allocation), managed, fragments (blocks in use lie between what is idle), reset (no context is
-// left), aside (cupool steps aside), other (pools of the program's own), bounded (one of them is
-// full, the device is not), capture, captures, threads (allocations beside calls that set and trim
+// left), aside (cupool steps aside), other (pools of the program's own), beyond (more than the
+// device has), capture, captures, threads (allocations beside calls that set and trim
 // the pool). threads=0: no thread can be created.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -126,9 +126,8 @@ CUarray array_of(size_t bytes, int* code) {
   return array;
 }
 
-cudaMemPool_t own_pool(size_t most_bytes = 0) {
+cudaMemPool_t own_pool() {
   cudaMemPoolProps properties{};
-  properties.maxSize = most_bytes;
   properties.allocType = cudaMemAllocationTypePinned;
   properties.location.type = cudaMemLocationTypeDevice;
   properties.location.id = 0;
@@ -171,16 +170,13 @@ void others() {
 }
 
 // With idle memory, which is no cure.
-void bounded() {
+void beyond() {
   void* block = nullptr;
   MUST(cudaMalloc(&block, 16 * kMiB));
   MUST(cudaFree(block));
   MUST(cudaDeviceSynchronize());
-  cudaMemPool_t const pool = own_pool(32 * kMiB);
-  probe::say("beyond the pool", cudaMallocFromPoolAsync(&block, 48 * kMiB, pool, stream));
   probe::say("beyond the device", cudaMallocAsync(&block, size_t{1} << 50, stream));
   cudaGetLastError();
-  MUST(cudaMemPoolDestroy(pool));
 }
 
 void info() {
@@ -439,7 +435,7 @@ int main(int argc, char** argv) {
   if (mode == "managed") managed();
   if (mode == "aside") aside();
   if (mode == "other") other();
-  if (mode == "bounded") bounded();
+  if (mode == "beyond") beyond();
   if (mode == "capture") capture();
   if (mode == "captures") captures();
   if (mode == "threads") threads();
