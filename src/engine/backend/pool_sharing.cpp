@@ -32,8 +32,8 @@ bool PoolSharing::handles_supported() const {
     return driver_.cuDeviceGetAttribute(&types, CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES,
                                         device_.ordinal);
   };
-  // Tried twice: the answer holds for all memory of this device. Where there is none, the creation of
-  // a pool tells.
+  // Tried twice: the answer holds for all memory of this device. Where there is none, the creation
+  // of a pool tells.
   return !works_at_once_or_again(ask) || (types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
 }
 
