@@ -106,6 +106,11 @@ void Machine::forget_context(int context) {
     for (HostBlock& block : slots.host_blocks) {
       if (block.memory == nullptr || block.context != context) continue;
       cupoolSimOwner(block.memory, block.size, 0);
+      {
+        // The driver has freed it with the context, and may hand out its address again.
+        const std::lock_guard<std::mutex> lock(mutex_);
+        live_.erase(reinterpret_cast<CUdeviceptr>(block.memory));
+      }
       block = HostBlock{};
     }
     for (unsigned index = 0; index < kGraphs; ++index) {

@@ -196,6 +196,45 @@ TEST_F(ContextRegistryTest, AHandleThatComesAgainOnAnotherDeviceIsAnotherContext
   EXPECT_EQ(registry_.find(context->handle()), context);
 }
 
+// A driver that gives its handles to contexts of both devices in turn: no record more for each.
+TEST_F(ContextRegistryTest, AHandleHasOneContextForEachDevice) {  // contract 10
+  Context* const first = enter_new();
+  const CUcontext handle = first->handle();
+  end(*first);
+  ordinals[handle] = kOtherDevice;
+  Context* const other = enter(handle);
+  for (int i = 0; i < 3; ++i) {
+    const std::uint64_t life = first->incarnation();
+    end(*other);
+    ordinals[handle] = kDevice;
+    EXPECT_EQ(enter(handle), first);
+    EXPECT_TRUE(first->usable());
+    EXPECT_EQ(first->incarnation(), life);
+    EXPECT_TRUE(other->gone()) << "it has not come again";
+    EXPECT_EQ(set_of(registry_.all()), std::set<Context*>{first});
+    end(*first);
+    ordinals[handle] = kOtherDevice;
+    EXPECT_EQ(enter(handle), other);
+    EXPECT_TRUE(other->usable());
+    EXPECT_TRUE(first->gone());
+  }
+}
+
+// By a way that the hooks do not see: the record has blocks of memory that is gone.
+TEST_F(ContextRegistryTest, AContextWhoseEndNobodySawDoesNotComeAgain) {  // contract 10
+  Context* const unseen = enter_new();
+  const CUcontext handle = unseen->handle();
+  ordinals[handle] = kOtherDevice;
+  registry_.forget_found();  // yet another context has ended
+  Context* const other = enter(handle);
+  ASSERT_NE(other, unseen);
+  end(*other);
+  ordinals[handle] = kDevice;
+  Context* const next = enter(handle);
+  EXPECT_NE(next, unseen);
+  EXPECT_EQ(next->device().ordinal(), kDevice);
+}
+
 // A thread has not left it: its record stays as it is, for nobody.
 TEST_F(ContextRegistryTest, WhoeverHasADroppedContextsHandleIsAnotherOne) {
   Context* const dropped = enter_new();

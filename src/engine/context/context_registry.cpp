@@ -122,15 +122,41 @@ Context* ContextRegistry::find_or_create_locked(CUcontext handle, int ordinal) {
   Context*& context = place->second;
   if (context != nullptr && &context->device() == &device) {
     context->begin_again();
-  } else if (context == nullptr || !context->gate().is_closed()) {  // else a reused handle, soon
+    return context;
+  }
+  // Read before the gate: the end of one that is gone, and whose gate is open, is over.
+  const bool has_ended = context != nullptr && context->gone();
+  if (context == nullptr || !context->gate().is_closed()) {  // else a reused handle, soon
+    Context* const old = context;
     try {
-      context = new Context(driver_, handle, device);
+      context = other_of_handle(handle, device);
     } catch (...) {
       if (context == nullptr) contexts_.erase(place);
       throw;
     }
+    if (has_ended) keep_ended(*old);
   }
   return context;
+}
+
+// A record is never destroyed, since threads may still look at it. So there is one for each device
+// of a handle, however often it comes again.
+Context* ContextRegistry::other_of_handle(CUcontext handle, Device& device) {
+  const auto found = ended_.find({handle, device.ordinal()});
+  if (found == ended_.end()) return new Context(driver_, handle, device);
+  Context* const context = found->second;
+  ended_.erase(found);
+  context->begin_again();
+  return context;
+}
+
+// Without host memory the record is lost. So is that of a context whose end nobody saw: its blocks
+// are still in it.
+void ContextRegistry::keep_ended(Context& context) {
+  try {
+    ended_.emplace(std::pair(context.handle(), context.device().ordinal()), &context);
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 void ContextRegistry::drop(const Context& context) {

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "config/settings.h"
@@ -93,12 +94,17 @@ class ContextRegistry {
  private:
   Context* find_or_create(CUcontext handle);
   Context* find_or_create_locked(CUcontext handle, int ordinal);
+  Context* other_of_handle(CUcontext handle, Device& device);
+  void keep_ended(Context& context);
   Context* look_at_current();
 
   const cuda::Driver& driver_;
   Devices devices_;
   util::Ranked<util::LockRank::context_registry> mutex_;
   std::map<CUcontext, Context*> contexts_;
+  /// Contexts that have ended, and whose handle has come again on another device, by handle and
+  /// ordinal. It may come again on theirs.
+  std::map<std::pair<CUcontext, int>, Context*> ended_;
   std::atomic<std::uint64_t> generation_{1};
   std::atomic<bool> trusts_hooks_{true};
 };
