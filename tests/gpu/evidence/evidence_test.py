@@ -29,6 +29,8 @@ FILES = {
     "broken": SHELL + '[ -z "$LD_PRELOAD" ]\n',
     "fails": SHELL + "echo no data >&2; exit 3\n",
     "hangs": SHELL + '[ -z "$LD_PRELOAD" ] || exec sleep 100\n',
+    # Slow as nothing but the first run of a program on a machine is.
+    "cold": SHELL + 'if [ -e "$WARM" ]; then exit 0; fi; touch "$WARM"; sleep 2\n',
     "pooled": SHELL + 'echo "step ${POOL-9} us"\n',
 }
 STEP = {"pattern": "step ([0-9]+)", "unit": "us", "what": "a step"}
@@ -76,7 +78,8 @@ class OfEvidence(unittest.TestCase):
         self.assertEqual(self.run_programs(), 1, "results differ")
         self.assertEqual({name: cells[-2] for name, cells in self.cells.items() if len(cells) == 13 and name in FILES}, {
             "helped": "same", "unhelped": "same", "wrong": "DIFFER", "varies": "exit codes; output varies by itself",
-            "broken": "FAILS with cupool: 1", "hangs": "FAILS with cupool: timeout", "pooled": "same"})
+            "broken": "FAILS with cupool: 1", "hangs": "FAILS with cupool: timeout", "cold": "same",
+            "pooled": "same"})
         self.assertIn("does not help: slower", self.cells["helped"][-1])
         self.assertEqual(self.cells["unhelped"][-1], "does not help: no difference beyond the spread")
         self.assertEqual(self.cells["pooled"][3:8], ["8 us (8–8)", "8 us (8–8)", "9 us (9–9)", "1.00", "1.12"])
@@ -97,6 +100,10 @@ class OfEvidence(unittest.TestCase):
         self.assertEqual(self.run_programs("hangs", "--budget", "4"), 3)
         self.assertLess(time.monotonic() - begin, 30)
         self.assertEqual({record["way"] for record in records.read([self.out]) if record["kind"] == "run"} - {AS_IS}, set())
+
+    def test_a_cold_first_run_is_no_estimate_of_the_others(self):
+        self.row("cold")["environment"] = {"WARM": os.path.join(self.scratch.name, "warm")}
+        self.assertEqual(self.run_programs("cold", "--budget", "6"), 0)
 
     def test_only_what_is_faster_in_every_run_is_called_so(self):
         def found(plain, mine):

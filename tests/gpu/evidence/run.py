@@ -57,9 +57,8 @@ def run_program(program, session, recorder, options, deadline):
         why = f"not done after {program.limit} s" if first["exit"] == "timeout" else f"exit {first['exit']}: {first['tail']}"
         recorder.add(kind="not_run", program=program.name, why="fails as it is: " + why)
         return True
-    if time.monotonic() + (time.monotonic() - begin) * len(ways) * options.runs > deadline:
-        return False
     for round_number in range(options.runs):
+        round_begin = time.monotonic()
         shift = round_number % len(ways)
         for way in ways[shift:] + ways[:shift]:
             run = program.run(way, options, deadline - time.monotonic())
@@ -69,6 +68,10 @@ def run_program(program, session, recorder, options, deadline):
                          session=session["date"], **run)
             print(f"  {program.name}, {way}: exit {run['exit']}, {run['seconds']:.2f} s"
                   + (f", time {run['time']:g}" if run["time"] is not None else ""), flush=True)
+        # By this round: the first run of all, which reads the files, can take many times as long.
+        rounds_left = options.runs - round_number - 1
+        if time.monotonic() + (time.monotonic() - round_begin) * rounds_left > deadline:
+            return False
     return True
 
 
