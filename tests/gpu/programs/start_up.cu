@@ -2,7 +2,8 @@
 // Short programs that use CUDA: what a preload adds to their start and end. pairs.py takes the time
 // of the whole process, and of its parts by the times of the clock that are printed. Arguments:
 // blocks=N (default 1: one cudaMalloc and its cudaFree, the shortest of all), rounds=N (default 1):
-// so many times, N blocks are allocated, filled by a kernel, copied back and freed.
+// so many times, N blocks are allocated, filled by a kernel, copied back and freed; reset=1: the
+// device is reset in the end, which gives back what lies idle, and first used again.
 #include <cuda_runtime.h>
 #include <time.h>
 
@@ -65,6 +66,16 @@ int main(int argc, char** argv) {
   }
   MUST(cudaFree(first));
   std::printf("time first_malloc_ms=%.3f longest_malloc_ms=%.3f\n", first_ms, longest_ms);
+  if (gpu_test::number(argc, argv, "reset", 0) != 0) {
+    const auto reset = gpu_test::Clock::now();
+    MUST(cudaDeviceReset());
+    const double reset_ms = gpu_test::seconds_since(reset) * 1e3;
+    const auto again = gpu_test::Clock::now();
+    unsigned char* block = allocate();
+    std::printf("time reset_ms=%.3f malloc_after_ms=%.3f\n", reset_ms,
+                gpu_test::seconds_since(again) * 1e3);
+    MUST(cudaFree(block));
+  }
   std::printf("clock main_ns=%lld first_ns=%lld end_ns=%lld\n", main_ns, first_ns, monotonic_ns());
   return 0;
 }

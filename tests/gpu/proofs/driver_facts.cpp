@@ -443,6 +443,7 @@ int main() {
   pools();
   mixed_pool();
   trims(context);
+  graph_node_pool();
   limited_pools();
   full_device();
   return 0;

@@ -148,6 +148,46 @@ inline void trims(CUcontext context) {
   MUST(cuStreamDestroy(stream));
 }
 
+// What memory of a graph's allocation node says of its pool: whoever frees it must not take it for
+// memory of a pool that the program can see.
+inline void graph_node_pool() {
+  CUstream stream = nullptr;
+  CUgraph graph = nullptr;
+  CUgraphExec executable = nullptr;
+  CUgraphNode node = nullptr;
+  CUdevice device = 0;
+  MUST(cuCtxGetDevice(&device));
+  CUDA_MEM_ALLOC_NODE_PARAMS parameters = {};
+  parameters.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  parameters.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  parameters.bytesize = 1 << 20;
+  MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  MUST(cuGraphCreate(&graph, 0));
+  MUST(cuGraphAddMemAllocNode(&node, graph, nullptr, 0, &parameters));
+  CUmemoryPool none = nullptr;
+  MUST(cuDeviceGetDefaultMemPool(&none, device));
+  CUmemoryPool pool = nullptr;
+  const CUresult before =
+      cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, parameters.dptr);
+  MUST(cuGraphInstantiate(&executable, graph, 0));
+  MUST(cuGraphLaunch(executable, stream));
+  MUST(cuStreamSynchronize(stream));
+  CUmemoryPool after_pool = nullptr;
+  const CUresult after =
+      cuPointerGetAttribute(&after_pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, parameters.dptr);
+  std::printf(
+      "memory of a graph's node: its pool is asked with answer %d and %s before the launch, %d and "
+      "%s after it%s\n",
+      static_cast<int>(before), pool == nullptr ? "none" : "a handle", static_cast<int>(after),
+      after_pool == nullptr ? "none" : "a handle",
+      after_pool == none ? ", the default pool's" : "");
+  MUST(cuMemFreeAsync(parameters.dptr, stream));
+  MUST(cuStreamSynchronize(stream));
+  MUST(cuGraphExecDestroy(executable));
+  MUST(cuGraphDestroy(graph));
+  MUST(cuStreamDestroy(stream));
+}
+
 // What a pool with a largest size reserves for its first byte, and how much it then serves.
 inline void limited_pools() {
   CUstream stream = nullptr;
