@@ -424,6 +424,7 @@ void with_kernels(CUcontext context) {
   barriers(context);
   capture_during_synchronisation(context);
   unused_block();
+  trims(context);
   MUST(cuModuleUnload(module));
 }
 
@@ -442,7 +443,6 @@ int main() {
   host_function(context);
   pools();
   mixed_pool();
-  trims(context);
   graph_node_pool();
   limited_pools();
   full_device();
