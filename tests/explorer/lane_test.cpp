@@ -170,6 +170,32 @@ Program ending_beside_a_free_and_an_end() {
   };
 }
 
+// The GPU begins with a kernel before the call returns that launches it. Another thread learns of
+// it from what the kernel writes, and frees what it uses; perhaps beside a third one's free.
+Program freeing_what_was_seen(bool beside_a_free) {
+  struct State : World {
+    std::atomic<int> seen{0};
+  };
+  return [=](Threads& run) {
+    const auto state = std::make_shared<State>();
+    state->mark_before();
+    require(Device::free(), "the lane is open");
+    run.thread([=] {
+      state->around_launch(kLane, [&] {
+        const int number = state->add_to_queue(1, std::memory_order_acq_rel) + 1;
+        state->seen.store(number, std::memory_order_release);
+        return number;
+      });
+    });
+    if (beside_a_free) run.thread([] { Device::free(); });
+    run.thread([=] {
+      const int last_use = state->seen.load(std::memory_order_acquire);
+      if (last_use == 0 || !Device::free()) return;
+      require(state->marked >= last_use, "a free that is covered has its mark");
+    });
+  };
+}
+
 std::vector<Program> all_programs() {
   using Wait = LaneMark::Wait;
   return {taking_a_block_along(false),
@@ -189,6 +215,8 @@ std::vector<Program> all_programs() {
           ending_beside_a_wait(Wait::not_at_all),
           ending_beside_a_stale_mark(false),
           ending_beside_a_stale_mark(true),
+          freeing_what_was_seen(false),
+          freeing_what_was_seen(true),
           leaving_beside_a_free(false, true)};
 }
 

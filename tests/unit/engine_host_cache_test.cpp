@@ -11,11 +11,13 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "engine/host/host_limit.h"
 #include "engine/host/host_look.h"
+#include "engine/reclaim/calls_under_way.h"
 #include "engine/reclaim/pending_work.h"
 #include "temporary_folder.h"
 
@@ -337,6 +339,21 @@ TEST_F(HostCacheTest, CountsCalls) {
 }
 
 // The state that lets a free do without a fence.
+// Nor beside a call that submits work.
+TEST(PendingWork, IsNotKnownWhileACallIsUnderWay) {
+  PendingWork::reset();
+  std::optional<PendingWork::Claim> beside;
+  {
+    const CallsUnderWay::Call call;
+    PendingWork::submitted();
+    beside.emplace();
+    beside->settle();
+    EXPECT_FALSE(PendingWork::none());
+  }
+  beside->settle();
+  EXPECT_TRUE(PendingWork::none()) << "submitted() comes before the end of a call";
+}
+
 TEST(PendingWork, IsNoneOnlyBehindACompleteFence) {
   PendingWork::reset();
   EXPECT_FALSE(PendingWork::none()) << "at the start nothing is known";

@@ -378,6 +378,27 @@ TEST_F(LaneTest, AWaitForTheStreamMakesAMarkUnnecessary) {
   EXPECT_EQ(calls.records, 2);
 }
 
+// I1: the GPU may begin with work, and another thread see that, before the call that submits it
+// returns.
+TEST_F(LaneTest, NothingIsCoveredBesideASubmission) {
+  open(created);
+  ASSERT_TRUE(free_is_covered());
+  ASSERT_FALSE(LaneWork::any());
+  {
+    const Submission submission(driver_, created, "a call");
+    EXPECT_TRUE(LaneWork::any()) << "known before the driver's call";
+    ASSERT_TRUE(free_is_covered());
+    EXPECT_EQ(calls.records, 2);
+    EXPECT_TRUE(LaneWork::any()) << "the mark may have come before the work";
+    ASSERT_TRUE(free_is_covered());
+    EXPECT_EQ(calls.records, 3);
+  }
+  ASSERT_TRUE(free_is_covered());
+  EXPECT_EQ(calls.records, 4);
+  ASSERT_TRUE(free_is_covered());
+  EXPECT_EQ(calls.records, 4) << "no call is under way any more";
+}
+
 // I1: nor does it cover what comes later, whichever of several waits ends first.
 TEST_F(LaneTest, AWaitDoesNotCoverWorkThatComesMeanwhile) {
   open(created);

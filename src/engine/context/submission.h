@@ -4,6 +4,7 @@
 #pragma once
 
 #include "engine/context/thread_order.h"
+#include "engine/reclaim/calls_under_way.h"
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/pending_work.h"
 
@@ -21,7 +22,9 @@ class Submission {
       work_ = Lane::is_over() ? Lane::Work::none : Lane::admit(driver, stream, call);
       ThreadOrder::submits(driver, stream);
     }
-    PendingWork::submitted();  // another thread may learn of the work before the call returns
+    // Another thread may learn of the work before the call returns.
+    PendingWork::submitted();
+    if (work_ != Lane::Work::none) LaneWork::submitted();
   }
   [[gnu::always_inline]] ~Submission() {
     PendingWork::submitted();
@@ -38,6 +41,7 @@ class Submission {
   const cuda::Driver& driver_;
   const CUstream stream_;
   Lane::Work work_ = Lane::Work::inside;
+  const CallsUnderWay::Call call_;
 };
 
 /// Before a driver call whose work goes to streams that are not known.

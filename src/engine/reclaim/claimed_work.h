@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whether there is work that nothing covers yet: no mark of the lane (engine/reclaim/lane_work), no
 // fence seen complete (engine/reclaim/pending_work). Who records the mark or the fence claims the
-// work before, and settles after; work that is submitted in between makes the claim void.
+// work before, and settles after; work that is submitted in between makes the claim void. Nothing
+// is settled while a call is under way: its work may come behind the mark, and be known of before
+// the call returns.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+
+#include "engine/reclaim/calls_under_way.h"
 
 namespace cupool::engine {
 
@@ -13,10 +17,11 @@ namespace cupool::engine {
 template <bool kAtFirst>
 class alignas(128) ClaimedWork {
  public:
-  /// Work was submitted: called after the driver's call. One load, mostly.
+  /// Work is about to be submitted, or was: called before the driver's call, with that under way,
+  /// and after it. One load, mostly.
   [[gnu::always_inline]] void submitted() {
-    if (state_.load(std::memory_order_acquire) != kUnclaimed) {
-      state_.store(kUnclaimed, std::memory_order_release);
+    if (state_.load(std::memory_order_seq_cst) != kUnclaimed) {
+      state_.store(kUnclaimed, std::memory_order_relaxed);
     }
   }
   /// Whether there is work that is not covered. One load.
@@ -36,8 +41,8 @@ class alignas(128) ClaimedWork {
       if (!covers || !work.any()) return;
       const std::uint64_t number = work.last_claim_.fetch_add(1, std::memory_order_relaxed) + 1;
       std::uint64_t found = kUnclaimed;
-      if (work.state_.compare_exchange_strong(found, number, std::memory_order_acq_rel,
-                                              std::memory_order_acquire)) {
+      if (work.state_.compare_exchange_strong(found, number, std::memory_order_seq_cst,
+                                              std::memory_order_relaxed)) {
         number_ = number;
       } else if (found != kNone) {
         number_ = found;
@@ -46,10 +51,10 @@ class alignas(128) ClaimedWork {
     Claim(const Claim&) = delete;
     Claim& operator=(const Claim&) = delete;
 
-    /// The work is covered.
+    /// The work is covered. Without effect while a call is under way.
     void settle() {
-      if (number_ == kNone) return;
-      work_.state_.compare_exchange_strong(number_, kNone, std::memory_order_acq_rel,
+      if (number_ == kNone || CallsUnderWay::any()) return;
+      work_.state_.compare_exchange_strong(number_, kNone, std::memory_order_release,
                                            std::memory_order_relaxed);
     }
     /// Claims nothing any more.

@@ -18,6 +18,7 @@
 
 #include "config/settings.h"
 #include "cuda/capture_state.h"
+#include "engine/reclaim/calls_under_way.h"
 #include "engine/reclaim/dependent_launches.h"
 #include "engine/reclaim/lane_history.h"
 #include "engine/reclaim/lane_stalls.h"
@@ -317,6 +318,7 @@ void Lane::reset() {
   for (auto& seen : others_seen) seen = nullptr;
   too_many_seen = false;
   LaneWork::reset();
+  CallsUnderWay::reset();
   opened_ns = 0;
   others.reset();
   LaneHistory::reset();

@@ -10,7 +10,7 @@ namespace cupool::engine {
 /// One state for the process. Thread-safe.
 class LaneWork {
  public:
-  /// Work was submitted: called after the driver's call.
+  /// Work is about to be submitted, or was: called before and after the driver's call.
   [[gnu::always_inline]] static void submitted() { of_process_.submitted(); }
   /// Whether a free needs a mark. One load.
   [[gnu::always_inline]] static bool any() { return of_process_.any(); }

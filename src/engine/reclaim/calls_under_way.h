@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Driver calls under way that submit work. The GPU may begin with the work before such a call
+// returns, and another thread may learn of it then. So what is covered is not known meanwhile
+// (engine/reclaim/claimed_work).
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/reclaim/call_lines.h"
+
+namespace cupool::engine {
+
+/// One state for the process. Thread-safe; may be used before the rest of cupool has started.
+class CallsUnderWay {
+ public:
+  /// One call of the calling thread, from before it to after it. Sequentially consistent with
+  /// any().
+  class Call {
+   public:
+    [[gnu::always_inline]] Call() : calls_(lines_[line_of_thread()].calls) {
+      calls_.fetch_add(1, std::memory_order_seq_cst);
+    }
+    [[gnu::always_inline]] ~Call() { calls_.fetch_sub(1, std::memory_order_release); }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    std::atomic<int>& calls_;
+  };
+
+  /// Whether there may be one. A thread that left a call by a jump counts for good: work is covered
+  /// later than it could be then.
+  static bool any() {
+    for (const Line& line : lines_) {
+      if (line.calls.load(std::memory_order_seq_cst) != 0) return true;
+    }
+    return false;
+  }
+
+  /// For tests: as at the start of the process.
+  static void reset() {
+    for (Line& line : lines_) line.calls.store(0, std::memory_order_relaxed);
+  }
+
+ private:
+  // Threads on lines of their own, mostly: a launch writes nothing that another one reads.
+  struct alignas(128) Line {
+    std::atomic<int> calls;
+  };
+  [[gnu::always_inline]] static std::size_t line_of_thread() {
+    const auto thread = reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
+    const std::uint64_t mixed = (thread >> 6) * std::uint64_t{0x9e3779b97f4a7c15};
+    return (mixed >> 32) % kCallLines;
+  }
+
+  static Line lines_[kCallLines];  // NOLINT(modernize-avoid-c-arrays): nothing to call where
+                                   // nothing is inlined
+};
+
+inline CallsUnderWay::Line CallsUnderWay::lines_[kCallLines]{};  // NOLINT(modernize-avoid-c-arrays)
+
+}  // namespace cupool::engine
