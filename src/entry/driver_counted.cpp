@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Driver hooks of the program's own stream-ordered, managed and page-locked memory: counted, and
-// the driver's (contract 12), but for what caches of cupool's serve (CUPOOL_ASYNC=serve, contract
-// 14). A device's default pool may be kept. A stream-ordered free may also receive a block of
-// cudaMalloc's.
+// Driver hooks of the program's own stream-ordered, managed and page-locked memory and its arrays:
+// counted, and the driver's (contract 12), but for what caches of cupool's serve
+// (CUPOOL_ASYNC=serve, contract 14). A device's default pool may be kept. A stream-ordered free may
+// also receive a block of cudaMalloc's.
 #include <algorithm>
 #include <optional>
 
@@ -106,6 +106,16 @@ CUresult allocate_own(Counter counter, std::size_t bytes, CUmemoryPool pool, con
     }
   }
   count(counter, result);
+  return result;
+}
+
+// The program's array. Out of memory, it is tried again once idle memory was given back.
+template <typename Call>
+CUresult create_array(const Call& call) {
+  CUresult result = call();
+  Allocator* const allocator = result == CUDA_ERROR_OUT_OF_MEMORY ? started_engine() : nullptr;
+  if (allocator != nullptr) result = allocator->out_of_memory().retry(call);
+  count(Counter::array_calls_total, result);
   return result;
 }
 
@@ -416,6 +426,22 @@ CUresult cupool_hook_cuMemAllocHost_v2(void** address, size_t bytes) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocHost_v2);
   return allocate_host(address, bytes, kKind, caller,
                        [&](size_t wanted) { return real.cuMemAllocHost_v2(address, wanted); });
+}
+
+CUresult cupool_hook_cuArrayCreate_v2(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* shape) {
+  CUPOOL_REAL_OR_RETURN(cuArrayCreate_v2);
+  return create_array([&] { return real.cuArrayCreate_v2(array, shape); });
+}
+
+CUresult cupool_hook_cuArray3DCreate_v2(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape) {
+  CUPOOL_REAL_OR_RETURN(cuArray3DCreate_v2);
+  return create_array([&] { return real.cuArray3DCreate_v2(array, shape); });
+}
+
+CUresult cupool_hook_cuMipmappedArrayCreate(CUmipmappedArray* array,
+                                            const CUDA_ARRAY3D_DESCRIPTOR* shape, unsigned levels) {
+  CUPOOL_REAL_OR_RETURN(cuMipmappedArrayCreate);
+  return create_array([&] { return real.cuMipmappedArrayCreate(array, shape, levels); });
 }
 
 }  // extern "C"

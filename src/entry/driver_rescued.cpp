@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Driver hooks of everything else that may take device memory: arrays, physical memory, code,
-// graphs, streams, launches (code is loaded late, local memory grows). Untouched; after out of
-// memory they are retried once idle memory was given back (contract 4).
+// Driver hooks of everything else that may take device memory: physical memory, code, graphs,
+// streams, launches (code is loaded late, local memory grows). Untouched; after out of memory they
+// are retried once idle memory was given back (contract 4).
 #include "engine/context/submission.h"
 #include "engine/reclaim/dependent_launches.h"
 #include "engine/reclaim/host_targets.h"
@@ -112,9 +112,6 @@ CUresult launch(const cupool::cuda::Driver& real, const void* configuration, CUs
 extern "C" {
 
 // clang-format off
-CUPOOL_RESCUED(cuArrayCreate_v2, (CUarray* array, const CUDA_ARRAY_DESCRIPTOR* shape), (array, shape))
-CUPOOL_RESCUED(cuArray3DCreate_v2, (CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape), (array, shape))
-CUPOOL_RESCUED(cuMipmappedArrayCreate, (CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape, unsigned int levels), (array, shape, levels))
 CUPOOL_RESCUED(cuMemMap, (CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags), (address, bytes, offset, handle, flags))
 CUPOOL_PINNED(cuMemHostRegister)
 CUPOOL_PINNED(cuMemHostRegister_v2)

@@ -201,6 +201,7 @@ const std::vector<Family<stats::Counter>>& counter_families() {
                                         "kind",
                                         {{Counter::own_async_malloc_calls_total, "async"},
                                          {Counter::managed_malloc_calls_total, "managed"},
+                                         {Counter::array_calls_total, "array"},
                                          {Counter::host_malloc_calls_total, "host"}},
                                         {}}};
   return *families;

@@ -213,6 +213,7 @@ void add_events(Page& page, const DeviceSnapshot& device, bool at_exit) {
              {"", "", signed_text(device[Gauge::default_pool_idle_bytes].peak, format_bytes)});
   }
   event(Counter::managed_malloc_calls_total);
+  event(Counter::array_calls_total);
   event(Counter::host_malloc_calls_total);
   event(Counter::host_served_total);
   event(Counter::host_free_waits_total,

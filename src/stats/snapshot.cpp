@@ -87,7 +87,8 @@ bool Snapshot::is_worth_a_report() const noexcept {
   for (const DeviceSnapshot& device : devices) {
     if (device[Counter::malloc_calls_total] > 0 ||
         device[Counter::own_async_malloc_calls_total] > 0 ||
-        device[Counter::managed_malloc_calls_total] > 0 || device[Counter::host_served_total] > 0) {
+        device[Counter::managed_malloc_calls_total] > 0 || device[Counter::array_calls_total] > 0 ||
+        device[Counter::host_served_total] > 0) {
       return true;
     }
   }

@@ -88,7 +88,7 @@ TEST(Page, ListsEveryEventThatWasCounted) {
         Counter::context_lost_bytes_total, Counter::ipc_exports_total, Counter::ipc_imports_total,
         Counter::own_async_malloc_calls_total, Counter::own_async_served_total,
         Counter::own_async_free_calls_total, Counter::managed_malloc_calls_total,
-        Counter::host_malloc_calls_total, Counter::host_served_total,
+        Counter::array_calls_total, Counter::host_malloc_calls_total, Counter::host_served_total,
         Counter::host_free_waits_total, Counter::synchronize_calls_total}) {
     const std::string row =
         "<th scope=\"row\">" +

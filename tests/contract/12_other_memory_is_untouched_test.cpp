@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Contract 12: the program's own stream-ordered, managed and host memory is the driver's, and only
-// counted.
+// Contract 12: the program's own stream-ordered, managed and host memory and its arrays are the
+// driver's, and only counted.
 #include "harness.h"
 
 namespace preload {
@@ -14,6 +14,7 @@ TEST(OtherMemory, IsTheDriversAndCounted) {
     EXPECT_EQ(run.counter("own_async_malloc_calls_total"), 2 * kRounds);
     EXPECT_EQ(run.counter("own_async_free_calls_total"), 2 * kRounds);
     EXPECT_EQ(run.counter("managed_malloc_calls_total"), kRounds);
+    EXPECT_EQ(run.counter("array_calls_total"), kRounds);
     EXPECT_EQ(run.counter("host_malloc_calls_total"), kRounds);
     EXPECT_EQ(run.counter("malloc_calls_total"), 8 * (kRounds + 1));
     EXPECT_EQ(run.counter("free_calls_total"), 8 * (kRounds + 1) + kRounds)

@@ -124,6 +124,7 @@ TEST(PrometheusReport, HasEveryCounterAndGauge) {
                                              "free_rejected_total",
                                              "own_async_malloc_calls_total",
                                              "managed_malloc_calls_total",
+                                             "array_calls_total",
                                              "host_malloc_calls_total",
                                              "application_bytes",
                                              "rounding_bytes",
@@ -143,7 +144,7 @@ TEST(PrometheusReport, HasEveryCounterAndGauge) {
               std::to_string(device[stats::Gauge::key].current));        \
   }
 #include "stats/counters.def"
-  EXPECT_EQ(counters, stats::kCounters - 3 - 18) << "three counters are of time";
+  EXPECT_EQ(counters, stats::kCounters - 3 - 19) << "three counters are of time";
   EXPECT_EQ(metrics["cupool_message_wait_seconds_total"].type, "counter");
   EXPECT_EQ(
       metrics["cupool_free_wait_seconds_total"].samples["cupool_free_wait_seconds_total" + kLabels],

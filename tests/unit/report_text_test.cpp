@@ -302,6 +302,7 @@ TEST_F(TextReport, RareLinesAppearWhenThereIsSomethingToSay) {
       {Counter::own_async_served_total, "from the caches of streams"},
       {Counter::own_async_free_calls_total, "own cudaFreeAsync"},
       {Counter::managed_malloc_calls_total, "managed allocations"},
+      {Counter::array_calls_total, "arrays"},
       {Counter::host_malloc_calls_total, "host allocations"},
       {Counter::host_served_total, "from the cache of host memory"},
       {Counter::host_free_waits_total, "host frees that waited"},

@@ -145,9 +145,9 @@ TEST_F(DeviceFigures, OnlyAllocationsMakeAProcessReport) {
   device(0).add(Counter::free_null_total);
   device(0).add(Counter::host_malloc_calls_total);
   EXPECT_FALSE(take().is_worth_a_report());
-  for (const Counter counter :
-       {Counter::malloc_calls_total, Counter::managed_malloc_calls_total,
-        Counter::own_async_malloc_calls_total, Counter::host_served_total}) {
+  for (const Counter counter : {Counter::malloc_calls_total, Counter::managed_malloc_calls_total,
+                                Counter::array_calls_total, Counter::own_async_malloc_calls_total,
+                                Counter::host_served_total}) {
     reset_after_fork();
     device(0).add(counter);
     EXPECT_TRUE(take().is_worth_a_report());

@@ -325,6 +325,7 @@ constexpr Event kEvents[] = {
     counted(Counter::own_async_served_total),
     counted(Counter::own_async_free_calls_total),
     counted(Counter::managed_malloc_calls_total),
+    counted(Counter::array_calls_total),
     counted(Counter::host_malloc_calls_total),
     counted(Counter::host_served_total),
     counted(Counter::host_free_waits_total),

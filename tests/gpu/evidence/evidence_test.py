@@ -31,6 +31,9 @@ FILES = {
     "hangs": SHELL + '[ -z "$LD_PRELOAD" ] || exec sleep 100\n',
     # Slow as nothing but the first run of a program on a machine is.
     "cold": SHELL + 'if [ -e "$WARM" ]; then exit 0; fi; touch "$WARM"; sleep 2\n',
+    # Leaves a report, as a process under cupool does.
+    "reports": SHELL + """[ -z "$LD_PRELOAD" ] || echo '{"devices": [{"counters": {
+        "malloc_calls_total": 12, "managed_malloc_calls_total": 3, "array_calls_total": 1}}]}' > "$CUPOOL_STATS_FILE"\n""",
     "pooled": SHELL + 'echo "step ${POOL-9} us"\n',
 }
 STEP = {"pattern": "step ([0-9]+)", "unit": "us", "what": "a step"}
@@ -70,7 +73,7 @@ class OfEvidence(unittest.TestCase):
         with open(os.path.join(self.scratch.name, "evidence.md"), encoding="utf-8") as file:
             self.text = file.read()
         self.cells = {line.split("|")[1].split()[0]: [cell.strip() for cell in line.split("|")[1:-1]]
-                      for line in self.text.splitlines() if line.startswith("|")}
+                      for line in reversed(self.text.splitlines()) if line.startswith("|")}
         return done.returncode
 
     def test_the_table_says_what_was_seen(self):
@@ -79,13 +82,15 @@ class OfEvidence(unittest.TestCase):
         self.assertEqual({name: cells[-2] for name, cells in self.cells.items() if len(cells) == 13 and name in FILES}, {
             "helped": "same", "unhelped": "same", "wrong": "DIFFER", "varies": "exit codes; output varies by itself",
             "broken": "FAILS with cupool: 1", "hangs": "FAILS with cupool: timeout", "cold": "same",
-            "pooled": "same"})
+            "reports": "same", "pooled": "same"})
         self.assertIn("does not help: slower", self.cells["helped"][-1])
         self.assertEqual(self.cells["unhelped"][-1], "does not help: no difference beyond the spread")
         self.assertEqual(self.cells["pooled"][3:8], ["8 us (8–8)", "8 us (8–8)", "9 us (9–9)", "1.00", "1.12"])
         self.assertEqual(self.cells["fails"], ["fails", "made up", "fails as it is: exit 3: no data"])
         self.assertEqual(self.cells["absent"], ["absent", "made up", "not found: absent/main"])
         self.assertIn("it does not help", self.text)
+        self.assertIn("| reports | 12 | 0 | 0 | 0 | 0 | 3 | 1 |", self.text)
+        self.assertIn("| unhelped | 0 | 0 | 0 | 0 | 0 | 0 | 0 |", self.text)
 
     def test_a_run_goes_on_where_it_ended(self):
         self.assertEqual(self.run_programs("unhelped", "--budget", "0"), 2)

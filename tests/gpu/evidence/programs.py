@@ -18,6 +18,11 @@ from common.session import Memory
 
 AS_IS, CUPOOL, OWN = "as it is", "cupool", "own pool"
 KEPT_OUTPUT = 400
+# Calls by kind of memory, and those that cupool served, as its report counts them.
+CALLS = {"cudaMalloc": "malloc_calls_total", "page-locked": "host_malloc_calls_total",
+         "page-locked, served": "host_served_total", "stream-ordered": "own_async_malloc_calls_total",
+         "stream-ordered, served": "own_async_served_total", "managed": "managed_malloc_calls_total",
+         "arrays": "array_calls_total"}
 
 
 class Program:
@@ -99,8 +104,7 @@ class Program:
         record = {"exit": code, "seconds": round(seconds, 4), "peak_bytes": peak, "time": self.own_time(texts[0]),
                   "digest": self.digest(texts[0])}
         if way == CUPOOL:
-            record["served"] = sum(value for key, value in counters.items()
-                                   if key.startswith("served_") and key != "served_passthrough_total")
+            record["calls"] = {kind: counters.get(key, 0) for kind, key in CALLS.items()}
         if code != 0:
             record["tail"] = " ".join((texts[0] + texts[1]).split())[-KEPT_OUTPUT:]
         return record

@@ -5,7 +5,7 @@ and in plain words whether cupool helps. One table for each kind of GPU.
 import statistics
 
 from common.document import table
-from programs import AS_IS, CUPOOL, OWN
+from programs import AS_IS, CALLS, CUPOOL, OWN
 
 MIB = 1 << 20
 
@@ -76,6 +76,11 @@ class Measured:
                 f"{ratio:.2f}" if ratio else "-", f"{to_own:.2f}" if to_own else "-",
                 *(mebibytes(self.peaks(way)) for way in (AS_IS, CUPOOL, OWN)), self.results(), self.verdict()]
 
+    def calls(self):
+        """What the program allocates, as cupool's report of its last run counts it."""
+        counted = [run["calls"] for run in self.good(CUPOOL) if "calls" in run]
+        return [self.row["name"], *(f"{counted[-1].get(kind, 0):,}" if counted else "-" for kind in CALLS)]
+
 
 def spread(values, unit):
     if not values:
@@ -123,7 +128,9 @@ def part(rows, records):
                     for s in sessions if s["gpu"] == gpu), "",
                   table(["program", "what it does", "time of", "as it is", "with cupool", "own pool", "times as fast",
                          "times as fast as its own pool", "peak as it is", "peak with cupool", "peak with its own pool",
-                         "results", "verdict"], [m.cells() for m in of_gpu.values()])]
+                         "results", "verdict"], [m.cells() for m in of_gpu.values()]),
+                  "What they allocate: calls of one run, as cupool's report counts them.", "",
+                  table(["program", *CALLS], [m.calls() for m in of_gpu.values()])]
     ran = {record["program"] for record in records if record["kind"] == "run"}
     why = {record["program"]: record["why"] for record in records if record["kind"] == "not_run"}
     left = [[row["name"], row["repository"], why.get(row["name"], "no time")] for row in rows if row["name"] not in ran]

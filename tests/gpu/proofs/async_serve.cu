@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program's own cudaMallocAsync, served by cupool (CUPOOL_ASYNC=serve): what a pair costs, and
 // whether memory is ever handed out too early.
-//   async_serve pairs                    ns a pair, on 1 and 16 threads with a stream each, with a
-//                                        kernel between and without, and on one thread's 8 streams
+//   async_serve pairs [keep=1]           ns a pair, on 1 and 16 threads with a stream each, with a
+//                                        kernel between and without, and on one thread's 8 streams;
+//                                        keep=1: the program has its pool keep its memory itself
 //   async_serve proof [budget=SECONDS]   many threads and streams, random sizes: every block is
 //                                        stamped and checked by kernels in the order of its streams
 // One line of JSON. proof ends with 1 if a check found a foreign word.
@@ -64,7 +65,13 @@ double pair_ns(int threads, int pairs, bool kernel, int streams_of_each = 1) {
   return gpu_test::median(means);
 }
 
-void pairs() {
+void pairs(bool keep) {
+  if (keep) {
+    cudaMemPool_t pool = nullptr;
+    uint64_t everything = UINT64_MAX;
+    MUST(cudaDeviceGetDefaultMemPool(&pool, 0));
+    MUST(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &everything));
+  }
   uint32_t* kept = nullptr;  // so that the pool keeps its memory in each run
   cudaStream_t stream = make_stream();
   MUST(cudaMallocAsync(&kept, 3 << 20, stream));
@@ -180,6 +187,6 @@ int main(int argc, char** argv) {
   }
   MUST(cudaSetDevice(0));
   if (argc > 1 && std::strcmp(argv[1], "proof") == 0) return proof(budget) ? 0 : 1;
-  pairs();
+  pairs(gpu_test::number(argc, argv, "keep", 0) != 0);
   return 0;
 }

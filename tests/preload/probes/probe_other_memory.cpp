@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program's own stream-ordered, managed and host memory beside memory of cudaMalloc (contract
 // 12): prints what the driver says of the program's pools, and checks that all bytes are its own.
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <vector>
@@ -17,6 +18,7 @@ struct Memory {
   void* of_own_pool = nullptr;
   void* managed = nullptr;
   void* host = nullptr;
+  CUarray array = nullptr;
 };
 
 void print_used(const char* name, cudaMemPool_t pool) {
@@ -61,6 +63,8 @@ int main() {
     MUST(cudaMallocAsync(&memory.of_default_pool, kBytes, stream));
     MUST(cudaMallocFromPoolAsync(&memory.of_own_pool, kBytes, own_pool, stream));
     MUST(cudaMallocManaged(&memory.managed, kBytes, cudaMemAttachGlobal));
+    const CUDA_ARRAY_DESCRIPTOR shape{64, 64, CU_AD_FORMAT_UNSIGNED_INT8, 1};
+    CHECK(cuArrayCreate(&memory.array, &shape) == CUDA_SUCCESS);
     MUST(cudaMallocHost(&memory.host, kBytes));
     MUST(cudaMemsetAsync(memory.of_default_pool, 10 + i, kBytes, stream));
     MUST(cudaMemsetAsync(memory.of_own_pool, 30 + i, kBytes, stream));
@@ -81,6 +85,7 @@ int main() {
     MUST(cudaFreeAsync(memory.of_own_pool, stream));
     MUST(cudaFree(memory.managed));
     MUST(cudaFreeHost(memory.host));
+    CHECK(cuArrayDestroy(memory.array) == CUDA_SUCCESS);
   }
   MUST(cudaStreamSynchronize(stream));
   print_used("default pool", default_pool);
