@@ -47,23 +47,12 @@ Block* StreamCache::find_complete(std::uint64_t wanted, std::uint64_t requested,
   return nullptr;
 }
 
-CUdeviceptr StreamCache::hand_out(Block& block, std::uint64_t requested) {
-  unlink(block);
-  ++hits_;
-  block.requested = requested;
-  const CUdeviceptr address = block.address;
-  block.state.store(BlockState::live, std::memory_order_release);
-  return address;
-}
-
 void StreamCache::link(Block& block) {
   List& list = lists_[stream_class(block.capacity)];
   block.newer = nullptr;
   block.next = list.newest;
   (list.newest == nullptr ? list.oldest : list.newest->newer) = &block;
   list.newest = &block;
-  set_bytes(bytes() + block.capacity);
-  used_step_ = step_;
 }
 
 void StreamCache::unlink(Block& block) {
@@ -71,8 +60,18 @@ void StreamCache::unlink(Block& block) {
   (block.newer == nullptr ? list.newest : block.newer->next) = block.next;
   (block.next == nullptr ? list.oldest : block.next->newer) = block.newer;
   block.next = block.newer = nullptr;
-  set_bytes(bytes() - block.capacity);
+}
+
+void StreamCache::put(Block& block) {
+  settle();
+  link(block);
+  set_bytes(bytes() + block.capacity);
   used_step_ = step_;
+}
+
+void StreamCache::take_out(Block& block) {
+  unlink(block);
+  leaves(block);
 }
 
 // In tests: the caches of the process live as long as it.
@@ -174,8 +173,11 @@ CUdeviceptr StreamCaches::pop_complete(const Context* context, std::uint64_t lif
     if (address != 0 || cache.bytes() < wanted) return;
     const std::lock_guard lock(cache.mutex_);
     if (cache.name_.context != context || cache.name_.life != life) return;
+    cache.settle();
     Block* const block = cache.find_complete(wanted, requested, complete, pending);
-    if (block != nullptr) address = cache.hand_out(*block, requested);
+    if (block == nullptr) return;
+    cache.unlink(*block);
+    address = cache.hand_out(*block, requested);
   });
   return address;
 }
@@ -214,9 +216,10 @@ void StreamCaches::stream_ends(CUstream stream) {
         cache.name_ = gone;
         return;
       }
+      cache.settle();
       for (StreamCache::List& list : cache.lists_) {
         while (Block* const block = list.oldest) {
-          cache.unlink(*block);
+          cache.take_out(*block);
           moved.push(block);
         }
       }
@@ -226,7 +229,7 @@ void StreamCaches::stream_ends(CUstream stream) {
     }
     const std::lock_guard theirs(others->mutex_);
     others->allotted_ += allotted;
-    while (Block* const block = moved.pop()) others->link(*block);
+    while (Block* const block = moved.pop()) others->put(*block);
   });
 }
 
@@ -236,9 +239,10 @@ BlockList StreamCaches::context_ends(const Context* context) {
   each([&](StreamCache& cache) {
     if (cache.name_.context != context) return;
     const std::lock_guard own(cache.mutex_);
+    cache.settle();
     for (StreamCache::List& list : cache.lists_) {
       while (Block* const block = list.oldest) {
-        cache.unlink(*block);
+        cache.take_out(*block);
         taken.push(block);
       }
     }
@@ -256,12 +260,13 @@ BlockList StreamCaches::take(const Context* context, EpochNumber complete, Which
     const std::lock_guard lock(cache.mutex_);
     if (cache.name_.context != context) return;
     const std::uint64_t before = taken.bytes;
+    cache.settle();
     for (StreamCache::List& list : cache.lists_) {
       while (list.oldest != nullptr && taken.bytes < most_bytes) {
         Block& block = *list.oldest;
         if (block.lane_epoch > value_of(complete)) break;
         if (which == Which::unneeded && cache.step_ - block.idle_since < kDecaySteps) break;
-        cache.unlink(block);
+        cache.take_out(block);
         taken.push(&block);
       }
     }
@@ -279,7 +284,7 @@ void StreamCaches::put_back(const Context* context, std::uint64_t life, stats::D
   while (Block* const block = blocks.pop()) {
     place.cache->allotted_ += block->capacity;
     reserved_.fetch_add(block->capacity, std::memory_order_relaxed);
-    place.cache->link(*block);
+    place.cache->put(*block);
   }
 }
 
@@ -287,10 +292,11 @@ bool StreamCaches::take(Block& block) {
   bool taken = false;
   each([&](StreamCache& cache) {
     const std::lock_guard lock(cache.mutex_);
+    cache.settle();
     Block* found = cache.lists_[stream_class(block.capacity)].newest;
     while (found != nullptr && found != &block) found = found->next;
     if (found == nullptr) return;
-    cache.unlink(block);
+    cache.take_out(block);
     taken = true;
   });
   return taken;

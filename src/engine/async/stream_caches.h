@@ -46,8 +46,16 @@ class alignas(128) StreamCache {
   CUdeviceptr pop(StreamUseNumber use, std::uint64_t wanted, std::uint64_t requested) {
     const std::lock_guard lock(mutex_);
     if (use_ != use) return 0;
+    if (latest_ != nullptr && stream_block_fits(latest_->capacity, wanted, requested)) {
+      Block& block = *latest_;
+      latest_ = nullptr;
+      return hand_out(block, requested);
+    }
+    settle();
     Block* const block = find_fitting(wanted, requested);
-    return block == nullptr ? 0 : hand_out(*block, requested);
+    if (block == nullptr) return 0;
+    unlink(*block);
+    return hand_out(*block, requested);
   }
 
   enum class Taken {
@@ -63,7 +71,10 @@ class alignas(128) StreamCache {
     block.lane_epoch = value_of(open);
     block.idle_since = step_;
     ++frees_;
-    link(block);
+    settle();
+    latest_ = &block;
+    set_bytes(bytes() + block.capacity);
+    used_step_ = step_;
     return Taken::yes;
   }
 
@@ -83,9 +94,29 @@ class alignas(128) StreamCache {
   Block* find_fitting(std::uint64_t wanted, std::uint64_t requested) const;
   Block* find_complete(std::uint64_t wanted, std::uint64_t requested, EpochNumber complete,
                        bool* pending) const;
-  CUdeviceptr hand_out(Block& block, std::uint64_t requested);
+  CUdeviceptr hand_out(Block& block, std::uint64_t requested) {
+    ++hits_;
+    leaves(block);
+    block.requested = requested;
+    const CUdeviceptr address = block.address;
+    block.state.store(BlockState::live, std::memory_order_release);
+    return address;
+  }
+  /// Puts the latest block into its list. Before whatever looks at the lists but a hit.
+  void settle() {
+    if (latest_ == nullptr) return;
+    link(*latest_);
+    latest_ = nullptr;
+  }
   void link(Block& block);
   void unlink(Block& block);
+  void put(Block& block);
+  void take_out(Block& block);
+  /// A block is in no list any more.
+  void leaves(const Block& block) {
+    set_bytes(bytes() - block.capacity);
+    used_step_ = step_;
+  }
 
   util::Ranked<util::LockRank::stream_cache, SpinLock> mutex_;
   StreamUseNumber use_ = 0;
@@ -97,6 +128,7 @@ class alignas(128) StreamCache {
   std::uint32_t used_step_ = 0;  ///< the latest one in which it had a block
   StreamName name_;              ///< written under both locks; without a use: no context's
   stats::DeviceStats* stats_ = nullptr;
+  Block* latest_ = nullptr;  ///< not yet in a list: what is freed last is mostly handed out next
   std::array<List, kStreamClasses> lists_;
 };
 
