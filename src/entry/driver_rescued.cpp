@@ -13,6 +13,7 @@
 #include "entry/noted.h"
 #include "process/lifecycle.h"
 
+using cupool::engine::InlineSubmission;
 using cupool::engine::Submission;
 using cupool::entry::is_cuda_library;
 using cupool::entry::launch_noted;
@@ -98,7 +99,7 @@ CUresult launch(const cupool::cuda::Driver& real, const void* configuration, CUs
   CUresult cupool_hook_##symbol parameters {                                                    \
     CUPOOL_REAL_OR_RETURN(symbol);                                                              \
     const CUstream named = to;                                                                  \
-    const Submission submission(real, named, #symbol);                                          \
+    const InlineSubmission submission(real, named, #symbol);                                    \
     const auto call = [&] { return real.symbol arguments; };                                    \
     const CUresult result = launch_noted(real, named, function, values, extra_arguments, call); \
     if (__builtin_expect(result != CUDA_ERROR_OUT_OF_MEMORY, 1)) return result;                 \
@@ -147,7 +148,7 @@ CUresult cupool_hook_cuLaunchKernelEx(const void* configuration, CUfunction func
                                       void** parameters, void** extra) {
   CUPOOL_REAL_OR_RETURN(cuLaunchKernelEx);
   const CUstream stream = legacy(stream_of(configuration));
-  const Submission submission(real, stream, "cuLaunchKernelEx");
+  const InlineSubmission submission(real, stream, "cuLaunchKernelEx");
   return launch(real, configuration, stream, function, parameters, extra, [&](const void* given) {
     return real.cuLaunchKernelEx(given, function, parameters, extra);
   });
@@ -157,7 +158,7 @@ CUresult cupool_hook_cuLaunchKernelEx_ptsz(const void* configuration, CUfunction
                                            void** parameters, void** extra) {
   CUPOOL_REAL_OR_RETURN(cuLaunchKernelEx_ptsz);
   const CUstream stream = per_thread(stream_of(configuration));
-  const Submission submission(real, stream, "cuLaunchKernelEx_ptsz");
+  const InlineSubmission submission(real, stream, "cuLaunchKernelEx_ptsz");
   return launch(real, configuration, stream, function, parameters, extra, [&](const void* given) {
     return real.cuLaunchKernelEx_ptsz(given, function, parameters, extra);
   });

@@ -72,7 +72,7 @@ using cupool::engine::Lane;
 using cupool::engine::LaneMark;
 using cupool::engine::PendingWork;
 using cupool::engine::Serving;
-using cupool::engine::Submission;
+using cupool::engine::InlineSubmission;
 using cupool::engine::ThreadOrder;
 
 inline CUstream stream_of(std::uintptr_t number) {
@@ -112,7 +112,7 @@ struct Device {
   }
   template <typename Launch>
   int around_launch(CUstream stream, const Launch& launch) {
-    std::optional<Submission> submission;
+    std::optional<InlineSubmission> submission;
     submission.emplace(driver, stream, "cuLaunchKernel");
     const int number = launch();
     const Throughout its_end;

@@ -10,11 +10,10 @@
 
 namespace cupool::engine {
 
-/// Around a driver call that submits work to `stream`, an explicit handle.
-class Submission {
+/// As Submission, without a call: for launches.
+class InlineSubmission {
  public:
-  /// `call`: the function, for messages.
-  [[gnu::always_inline]] Submission(const cuda::Driver& driver, CUstream stream, const char* call)
+  [[gnu::always_inline]] InlineSubmission(const cuda::Driver& driver, CUstream stream, const char* call)
       : driver_(driver), stream_(stream) {
     if (Lane::holds(stream)) {
       ThreadOrder::submits_in_lane();
@@ -26,7 +25,7 @@ class Submission {
     PendingWork::submitted();
     if (work_ != Lane::Work::none) LaneWork::submitted();
   }
-  [[gnu::always_inline]] ~Submission() {
+  [[gnu::always_inline]] ~InlineSubmission() {
     PendingWork::submitted();
     if (work_ == Lane::Work::inside) {
       LaneWork::submitted();
@@ -34,14 +33,27 @@ class Submission {
       Lane::submitted_outside(driver_, stream_);
     }
   }
-  Submission(const Submission&) = delete;
-  Submission& operator=(const Submission&) = delete;
+  InlineSubmission(const InlineSubmission&) = delete;
+  InlineSubmission& operator=(const InlineSubmission&) = delete;
 
  private:
   const cuda::Driver& driver_;
   const CUstream stream_;
   Lane::Work work_ = Lane::Work::inside;
   const CallsUnderWay::Call call_;
+};
+
+/// Around a driver call that submits work to `stream`, an explicit handle.
+class Submission {
+ public:
+  /// `call`: the function, for messages.
+  Submission(const cuda::Driver& driver, CUstream stream, const char* call);
+  ~Submission();
+  Submission(const Submission&) = delete;
+  Submission& operator=(const Submission&) = delete;
+
+ private:
+  const InlineSubmission submission_;
 };
 
 /// Before a driver call whose work goes to streams that are not known.

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// Out of line for the many calls that are rarer than launches: each would carry all of it.
+#include "engine/context/submission.h"
+
+namespace cupool::engine {
+
+Submission::Submission(const cuda::Driver& driver, CUstream stream, const char* call)
+    : submission_(driver, stream, call) {}
+
+Submission::~Submission() = default;
+
+}  // namespace cupool::engine
