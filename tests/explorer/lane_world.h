@@ -68,11 +68,11 @@ void ThreadOrder::submits_elsewhere(const cuda::Driver&, CUstream, What) {}
 namespace explorer {
 
 using cupool::cuda::Driver;
+using cupool::engine::InlineSubmission;
 using cupool::engine::Lane;
 using cupool::engine::LaneMark;
 using cupool::engine::PendingWork;
 using cupool::engine::Serving;
-using cupool::engine::InlineSubmission;
 using cupool::engine::ThreadOrder;
 
 inline CUstream stream_of(std::uintptr_t number) {

@@ -13,7 +13,8 @@ namespace cupool::engine {
 /// As Submission, without a call: for launches.
 class InlineSubmission {
  public:
-  [[gnu::always_inline]] InlineSubmission(const cuda::Driver& driver, CUstream stream, const char* call)
+  [[gnu::always_inline]] InlineSubmission(const cuda::Driver& driver, CUstream stream,
+                                          const char* call)
       : driver_(driver), stream_(stream) {
     if (Lane::holds(stream)) {
       ThreadOrder::submits_in_lane();
