@@ -110,6 +110,25 @@ class OfEvidence(unittest.TestCase):
         self.row("cold")["environment"] = {"WARM": os.path.join(self.scratch.name, "warm")}
         self.assertEqual(self.run_programs("cold", "--budget", "6"), 0)
 
+    def test_the_later_of_two_sessions_counts(self):
+        rows = [{"name": "helped"}]
+        def of_session(session, seconds, ways=(AS_IS, CUPOOL)):
+            return [{"kind": "run", "program": "helped", "gpu": "a", "session": session, "way": way, "exit": 0,
+                     "seconds": seconds} for way in ways]
+        both = of_session("2026-02", 2) + of_session("2026-01", 1)
+        self.assertEqual(measured(rows, both, "a")["helped"].times(AS_IS), [2])
+        more = both + of_session("2026-01", 1)
+        self.assertEqual(measured(rows, more, "a")["helped"].times(AS_IS), [1, 1], "the one with more runs")
+
+    def test_a_pool_that_ran_later_is_not_missing(self):
+        row = {"name": "helped", "repository": "made up", "measures": "-"}
+        missing = {"kind": "not_run", "program": "helped:own pool", "why": "not found: pool"}
+        run = {"kind": "run", "program": "helped", "gpu": "a", "session": "2026-01", "exit": 0, "seconds": 1, "digest": "-",
+               "peak_bytes": None}
+        ways = [{**run, "way": way} for way in (AS_IS, CUPOOL)]
+        self.assertIn("not found: pool", part([row], [missing, *ways]))
+        self.assertNotIn("not found: pool", part([row], [missing, *ways, {**run, "way": OWN}]))
+
     def test_only_what_is_faster_in_every_run_is_called_so(self):
         def found(plain, mine):
             return Measured({}, {way: [{"exit": 0, "seconds": s, "digest": "x", "peak_bytes": None} for s in seconds]

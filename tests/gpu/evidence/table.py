@@ -77,9 +77,9 @@ class Measured:
                 *(mebibytes(self.peaks(way)) for way in (AS_IS, CUPOOL, OWN)), self.results(), self.verdict()]
 
     def calls(self):
-        """What the program allocates, as cupool's report of its last run counts it."""
+        """What the program allocates, as cupool's report of its last run counts it; None if it was not counted."""
         counted = [run["calls"] for run in self.good(CUPOOL) if "calls" in run]
-        return [self.row["name"], *(f"{counted[-1].get(kind, 0):,}" if counted else "-" for kind in CALLS)]
+        return [self.row["name"], *(f"{counted[-1].get(kind, 0):,}" for kind in CALLS)] if counted else None
 
 
 def spread(values, unit):
@@ -101,7 +101,7 @@ def measured(rows, records, gpu):
             if record["kind"] == "run" and record["program"] == row["name"] and record["gpu"] == gpu:
                 sessions.setdefault(record["session"], {}).setdefault(record["way"], []).append(record)
         if sessions:
-            best = max(sorted(sessions), key=lambda name: min(len(runs) for runs in sessions[name].values()))
+            best = max(sessions, key=lambda name: (min(len(runs) for runs in sessions[name].values()), name))
             found[row["name"]] = Measured(row, sessions[best])
     return found
 
@@ -128,13 +128,17 @@ def part(rows, records):
                     for s in sessions if s["gpu"] == gpu), "",
                   table(["program", "what it does", "time of", "as it is", "with cupool", "own pool", "times as fast",
                          "times as fast as its own pool", "peak as it is", "peak with cupool", "peak with its own pool",
-                         "results", "verdict"], [m.cells() for m in of_gpu.values()]),
-                  "What they allocate: calls of one run, as cupool's report counts them.", "",
-                  table(["program", *CALLS], [m.calls() for m in of_gpu.values()])]
+                         "results", "verdict"], [m.cells() for m in of_gpu.values()])]
+        counted = [calls for calls in (m.calls() for m in of_gpu.values()) if calls]
+        if counted:
+            lines += ["What they allocate: calls of one run, as cupool's report counts them.", "",
+                      table(["program", *CALLS], counted)]
     ran = {record["program"] for record in records if record["kind"] == "run"}
     why = {record["program"]: record["why"] for record in records if record["kind"] == "not_run"}
     left = [[row["name"], row["repository"], why.get(row["name"], "no time")] for row in rows if row["name"] not in ran]
-    left += [[name.split(":")[0], name.split(":")[1], text] for name, text in why.items() if ":" in name]
+    owned = {record["program"] for record in records if record["kind"] == "run" and record["way"] == OWN}
+    left += [[name.split(":")[0], name.split(":")[1], text] for name, text in why.items()
+             if ":" in name and name.split(":")[0] not in owned]
     if left:
         lines += ["### Not run", "", table(["program", "of", "why"], left)]
     return "\n".join(lines)
