@@ -128,6 +128,16 @@ TEST_F(StreamCachesTest, ASearchLooksAtFewBlocksOfAClass) {
   }
 }
 
+// Also if a larger one that fits was freed later: it may be wanted next.
+TEST_F(StreamCachesTest, ABlockOfTheVerySizeComesFirst) {
+  caches_.set_limit(1024 * kMib);
+  const Place mine = place(1);
+  const CUdeviceptr smaller = push(mine, 64 * kMib);
+  const CUdeviceptr larger = push(mine, 72 * kMib);
+  EXPECT_EQ(pop(mine, 64 * kMib), smaller);
+  EXPECT_EQ(pop(mine, 72 * kMib), larger);
+}
+
 TEST_F(StreamCachesTest, AStreamIsOneOfItsContext) {
   const Place mine = place(1, 1);
   EXPECT_EQ(place(1, 1).cache, mine.cache);

@@ -46,7 +46,7 @@ class alignas(128) StreamCache {
   CUdeviceptr pop(StreamUseNumber use, std::uint64_t wanted, std::uint64_t requested) {
     const std::lock_guard lock(mutex_);
     if (use_ != use) return 0;
-    if (latest_ != nullptr && stream_block_fits(latest_->capacity, wanted, requested)) {
+    if (latest_ != nullptr && latest_->capacity == wanted) {
       Block& block = *latest_;
       latest_ = nullptr;
       return hand_out(block, requested);
