@@ -331,9 +331,11 @@ TEST(Explorer, WorkThatNothingCovers) {
   expect_right(covering_work<true>(2));
   const std::vector<Program> programs = {covering_work<true>(1), covering_work<false>(1)};
   for (const Program& program : programs) expect_right(program);
-  // A driver's calls order threads by themselves, and so does the program that knows of a call. So
-  // only who reads that nothing is left needs an order, and the settling that it reads.
-  EXPECT_EQ(unneeded_orders(programs, "claimed_work.h"), std::vector<std::string>{});
+  // Who joins a claim asks next whether work is seen at all (PendingWork::Claim), which is not
+  // explored.
+  const std::vector<std::string> unneeded = unneeded_orders(programs, "claimed_work.h");
+  ASSERT_EQ(unneeded.size(), 1u) << testing::PrintToString(unneeded);
+  EXPECT_NE(unneeded[0].find("load acquire -> relaxed"), std::string::npos) << unneeded[0];
   EXPECT_EQ(unneeded_orders(programs, "calls_under_way.h"), std::vector<std::string>{});
 }
 

@@ -507,6 +507,21 @@ TEST_F(HostRefusalTest, IdleMemoryStaysIfTheGpuIsBusyAgainWithWhatMayWaitForTheH
   }
 }
 
+// Nothing counts as complete beside a call under way, and a launch may compile its kernel for
+// seconds.
+TEST_F(HostRefusalTest, IdleMemoryGoesBackBesideACallThatTakesLong) {  // contract 4
+  start({{"CUPOOL_HOST_MAX_CACHED", "4M"}, {"CUPOOL_FREE_MODE", "ordered"}});
+  EXPECT_EQ(host().try_free(allocate_host(kMiB)), CUDA_SUCCESS);
+  gpu.takes_ns.store(2'000'000);
+  gpu.work.store(Work::timed);
+  const CallsUnderWay::Call of_another_thread;
+  PendingWork::submitted();
+  Patience patience(1'000'000'000);
+  EXPECT_TRUE(host().give_back(patience));
+  EXPECT_EQ(pinned.freed.size(), 1u);
+  EXPECT_FALSE(PendingWork::none());
+}
+
 // As once a second context allocates: what came since the look would be waited for.
 TEST_F(HostRefusalTest, IdleMemoryStaysIfTheGpuGetsWorkAndNobodyMayWait) {
   EXPECT_EQ(host().try_free(allocate_host(kMiB)), CUDA_SUCCESS);

@@ -86,6 +86,22 @@ TEST_F(LaneTest, CountsTheFreesBehindWhichWorkIsStillPending) {
   EXPECT_EQ(avoided(), before) << "nobody knows of those since the last look";
 }
 
+// Beside a call under way each free marks, though the driver's free would have waited once.
+TEST_F(LaneTest, CountsOneFreeBesideASubmission) {
+  stats::DeviceStats stats;
+  open(CU_STREAM_LEGACY);
+  calls.complete = false;
+  const Submission submission(driver_, CU_STREAM_LEGACY, "a call");
+  for (std::uint64_t i = 0; i < 50; ++i) {
+    EXPECT_TRUE(Lane::covers_free(driver_, &stats));
+    const std::uint64_t start = util::now_ns();
+    while (util::now_ns() - start <= 100'000) {
+    }
+  }
+  EXPECT_EQ(calls.records, 51) << "with the event that is watched";
+  EXPECT_LE(stats.value(stats::Counter::frees_unwaited_busy_total), 1u);
+}
+
 TEST_F(LaneTest, AsksForTheFreesBehindWorkLessThanOnceForEach) {
   stats::DeviceStats stats;
   open(CU_STREAM_LEGACY);

@@ -28,6 +28,8 @@ class alignas(128) ClaimedWork {
   [[gnu::always_inline]] bool any() const {
     return state_.load(std::memory_order_acquire) != kNone;
   }
+  /// Whether work was submitted, or was about to be, since the last claim. One load.
+  bool any_unclaimed() const { return state_.load(std::memory_order_acquire) == kUnclaimed; }
   /// As if work had been submitted, whatever is claimed.
   void take_away() { state_.store(kUnclaimed, std::memory_order_seq_cst); }
   /// For tests: as at the start of the process.
@@ -42,8 +44,9 @@ class alignas(128) ClaimedWork {
       const std::uint64_t number = work.last_claim_.fetch_add(1, std::memory_order_relaxed) + 1;
       std::uint64_t found = kUnclaimed;
       if (work.state_.compare_exchange_strong(found, number, std::memory_order_seq_cst,
-                                              std::memory_order_relaxed)) {
+                                              std::memory_order_acquire)) {
         number_ = number;
+        is_first_ = true;
       } else if (found != kNone) {
         number_ = found;
       }
@@ -54,15 +57,19 @@ class alignas(128) ClaimedWork {
     /// The work is covered. Without effect while a call is under way.
     void settle() {
       if (number_ == kNone || CallsUnderWay::any()) return;
-      work_.state_.compare_exchange_strong(number_, kNone, std::memory_order_release,
+      std::uint64_t found = number_;
+      work_.state_.compare_exchange_strong(found, kNone, std::memory_order_release,
                                            std::memory_order_relaxed);
     }
+    /// Whether there was work that nobody had claimed.
+    bool is_first() const { return is_first_; }
     /// Claims nothing any more.
     void give_up() { number_ = kNone; }
 
    private:
     ClaimedWork& work_;
     std::uint64_t number_ = kNone;  ///< kNone: claims nothing
+    bool is_first_ = false;
   };
 
  private:

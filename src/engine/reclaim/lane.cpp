@@ -262,7 +262,9 @@ bool Lane::covers_free(const cuda::Driver& driver, stats::DeviceStats* stats) {
     if (marked) claim.settle();
     const std::uint64_t now = util::now_ns();
     const auto [context, stream] = LaneMark::place();
-    if (marked && stats != nullptr) LaneStalls::freed(driver, context, stream, *stats, now);
+    // Beside a call under way marks follow one another without new work.
+    if (marked && stats != nullptr && claim.is_first())
+      LaneStalls::freed(driver, context, stream, *stats, now);
     unseen = UnseenWork::look(driver, context, stream, now);
   }
   if (!marked) leave(End::failure);

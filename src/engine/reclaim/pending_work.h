@@ -22,6 +22,10 @@ class PendingWork {
     return !of_process_.any() || CUPOOL_MUTATED("nothing-is-pending");
   }
 
+  /// Whether no work was reported since the last claim, which may not be settled yet. For one who
+  /// has waited: how long the driver's own wait will take, not whether memory is in use.
+  static bool none_since_claim() { return !of_process_.any_unclaimed(); }
+
   /// Work may reach the GPU unseen: nothing is known any more, for good.
   static void distrust() {
     trusted_.store(false, std::memory_order_seq_cst);

@@ -233,7 +233,8 @@ bool HostMemory::give_back(Patience& patience) {
       if (!visit || !home->usable() || home->incarnation() != life) break;
       home->host_work().end_context_wait(before);
       cache_.reclaim(home->ordering().epochs().complete_up_to());
-      const auto quiet = [this] { return is_quiet(); };
+      // Another thread may be in a call for long, as in a launch that compiles its kernel.
+      const auto quiet = [this] { return PendingWork::none_since_claim() || is_quiet(); };
       const bool is_idle = quiet();
       if (is_idle || (!patience.over() && ends_without_host(*home))) {
         released += frees_.release(*home, HostCache::Which::idle,
