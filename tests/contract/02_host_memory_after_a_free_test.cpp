@@ -84,6 +84,18 @@ TEST(HostSide, PageLockedMemoryIsKnownUntilTheDriverHasTakenItBack) {
   EXPECT_EQ(seen, 5u) << result.describe();
 }
 
+// Contract 2, also for a launch that needed a second attempt (contract 4).
+TEST(HostSide, ALaunchThatIsMadeAgainIsWaitedForAsWell) {
+  const std::pair<const char*, const char*> launches[] = {
+      {"configuration", "cuLaunchKernelEx:1=2"}, {"arguments", "cuLaunchCooperativeKernel:1=2"}};
+  for (const auto& [by, fault] : launches) {
+    SCOPED_TRACE(fault);
+    const PreloadedRun result = run_preloaded(std::string("probe_host_side case=rescued by=") + by,
+                                              with(kRealTime, {{"CUPOOL_SIM_FAIL", fault}}));
+    EXPECT_EQ(result.process.out, "launch=0 there=1\n") << result.describe();
+  }
+}
+
 TEST(HostSide, KernelsThatGetPageLockedMemoryAreNotForgotten) {
   if (!tested_build().sanitizer.empty()) GTEST_SKIP() << "no such engine with a sanitizer";
   Environment environment = with(

@@ -4,7 +4,8 @@
 // frees; case=callback, allocations and frees in host functions; case=aimed, page-locked memory as
 // the target of what takes device memory (stream=per_thread: by the twins for per-thread default
 // streams); case=kept, page-locked memory that a refused call, or what was there before, leaves
-// as it is; case=library, zero-copy memory of a library (library=: its path).
+// as it is; case=rescued, a launch whose first attempt is refused; case=library, zero-copy memory
+// of a library (library=: its path).
 #include <cuda.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -440,6 +441,44 @@ int kept() {
   return 0;
 }
 
+// Launches that find memory only once idle memory went back, if the driver refuses the first
+// attempt (CUPOOL_SIM_FAIL).
+int rescued(bool by_configuration) {
+  constexpr std::size_t kIdle = 64 << 20;
+  const Gpu gpu;
+  warm_up();
+  void* host = nullptr;
+  CUdeviceptr block = 0;
+  CUdeviceptr source = 0;
+  CUdeviceptr idle = 0;
+  MUST(cuMemHostAlloc(&host, kBytes, 0));
+  MUST(cuMemAlloc(&source, kBytes));
+  MUST(cuMemsetD8(source, 0x5a, kBytes));
+  MUST(cuMemAlloc(&block, kBytes));
+  MUST(cuMemAlloc(&idle, kIdle));
+  MUST(cuMemFree(idle));
+  MUST(cuCtxSynchronize());
+  auto* at = static_cast<std::uint32_t*>(host);
+  *at = 0;
+  std::uint64_t words = 16;
+  void* arguments[] = {&at, &source, &words};
+  CUlaunchConfig configuration = {};
+  configuration.gridDimX = configuration.gridDimY = configuration.gridDimZ = 1;
+  configuration.blockDimX = 32;
+  configuration.blockDimY = configuration.blockDimZ = 1;
+  configuration.hStream = gpu.stream;
+  gpu.work(20'000'000);
+  const CUresult result =
+      by_configuration
+          ? cuLaunchKernelEx(&configuration, gpu.copy, arguments, nullptr)
+          : cuLaunchCooperativeKernel(gpu.copy, 1, 1, 1, 32, 1, 1, 0, gpu.stream, arguments);
+  MUST(cuMemFree(block));
+  std::printf("launch=%d there=%d\n", static_cast<int>(result),
+              *static_cast<volatile std::uint32_t*>(at) == 0x5a5a5a5a);
+  MUST(cuCtxSynchronize());
+  return 0;
+}
+
 // Fills and copies of device memory alone, beside page-locked memory: no free has to wait.
 int unaimed() {
   const Gpu gpu;
@@ -467,6 +506,9 @@ int main(int argc, char** argv) {
   }
   if (probe::argument_is(argc, argv, "case", "unaimed")) return unaimed();
   if (probe::argument_is(argc, argv, "case", "kept")) return kept();
+  if (probe::argument_is(argc, argv, "case", "rescued")) {
+    return rescued(probe::argument_is(argc, argv, "by", "configuration"));
+  }
   if (probe::argument_is(argc, argv, "case", "library")) {
     return library(probe::argument(argc, argv, "library", ""));
   }
