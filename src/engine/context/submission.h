@@ -10,7 +10,7 @@
 
 namespace cupool::engine {
 
-/// As Submission, without a call: for launches.
+/// As Submission, but inline, for launches.
 class InlineSubmission {
  public:
   [[gnu::always_inline]] InlineSubmission(const cuda::Driver& driver, CUstream stream,
