@@ -61,6 +61,9 @@ bool UnseenWork::look(const cuda::Driver&, CUcontext, CUstream, std::uint64_t) {
 }
 void UnseenWork::reset() {}
 void ThreadOrder::submits_elsewhere(const cuda::Driver&, CUstream, What) {}
+// No stream is destroyed here.
+StreamUse::StreamUse(CUstream) {}
+StreamUse::~StreamUse() {}
 
 }  // namespace engine
 }  // namespace cupool

@@ -199,22 +199,6 @@ TEST_F(LaneTest, WorkOfTheLaneThatBeganWhileAwayIsMarked) {
   EXPECT_EQ(calls.records, before + 1);
 }
 
-// I1: its handle may name another stream, whose event says nothing about the first one's work.
-TEST_F(LaneTest, TheWorkOfADestroyedStreamIsStillPending) {
-  open(created);
-  submit(second);
-  const CUevent first = calls.recorded.rbegin()->first;
-  Lane::destroys(second);
-  submit(second);
-  const CUevent other = calls.recorded.rbegin()->first;
-  EXPECT_NE(first, other);
-  calls.recorded[first] = reinterpret_cast<CUstream>(0x9000);
-  calls.idle = {second};
-  EXPECT_FALSE(returns(created));
-  calls.idle.insert(reinterpret_cast<CUstream>(0x9000));
-  EXPECT_TRUE(returns(created));
-}
-
 TEST_F(LaneTest, WhatGoesToOthersTooOftenLeavesItForGood) {
   calls.complete = true;
   open(created);

@@ -278,8 +278,9 @@ bool Lane::covers_free(const cuda::Driver& driver, stats::DeviceStats* stats) {
   return marked && is_open();
 }
 
+// Also when the lane is over: a call that began before may not have returned.
 void Lane::destroys(CUstream stream) {
-  if (word_.load(std::memory_order_relaxed) != kLeft) others.destroys(stream);
+  others.destroys(stream);
   if (LaneMark::place().stream != stream) return;
   leave(End::destroyed);
   LaneMark::forget_stream();
@@ -310,6 +311,7 @@ void Lane::context_ends(const cuda::Driver* driver, CUcontext context) {
 
 void Lane::end_without_lock() {
   word_ = kLeft;
+  others.end_without_lock();
   LaneMark::reset();
 }
 

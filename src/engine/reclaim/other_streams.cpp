@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "cuda/scopes.h"
+#include "engine/reclaim/stream_use.h"
 #include "util/clock.h"
 #include "util/mutation.h"
 
@@ -66,6 +67,7 @@ OtherStreams::Stream* OtherStreams::find_or_take(const cuda::Driver& driver, CUs
 }
 
 bool OtherStreams::begin(const cuda::Driver& driver, CUstream stream, const char* call) {
+  if (over_.load(std::memory_order_relaxed)) return false;
   const std::lock_guard lock(mutex_);
   if (failed_ || is_too_often()) return false;
   Stream* const entry = find_or_take(driver, stream);
@@ -77,8 +79,11 @@ bool OtherStreams::begin(const cuda::Driver& driver, CUstream stream, const char
 }
 
 // The record may wait for room in the stream's queue, so it is made without the lock. Of several
-// threads that record the same event, the last one comes behind the work of all.
+// threads that record the same event, the last one comes behind the work of all. Who destroys the
+// stream takes the entry away first, and then waits for those who have found it.
 void OtherStreams::end(const cuda::Driver& driver, CUcontext context, CUstream stream) {
+  const StreamUse in_use(stream);
+  if (over_.load(std::memory_order_relaxed)) return;
   CUevent event = nullptr;
   {
     const std::lock_guard lock(mutex_);
@@ -125,7 +130,7 @@ bool OtherStreams::is_main(CUstream stream) {
 }
 
 void OtherStreams::destroys(CUstream stream) {
-  if (CUPOOL_MUTATED("keeps-a-destroyed-stream")) return;
+  if (over_.load(std::memory_order_relaxed) || CUPOOL_MUTATED("keeps-a-destroyed-stream")) return;
   const std::lock_guard lock(mutex_);
   Stream* const entry = find(stream);
   if (entry == nullptr) return;
@@ -137,6 +142,7 @@ void OtherStreams::reset() {
   streams_ = {};
   calls_ = 0;
   failed_ = false;
+  over_ = false;
 }
 
 }  // namespace cupool::engine

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 
 #include "cuda/driver.h"
@@ -25,9 +26,12 @@ class OtherStreams {
   /// Whether the program's main work seems to go to `stream`: enough kernels, or calls of any kind.
   bool is_main(CUstream stream);
 
-  /// `stream` is about to be destroyed: its handle may name another one later.
+  /// `stream` is about to be destroyed: its handle may name another one later. The caller waits for
+  /// others that use it (StreamUse) before it is.
   void destroys(CUstream stream);
-  /// The context of the events has ended, or the process was forked.
+  /// For good, without the lock, which may be held for ever: nothing is counted any more.
+  void end_without_lock() { over_.store(true, std::memory_order_relaxed); }
+  /// For tests: as at the start of the process.
   void reset();
 
  private:
@@ -54,6 +58,7 @@ class OtherStreams {
   std::uint64_t calls_ = 0;     ///< of begin()
   std::uint64_t first_ns_ = 0;  ///< time of the first one
   bool failed_ = false;         ///< an event could not be recorded
+  std::atomic<bool> over_{false};
 };
 
 }  // namespace cupool::engine
