@@ -149,5 +149,34 @@ TEST_F(CaptureRaceTest, NoMarkIsOnItsWayWhenACaptureBeginsBesideALeaving) {
   Lane::reset();
 }
 
+// Nor an event behind a copy, whose thread has found the stream not capturing.
+TEST_F(CaptureRaceTest, NoNoteIsOnItsWayWhenACaptureBegins) {
+  Context* const first = context(kFirst);
+  driver_.cuStreamGetCtx = [](CUstream, CUcontext* of) {
+    *of = kFirst;
+    return CUDA_SUCCESS;
+  };
+  driver_.cuEventCreate = [](CUevent* event, unsigned) {
+    *event = reinterpret_cast<CUevent>(0x30);
+    return CUDA_SUCCESS;
+  };
+  driver_.cuEventRecord = [](CUevent, CUstream) { return slow_record(nullptr, nullptr); };
+  recording = begun = recorded_into_capture = false;
+  const CUstream stream = reinterpret_cast<CUstream>(0x2000);
+  std::thread copies([&] {
+    current = kFirst;
+    streams_.host_work_submitted(stream);
+  });
+  while (!recording) std::this_thread::yield();
+  EXPECT_EQ(streams_.begin_capture(*first, stream,
+                                   [] {
+                                     begun = true;
+                                     return CUDA_ERROR_UNKNOWN;
+                                   }),
+            CUDA_ERROR_UNKNOWN);
+  copies.join();
+  EXPECT_FALSE(recorded_into_capture);
+}
+
 }  // namespace
 }  // namespace cupool::engine

@@ -117,7 +117,7 @@ TEST_F(HostWorkTest, ALaterCopyOnAStreamCoversTheEarlierOne) {
 TEST_F(HostWorkTest, WorkOfADestroyedStreamStaysPendingWhenItsHandleComesBack) {
   HostWork work(driver_, kWorkContext);
   work.submitted(kFirst);
-  work.stream_destroyed(kFirst);
+  work.destroys(kFirst);
   work.submitted(kFirst);  // another stream with the same handle
   EXPECT_TRUE(waits(work));
   EXPECT_EQ(streams.waited.size(), 2u);
@@ -128,7 +128,7 @@ TEST_F(HostWorkTest, EventsAreUsedAgain) {
   for (int i = 0; i < 100; ++i) {
     work.submitted(kFirst);
     EXPECT_TRUE(waits(work));
-    work.stream_destroyed(kFirst);
+    work.destroys(kFirst);
   }
   EXPECT_EQ(streams.next_event, 2u) << "streams that come and go do not make events without end";
 }
@@ -147,7 +147,7 @@ TEST_F(HostWorkTest, StreamsThatComeAndGoWithoutAFreeLeaveNoEvents) {
   for (std::uintptr_t request = 0; request < 20'000; ++request) {
     work.submitted(stream_number(request));
     finish_all();
-    work.stream_destroyed(stream_number(request));
+    work.destroys(stream_number(request));
   }
   EXPECT_LE(streams.next_event, 5u);
   EXPECT_LE(streams.queries, 60'000u) << "a copy looks at a few others, not at all";
@@ -197,7 +197,7 @@ TEST_F(HostWorkTest, WhatIsPendingStaysSoWhileOthersAreLookedAt) {
     work.submitted(stream_number(number));
     finish_all();
     streams.complete[first] = false;
-    work.stream_destroyed(stream_number(number));
+    work.destroys(stream_number(number));
   }
   EXPECT_EQ(streams.recorded_on.at(first), kFirst) << "its event is not used for another";
   EXPECT_TRUE(waits(work));
@@ -241,7 +241,7 @@ TEST_F(HostWorkTest, ARecordThatTakesLongHoldsUpNoOtherThread) {
   SlowSubmission slow(work);
   std::future<bool> other = std::async(std::launch::async, [&] {
     work.submitted(kFirst);
-    work.stream_destroyed(kFirst);
+    work.destroys(kFirst);
     return waits(work);
   });
   const bool held_up = other.wait_for(std::chrono::seconds(5)) != std::future_status::ready;
@@ -267,7 +267,7 @@ TEST_F(HostWorkTest, AStreamThatIsDestroyedDuringARecordLeavesItsWorkPending) {
   driver_.cuEventRecord = slow_record;
   HostWork work(driver_, kWorkContext);
   SlowSubmission slow(work);
-  work.stream_destroyed(kSecond);
+  work.destroys(kSecond);
   slow.end();
   EXPECT_TRUE(work.maybe_pending());
   EXPECT_TRUE(waits(work));
@@ -322,7 +322,7 @@ TEST_F(HostWorkTest, AnotherStreamOfTheSameHandleIsNotCovered) {
   HostWork work(driver_, kWorkContext);
   work.submitted(kFirst);
   const HostWork::Mark before = work.begin_wait();
-  work.stream_destroyed(kFirst);
+  work.destroys(kFirst);
   work.submitted(kFirst);
   work.end_stream_wait(kFirst, before);
   EXPECT_TRUE(waits(work));

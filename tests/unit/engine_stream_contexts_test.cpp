@@ -116,9 +116,8 @@ TEST_F(StreamContextsTest, AStreamsDestructionIsToldToItsContext) {
   HostWork& work = first->host_work();
   const auto wait_for_stream = [&] { work.end_stream_wait(stream, work.begin_wait()); };
   work.submitted(stream);
-  EXPECT_EQ(streams_.destroy(stream, [] { return CUDA_ERROR_UNKNOWN; }), CUDA_ERROR_UNKNOWN);
   wait_for_stream();
-  EXPECT_FALSE(work.maybe_pending()) << "the stream is still there, and was waited for";
+  EXPECT_FALSE(work.maybe_pending()) << "the stream was waited for";
   work.submitted(stream);
   const auto destroy = [&] {
     streams.erase(stream);  // the driver does not know whose it was afterwards
@@ -127,6 +126,47 @@ TEST_F(StreamContextsTest, AStreamsDestructionIsToldToItsContext) {
   EXPECT_EQ(streams_.destroy(stream, destroy), CUDA_SUCCESS);
   wait_for_stream();
   EXPECT_TRUE(work.maybe_pending()) << "the handle is another stream's";
+}
+
+TEST_F(StreamContextsTest, ARefusedDestructionLosesNoWork) {  // contract 2
+  Context* const context = enter_new();
+  const auto stream = reinterpret_cast<CUstream>(0x100);
+  streams[stream] = context->handle();
+  test::gpu.work.store(test::FakeGpu::Work::held);
+  HostWork& work = context->host_work();
+  work.submitted(stream);
+  EXPECT_EQ(streams_.destroy(stream, [] { return CUDA_ERROR_UNKNOWN; }), CUDA_ERROR_UNKNOWN);
+  EXPECT_TRUE(work.maybe_pending());
+  work.submitted(stream);
+  work.end_stream_wait(stream, work.begin_wait());
+  EXPECT_TRUE(work.maybe_pending()) << "from before, by an event without a stream";
+  work.end_context_wait(work.begin_wait());
+  EXPECT_FALSE(work.maybe_pending());
+}
+
+// Another thread may get a stream of the same handle before the call that destroys the first one
+// returns. Recorded again, its event would say nothing of the first one's work any more.
+TEST_F(StreamContextsTest, WorkOfADestroyedStreamIsPendingWhenItsHandleComesAgain) {  // contract 2
+  static std::vector<CUevent> recorded;
+  static decltype(driver_.cuEventRecord) record;
+  recorded.clear();
+  record = driver_.cuEventRecord;
+  driver_.cuEventRecord = [](CUevent event, CUstream on) {
+    recorded.push_back(event);
+    return record(event, on);
+  };
+  Context* const context = enter_new();
+  const auto stream = reinterpret_cast<CUstream>(0x100);
+  streams[stream] = context->handle();
+  test::gpu.work.store(test::FakeGpu::Work::held);
+  streams_.host_work_submitted(stream);
+  const auto destroy = [&] {
+    streams_.host_work_submitted(stream);  // the new one
+    return CUDA_SUCCESS;
+  };
+  EXPECT_EQ(streams_.destroy(stream, destroy), CUDA_SUCCESS);
+  ASSERT_EQ(recorded.size(), 2u);
+  EXPECT_NE(recorded[0], recorded[1]);
 }
 
 // Its effect on the host is the stream's context's to wait for.

@@ -8,6 +8,7 @@
 #include "engine/context/thread_order.h"
 #include "engine/reclaim/lane_mark.h"
 #include "engine/reclaim/serving.h"
+#include "engine/reclaim/use_count.h"
 
 namespace cupool::engine {
 
@@ -32,6 +33,7 @@ class StreamContexts {
     Serving::capture_begins();
     LaneMark::let_users_out();  // a mark may be under way although the lane is over
     ThreadOrder::let_users_out();
+    notes_.wait_until_none();
     let_fences_in_but(context);
     const CUresult result = context.ordering().captures().begin(stream, begin);
     Serving::captures_end(1);  // the ordering counts its own
@@ -52,15 +54,15 @@ class StreamContexts {
                        [&] { return cuda::is_capturing(driver_, stream).value_or(false); });
   }
 
-  /// Runs `destroy`, the driver's destruction of `stream`, which ends its capture and what is known
-  /// of its work.
+  /// Runs `destroy`, the driver's destruction of `stream`, which ends its capture. What is known of
+  /// its work goes by no handle from before: another thread may get that at once.
   template <typename Call>
   CUresult destroy(CUstream stream, const Call& destroy) {
-    Context* const owner = context_of(stream);  // the driver does not know it afterwards
+    Context* const owner = context_of(stream);
+    if (owner != nullptr) owner->host_work().destroys(stream);
     CUresult result = CUDA_ERROR_UNKNOWN;
     end_capture(
         stream, [&] { return result = destroy(); }, [&] { return result != CUDA_SUCCESS; });
-    if (result == CUDA_SUCCESS && owner != nullptr) owner->host_work().stream_destroyed(stream);
     return result;
   }
 
@@ -81,6 +83,7 @@ class StreamContexts {
 
   const cuda::Driver& driver_;
   ContextRegistry& registry_;
+  UseCount notes_;  ///< of host work, from the look for captures to the event
 };
 
 }  // namespace cupool::engine

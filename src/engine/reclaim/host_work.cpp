@@ -70,7 +70,7 @@ bool HostWork::begin_record(CUstream stream, Position* entry, CUevent* event) {
   return true;
 }
 
-void HostWork::stream_destroyed(CUstream stream) {
+void HostWork::destroys(CUstream stream) {
   const std::lock_guard lock(mutex_);
   const auto found = by_stream_.find({stream, 0});
   if (found == by_stream_.end()) return;

@@ -36,9 +36,9 @@ class HostWork {
   /// As submitted(), where no event may be recorded.
   void submitted_unseen() { unseen_.fetch_add(1, std::memory_order_acq_rel); }
 
-  /// Called when `stream` is destroyed: its handle may name another stream later. Its pending work
+  /// Called before `stream` is destroyed: its handle may name another stream then. Its pending work
   /// stays pending.
-  void stream_destroyed(CUstream stream);
+  void destroys(CUstream stream);
 
   /// Whether wait() may have work to wait for. One relaxed load.
   bool maybe_pending() const { return pending_.load(std::memory_order_acquire) != 0; }
