@@ -4,7 +4,6 @@
 // callbacks.
 #include "engine/context/submission.h"
 #include "engine/reclaim/host_targets.h"
-#include "engine/reclaim/stream_use.h"
 #include "entry/caller.h"
 #include "entry/default_stream.h"
 #include "entry/forward.h"
@@ -18,10 +17,10 @@
 using cupool::engine::Allocator;
 using cupool::engine::HostTargets;
 using cupool::engine::PinnedMemory;
-using cupool::engine::StreamUse;
 using cupool::engine::Submission;
 using cupool::engine::submits_unknown;
 using cupool::entry::are_apart;
+using cupool::entry::CallToNote;
 using cupool::entry::legacy;
 using cupool::entry::note;
 using cupool::entry::per_thread;
@@ -33,13 +32,20 @@ namespace {
 // A graph's own memory and code may run out of memory because of cupool's idle memory (contract 4).
 template <typename Call>
 CUresult launch_graph(CUstream stream, const Call& call) {
-  const StreamUse in_use(stream);
+  const CallToNote under_way(stream);
   Allocator* const allocator = engine();
   const CUresult result =
       allocator == nullptr ? call() : cupool::engine::rescue(allocator->out_of_memory(), call);
   note(
       stream, [] { return true; }, result);
   return result;
+}
+
+bool is_pinned(CUdeviceptr address) {
+  return PinnedMemory::may_hold(address);
+}
+bool is_pinned(const void* host) {
+  return is_pinned(reinterpret_cast<CUdeviceptr>(host));
 }
 
 // Whether `host` is page-locked memory that the program has freed.
@@ -82,34 +88,40 @@ CUresult free_host(Allocator* allocator, void* host) {
 extern "C" {
 
 // A function and its variant for per-thread default streams: the real call, then the record.
-// `touches` tells whether host memory is involved, `possible` is false if it cannot be, and
-// `apart` true for a copy between two contexts. The arguments of the real function follow the
-// parameters.
-#define CUPOOL_NOTED_IF(possible, apart, name, touches, parameters, ...)           \
-  CUPOOL_NOTED_AS(possible, apart, name, legacy, touches, parameters, __VA_ARGS__) \
-  CUPOOL_NOTED_AS(possible, apart, name##_ptsz, per_thread, touches, parameters, __VA_ARGS__)
-#define CUPOOL_NOTED_AS(possible, apart, symbol, named, touches, parameters, ...) \
-  CUresult cupool_hook_##symbol parameters {                                      \
-    CUPOOL_REAL_OR_RETURN(symbol);                                                \
-    if (apart) submits_unknown(real, #symbol);                                    \
-    const Submission submission(real, named(stream), #symbol);                    \
-    if (!(possible)) return real.symbol(__VA_ARGS__);                             \
-    const StreamUse in_use(stream);                                               \
-    const CUresult result = real.symbol(__VA_ARGS__);                             \
-    note(                                                                         \
-        named(stream), [&] { return touches; }, result);                          \
-    return result;                                                                \
+// `touches` tells whether host memory is involved, `possible` is false if it cannot be, `seen` is
+// false if no other thread can see the work before the call returns, and `apart` is true for a copy
+// between two contexts. The arguments of the real function follow the parameters.
+#define CUPOOL_NOTED_IF(possible, seen, apart, name, touches, parameters, ...)           \
+  CUPOOL_NOTED_AS(possible, seen, apart, name, legacy, touches, parameters, __VA_ARGS__) \
+  CUPOOL_NOTED_AS(possible, seen, apart, name##_ptsz, per_thread, touches, parameters, __VA_ARGS__)
+#define CUPOOL_NOTED_AS(possible, seen, apart, symbol, named, touches, parameters, ...) \
+  CUresult cupool_hook_##symbol parameters {                                            \
+    CUPOOL_REAL_OR_RETURN(symbol);                                                      \
+    if (apart) submits_unknown(real, #symbol);                                          \
+    const Submission submission(real, named(stream), #symbol);                          \
+    if (!(possible)) return real.symbol(__VA_ARGS__);                                   \
+    const CallToNote under_way(stream, seen);                                           \
+    const CUresult result = real.symbol(__VA_ARGS__);                                   \
+    note(                                                                               \
+        named(stream), [&] { return touches; }, result);                                \
+    return result;                                                                      \
   }
+// Pageable memory is copied by the calling thread, for which the driver's free does not wait
+// either.
 #define CUPOOL_NOTED(name, touches, parameters, ...) \
-  CUPOOL_NOTED_IF(true, false, name, touches, parameters, __VA_ARGS__)
+  CUPOOL_NOTED_IF(true, HostTargets::any(), false, name, touches, parameters, __VA_ARGS__)
+#define CUPOOL_COPIED(name, pinned, parameters, ...) \
+  CUPOOL_NOTED_IF(true, pinned, false, name, true, parameters, __VA_ARGS__)
+#define CUPOOL_CALLS_BACK(name, parameters, ...) \
+  CUPOOL_NOTED_IF(true, true, false, name, true, parameters, __VA_ARGS__)
 
 // Frequent functions with device pointers: not recorded while no such pointer can refer to host
 // memory. Their forms without a stream wait for host memory themselves (measured).
 #define CUPOOL_AIMED(name, touches, parameters, ...) \
-  CUPOOL_NOTED_IF(HostTargets::any(), false, name, touches, parameters, __VA_ARGS__)
+  CUPOOL_NOTED_IF(HostTargets::any(), true, false, name, touches, parameters, __VA_ARGS__)
 // Between contexts.
 #define CUPOOL_PEERS(name, apart, possible, touches, parameters, ...) \
-  CUPOOL_NOTED_IF(possible, apart, name, touches, parameters, __VA_ARGS__)
+  CUPOOL_NOTED_IF(possible, HostTargets::any(), apart, name, touches, parameters, __VA_ARGS__)
 #define CUPOOL_FILL(name, type)                                                               \
   CUPOOL_AIMED(name, HostTargets::include(real, to),                                          \
                (CUdeviceptr to, type value, size_t count, CUstream stream), to, value, count, \
@@ -124,19 +136,20 @@ extern "C" {
                (CUstream stream, CUdeviceptr at, type value, unsigned int flags), stream, at, \
                value, flags)
 
-CUPOOL_NOTED(cuMemcpyHtoDAsync_v2, true,
-             (CUdeviceptr to, const void* from, size_t bytes, CUstream stream), to, from, bytes,
-             stream)
-CUPOOL_NOTED(cuMemcpyDtoHAsync_v2, true,
-             (void* to, CUdeviceptr from, size_t bytes, CUstream stream), to, from, bytes, stream)
-CUPOOL_NOTED(cuMemcpyAsync, true, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
-             to, from, bytes, stream)
-CUPOOL_NOTED(cuMemcpyHtoAAsync_v2, true,
-             (CUarray to, size_t offset, const void* from, size_t bytes, CUstream stream), to,
-             offset, from, bytes, stream)
-CUPOOL_NOTED(cuMemcpyAtoHAsync_v2, true,
-             (void* to, CUarray from, size_t offset, size_t bytes, CUstream stream), to, from,
-             offset, bytes, stream)
+CUPOOL_COPIED(cuMemcpyHtoDAsync_v2, is_pinned(from),
+              (CUdeviceptr to, const void* from, size_t bytes, CUstream stream), to, from, bytes,
+              stream)
+CUPOOL_COPIED(cuMemcpyDtoHAsync_v2, is_pinned(to),
+              (void* to, CUdeviceptr from, size_t bytes, CUstream stream), to, from, bytes, stream)
+CUPOOL_COPIED(cuMemcpyAsync, is_pinned(to) || is_pinned(from),
+              (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream), to, from, bytes,
+              stream)
+CUPOOL_COPIED(cuMemcpyHtoAAsync_v2, is_pinned(from),
+              (CUarray to, size_t offset, const void* from, size_t bytes, CUstream stream), to,
+              offset, from, bytes, stream)
+CUPOOL_COPIED(cuMemcpyAtoHAsync_v2, is_pinned(to),
+              (void* to, CUarray from, size_t offset, size_t bytes, CUstream stream), to, from,
+              offset, bytes, stream)
 CUPOOL_NOTED(cuMemcpy2DAsync_v2, HostTargets::in_copy(real, copy),
              (const CUDA_MEMCPY2D* copy, CUstream stream), copy, stream)
 CUPOOL_NOTED(cuMemcpy3DAsync_v2, HostTargets::in_copy(real, copy),
@@ -163,8 +176,8 @@ CUPOOL_NOTED(cuMemcpyWithAttributesAsync, true,
              to, from, bytes, attributes, stream)
 CUPOOL_NOTED(cuMemcpy3DWithAttributesAsync, true,
              (void* copy, unsigned long long flags, CUstream stream), copy, flags, stream)
-CUPOOL_NOTED(cuLaunchHostFunc, true, (CUstream stream, CUhostFn function, void* data), stream,
-             function, data)
+CUPOOL_CALLS_BACK(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void* data), stream,
+                  function, data)
 CUPOOL_NOTED(cuLaunchHostFunc_v2, true,
              (CUstream stream, CUhostFn function, void* data, unsigned int sync_mode), stream,
              function, data, sync_mode)

@@ -4,11 +4,23 @@
 
 #include <optional>
 
+#include "engine/reclaim/host_work_calls.h"
 #include "engine/reclaim/pinned_memory.h"
 #include "engine/reclaim/stream_use.h"
 #include "process/lifecycle.h"
 
 namespace cupool::entry {
+
+/// From before the driver's call on `stream` until its work is noted. `is_seen`: whether another
+/// thread may see the work before the call returns.
+class CallToNote {
+ public:
+  explicit CallToNote(CUstream stream, bool is_seen = true) : in_use_(stream), call_(is_seen) {}
+
+ private:
+  const engine::StreamUse in_use_;
+  const engine::HostWorkCalls::Call call_;
+};
 
 /// The driver's call on `stream` has returned `result`. `touches_host` is called only if its answer
 /// matters.
@@ -31,7 +43,7 @@ CUresult launch_noted(const cuda::Driver& real, CUstream stream, CUfunction func
       !engine::PinnedMemory::is_argument(real, function, parameters, extra)) {
     return call();
   }
-  const engine::StreamUse in_use(stream);
+  const CallToNote under_way(stream);
   const CUresult result = call();
   note(
       stream, [] { return true; }, result);

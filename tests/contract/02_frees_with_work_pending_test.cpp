@@ -65,5 +65,26 @@ TEST(PendingWork, AStreamMayBeDestroyedWhenItsCallbackIsSeen) {
               {{"CUPOOL_SIM_MODE", "early"}, {"CUPOOL_SIM_RETURN_MS", "50"}});
 }
 
+// Contract 2: a free waits for work that the freeing thread has seen, though the call that submits
+// it has not returned.
+constexpr const char* kFreeBesideACallback = "probe_callback free=1";
+const Environment kCallbackReturnsLate = {
+    {"CUPOOL_POOL_START", "first"}, {"CUPOOL_SIM_MODE", "timed"}, {"CUPOOL_SIM_RETURN_MS", "20"}};
+
+TEST(PendingWork, ACallbackIsWaitedForBeforeItsCallReturns) {
+  expect_same(kFreeBesideACallback, 0, 1, kCallbackReturnsLate);
+}
+
+TEST(PendingWorkMutation, AForgottenCallUnderWayIsFound) {
+  if (!tested_build().sanitizer.empty()) GTEST_SKIP() << "no such engine with a sanitizer";
+  Environment environment =
+      with(kCallbackReturnsLate,
+           {{"CUPOOL_TEST_MUTATION", "forgets-calls-under-way"},
+            {"CUPOOL_STATS", "off"},
+            {"LD_PRELOAD", tested_build().folder + "/tests/libcupool_mutable.so"}});
+  const ProcessResult run = run_plain(kFreeBesideACallback, environment);
+  EXPECT_NE(run.out.find("done=0"), std::string::npos) << run.describe();
+}
+
 }  // namespace
 }  // namespace preload

@@ -7,7 +7,8 @@
 #include "engine/block/block.h"
 #include "engine/block/shared_mutex.h"
 #include "engine/reclaim/claimed_work.h"
-#include "engine/reclaim/epochs.cpp"  // NOLINT(bugprone-suspicious-include)
+#include "engine/reclaim/epochs.cpp"           // NOLINT(bugprone-suspicious-include)
+#include "engine/reclaim/host_work_calls.cpp"  // NOLINT(bugprone-suspicious-include)
 #include "engine/reclaim/open_epoch.h"
 #include "engine/reclaim/use_count.h"
 
@@ -35,6 +36,7 @@ using cupool::engine::CallsUnderWay;
 using cupool::engine::ClaimedWork;
 using cupool::engine::EpochNumber;
 using cupool::engine::Epochs;
+using cupool::engine::HostWorkCalls;
 using cupool::engine::OpenEpoch;
 using cupool::engine::SpinLock;
 using cupool::engine::UseCount;
@@ -337,6 +339,45 @@ TEST(Explorer, WorkThatNothingCovers) {
   ASSERT_EQ(unneeded.size(), 1u) << testing::PrintToString(unneeded);
   EXPECT_NE(unneeded[0].find("load acquire -> relaxed"), std::string::npos) << unneeded[0];
   EXPECT_EQ(unneeded_orders(programs, "calls_under_way.h"), std::vector<std::string>{});
+}
+
+// --- calls whose work touches host memory ---
+
+// Who has seen what a call submits finds the note of it, unless he is told that it may be missing.
+// The same thread makes `more` calls behind it, and `others` threads make one each, on one line.
+// The driver's own order is that of `landed`.
+Program noting(int more, int others) {
+  struct State {
+    std::atomic<bool> landed{false};
+    Data<int> note;
+  };
+  return [=](Threads& run) {
+    const auto state = std::make_shared<State>();
+    HostWorkCalls::reset();
+    run.thread([=] {
+      {
+        const HostWorkCalls::Call call(true);
+        state->landed.store(true, std::memory_order_release);
+        state->note.write(1);
+      }
+      for (int i = 0; i < more; ++i) const HostWorkCalls::Call another(true);
+    });
+    for (int i = 0; i < others; ++i) {
+      run.thread([] { const HostWorkCalls::Call call(true); });
+    }
+    run.thread([=] {
+      if (!state->landed.load(std::memory_order_acquire) || !HostWorkCalls::are_noted()) return;
+      require(state->note.read() == 1, "what was seen is noted");
+    });
+  };
+}
+
+TEST(Explorer, CallsWhoseWorkTouchesHostMemory) {
+  expect_right(noting(0, 1));
+  const std::vector<Program> programs = {noting(0, 0), noting(1, 0)};
+  for (const Program& program : programs) expect_right(program);
+  EXPECT_EQ(unneeded_orders(programs, "host_work_calls.h"), std::vector<std::string>{});
+  EXPECT_EQ(unneeded_orders(programs, "host_work_calls.cpp"), std::vector<std::string>{});
 }
 
 }  // namespace

@@ -5,8 +5,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
-#include <cstdint>
 
 #include "engine/reclaim/call_lines.h"
 
@@ -49,11 +47,6 @@ class CallsUnderWay {
   struct alignas(128) Line {
     std::atomic<int> calls;
   };
-  [[gnu::always_inline]] static std::size_t line_of_thread() {
-    const auto thread = reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
-    const std::uint64_t mixed = (thread >> 6) * std::uint64_t{0x9e3779b97f4a7c15};
-    return (mixed >> 32) % kCallLines;
-  }
 
   static Line lines_[kCallLines];  // NOLINT(modernize-avoid-c-arrays): nothing to call where
                                    // nothing is inlined

@@ -40,6 +40,10 @@ class PinnedMemory {
   static bool any() { return count_.load(std::memory_order_relaxed) != 0; }
   /// Whether `address` lies in it.
   static bool holds(std::uintptr_t address) { return start_of(address) != 0; }
+  /// Whether it may, as far as the table goes.
+  static bool may_hold(std::uintptr_t address) {
+    return any() && (unknown_.load(std::memory_order_relaxed) || holds(address));
+  }
   /// The begin of the memory in which `address` lies; 0: it lies in none.
   static std::uintptr_t start_of(std::uintptr_t address);
 

@@ -9,6 +9,7 @@
 #include "config/settings.h"
 #include "engine/context/context.h"
 #include "engine/reclaim/host_reachable.h"
+#include "engine/reclaim/host_work_calls.h"
 #include "stats/device_stats.h"
 
 namespace cupool::engine {
@@ -81,7 +82,8 @@ class alignas(128) FreePolicy {
     stats::Counter reason;  ///< counter of this wait; meaningless for `nothing`
   };
 
-  /// The wait of a free in `context` at present.
+  /// The wait of a free in `context` at present. Beside a call whose work touches host memory it
+  /// takes a moment itself.
   [[gnu::always_inline]] Wait wait_of(Context& context) const {
     using For = Wait::For;
     using Kind = HostReachable::Kind;
@@ -98,6 +100,8 @@ class alignas(128) FreePolicy {
     if (host_reachable_.any(Kind::zero_copy)) {
       return {For::context, Counter::free_waits_zero_copy_total};
     }
+    // Asked first: what was noted meanwhile is found behind it.
+    if (!HostWorkCalls::are_noted()) return {For::context, Counter::free_waits_host_copy_total};
     HostWork& host_work = context.host_work();
     if (host_work.needs_context()) return {For::context, Counter::free_waits_host_copy_total};
     if (host_work.maybe_pending()) return {For::host_work, Counter::free_waits_host_copy_total};

@@ -9,4 +9,8 @@ namespace cupool::engine {
 
 inline constexpr std::size_t kCallLines = 1;
 
+inline std::size_t line_of_thread() {
+  return 0;
+}
+
 }  // namespace cupool::engine

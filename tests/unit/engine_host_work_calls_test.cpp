@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Frees beside calls under way whose work touches host memory (contract 2).
+#include "engine/reclaim/host_work_calls.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "util/clock.h"
+
+namespace cupool::engine {
+namespace {
+
+TEST(HostWorkCallsTest, WhatIsUnderWayIsNotNoted) {
+  EXPECT_TRUE(HostWorkCalls::are_noted());
+  {
+    const HostWorkCalls::Call call(true);
+    const std::uint64_t begin = util::now_ns();
+    EXPECT_FALSE(HostWorkCalls::are_noted());
+    EXPECT_LT(util::now_ns() - begin, 100'000'000u) << "it may take as long as the GPU";
+    const HostWorkCalls::Call second(true);
+    EXPECT_FALSE(HostWorkCalls::are_noted());
+  }
+  EXPECT_TRUE(HostWorkCalls::are_noted());
+}
+
+TEST(HostWorkCallsTest, WhatNobodySeesIsNotWaitedFor) {
+  const HostWorkCalls::Call call(false);
+  EXPECT_TRUE(HostWorkCalls::are_noted());
+}
+
+// It may be in a call whenever another thread looks, but never in the same one.
+TEST(HostWorkCallsTest, AThreadThatGoesFromCallToCallHoldsUpNobody) {
+  std::atomic<bool> over{false};
+  std::atomic<bool> ready{false};
+  std::thread calls([&] {
+    while (!over) {
+      const HostWorkCalls::Call call(true);
+      ready = true;
+      std::this_thread::yield();
+    }
+  });
+  while (!ready) std::this_thread::yield();
+  int noted = 0;
+  for (int i = 0; i < 1000; ++i) noted += HostWorkCalls::are_noted() ? 1 : 0;
+  over = true;
+  calls.join();
+  EXPECT_GT(noted, 500);
+  EXPECT_TRUE(HostWorkCalls::are_noted());
+}
+
+// What the noting thread wrote before the end of its call is seen behind it.
+TEST(HostWorkCallsTest, ANoteIsSeenOnceItsCallIsOver) {
+  for (int round = 0; round < 2000; ++round) {
+    std::atomic<bool> submitted{false};
+    int note = 0;
+    std::thread calls([&] {
+      const HostWorkCalls::Call call(true);
+      submitted = true;
+      note = 1;
+    });
+    while (!submitted) {
+    }
+    const bool noted = HostWorkCalls::are_noted();
+    if (noted) {
+      EXPECT_EQ(note, 1);
+    }
+    calls.join();
+  }
+}
+
+}  // namespace
+}  // namespace cupool::engine
