@@ -34,6 +34,7 @@ constexpr unsigned kHangSeconds = 60;
 constexpr std::size_t kMostSamples = 1000;
 constexpr std::size_t kFifths = 5;
 constexpr std::size_t kLeastInAFifth = 10;
+constexpr std::uint64_t kProgramsBeforeMany = 20;
 
 enum Figure : std::size_t { heap, resident, descriptors, threads, mappings, held, kFigures };
 
@@ -141,6 +142,20 @@ void tell_hang(int) {
   _exit(1);
 }
 
+/// Tables double when more blocks are live than ever before, which a rare program may do at any
+/// time. So the process has more than any of them once, when the pool has started. False: it could
+/// not.
+bool have_many_blocks() {
+  constexpr std::size_t kBlocks = 5000;
+  constexpr std::size_t kBytes = 512;
+  CUcontext context = nullptr;
+  bool done = cuCtxCreate_v2(&context, 0, 0) == CUDA_SUCCESS;
+  std::vector<CUdeviceptr> blocks(kBlocks);
+  for (CUdeviceptr& block : blocks) done = done && cuMemAlloc(&block, kBytes) == CUDA_SUCCESS;
+  for (const CUdeviceptr block : blocks) done = done && cuMemFree(block) == CUDA_SUCCESS;
+  return done && cuCtxDestroy_v2(context) == CUDA_SUCCESS;
+}
+
 /// Which programs a process can run that goes on after them.
 class Programs {
  public:
@@ -204,6 +219,10 @@ int run_soak(const Soak& soak, Machine& machine) {
       return 1;
     }
     ++run;
+    if (run == kProgramsBeforeMany && !have_many_blocks()) {
+      std::printf("the process could not have many blocks at once\n");
+      return 2;
+    }
     const auto now = Clock::now();
     if (now < next || taken == samples.size()) continue;
     samples[taken++] = look();
