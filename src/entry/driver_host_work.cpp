@@ -47,6 +47,12 @@ bool is_pinned(CUdeviceptr address) {
 bool is_pinned(const void* host) {
   return is_pinned(reinterpret_cast<CUdeviceptr>(host));
 }
+// CUDA_MEMCPY2D, CUDA_MEMCPY3D or CUDA_MEMCPY3D_PEER. Of the fields some mean nothing.
+template <typename Copy>
+bool is_pinned_copy(const Copy* copy) {
+  return copy != nullptr && (is_pinned(copy->srcHost) || is_pinned(copy->dstHost) ||
+                             is_pinned(copy->srcDevice) || is_pinned(copy->dstDevice));
+}
 
 // Whether `host` is page-locked memory that the program has freed.
 bool is_nobodys(const void* host) {
@@ -88,9 +94,10 @@ CUresult free_host(Allocator* allocator, void* host) {
 extern "C" {
 
 // A function and its variant for per-thread default streams: the real call, then the record.
-// `touches` tells whether host memory is involved, `possible` is false if it cannot be, `seen` is
-// false if no other thread can see the work before the call returns, and `apart` is true for a copy
-// between two contexts. The arguments of the real function follow the parameters.
+// `touches` tells whether host memory is involved, and `possible` is false if it cannot be. `seen`
+// is false if no other thread can see the work before the call returns; `touches` may be its value,
+// is_seen. `apart` is true for a copy between two contexts. The arguments of the real function
+// follow the parameters.
 #define CUPOOL_NOTED_IF(possible, seen, apart, name, touches, parameters, ...)           \
   CUPOOL_NOTED_AS(possible, seen, apart, name, legacy, touches, parameters, __VA_ARGS__) \
   CUPOOL_NOTED_AS(possible, seen, apart, name##_ptsz, per_thread, touches, parameters, __VA_ARGS__)
@@ -100,28 +107,36 @@ extern "C" {
     if (apart) submits_unknown(real, #symbol);                                          \
     const Submission submission(real, named(stream), #symbol);                          \
     if (!(possible)) return real.symbol(__VA_ARGS__);                                   \
-    const CallToNote under_way(stream, seen);                                           \
+    const bool is_seen = seen;                                                          \
+    const CallToNote under_way(stream, is_seen);                                        \
     const CUresult result = real.symbol(__VA_ARGS__);                                   \
     note(                                                                               \
         named(stream), [&] { return touches; }, result);                                \
     return result;                                                                      \
   }
 // Pageable memory is copied by the calling thread, for which the driver's free does not wait
-// either.
-#define CUPOOL_NOTED(name, touches, parameters, ...) \
-  CUPOOL_NOTED_IF(true, HostTargets::any(), false, name, touches, parameters, __VA_ARGS__)
+// either: its copies are not seen before.
 #define CUPOOL_COPIED(name, pinned, parameters, ...) \
   CUPOOL_NOTED_IF(true, pinned, false, name, true, parameters, __VA_ARGS__)
+#define CUPOOL_COPIED_BOX(name, parameters, ...)                                             \
+  CUPOOL_NOTED_IF(true, is_pinned_copy(copy), false, name, HostTargets::in_copy(real, copy), \
+                  parameters, __VA_ARGS__)
+// Several copies, or one in a form that is not read.
+#define CUPOOL_COPIED_SOMEHOW(name, parameters, ...) \
+  CUPOOL_NOTED_IF(true, HostTargets::any(), false, name, true, parameters, __VA_ARGS__)
 #define CUPOOL_CALLS_BACK(name, parameters, ...) \
   CUPOOL_NOTED_IF(true, true, false, name, true, parameters, __VA_ARGS__)
 
 // Frequent functions with device pointers: not recorded while no such pointer can refer to host
 // memory. Their forms without a stream wait for host memory themselves (measured).
 #define CUPOOL_AIMED(name, touches, parameters, ...) \
-  CUPOOL_NOTED_IF(HostTargets::any(), true, false, name, touches, parameters, __VA_ARGS__)
+  CUPOOL_NOTED_IF(HostTargets::any(), touches, false, name, is_seen, parameters, __VA_ARGS__)
+#define CUPOOL_OPERATIONS(name, parameters, ...)         \
+  CUPOOL_NOTED_IF(HostTargets::any(), true, false, name, \
+                  HostTargets::in_operations(real, count, operations), parameters, __VA_ARGS__)
 // Between contexts.
-#define CUPOOL_PEERS(name, apart, possible, touches, parameters, ...) \
-  CUPOOL_NOTED_IF(possible, HostTargets::any(), apart, name, touches, parameters, __VA_ARGS__)
+#define CUPOOL_PEERS(name, apart, possible, seen, touches, parameters, ...) \
+  CUPOOL_NOTED_IF(possible, seen, apart, name, touches, parameters, __VA_ARGS__)
 #define CUPOOL_FILL(name, type)                                                               \
   CUPOOL_AIMED(name, HostTargets::include(real, to),                                          \
                (CUdeviceptr to, type value, size_t count, CUstream stream), to, value, count, \
@@ -150,40 +165,44 @@ CUPOOL_COPIED(cuMemcpyHtoAAsync_v2, is_pinned(from),
 CUPOOL_COPIED(cuMemcpyAtoHAsync_v2, is_pinned(to),
               (void* to, CUarray from, size_t offset, size_t bytes, CUstream stream), to, from,
               offset, bytes, stream)
-CUPOOL_NOTED(cuMemcpy2DAsync_v2, HostTargets::in_copy(real, copy),
-             (const CUDA_MEMCPY2D* copy, CUstream stream), copy, stream)
-CUPOOL_NOTED(cuMemcpy3DAsync_v2, HostTargets::in_copy(real, copy),
-             (const CUDA_MEMCPY3D* copy, CUstream stream), copy, stream)
-CUPOOL_PEERS(cuMemcpy3DPeerAsync, are_apart(copy), true, HostTargets::in_copy(real, copy),
-             (const CUDA_MEMCPY3D_PEER* copy, CUstream stream), copy, stream)
-CUPOOL_NOTED(cuMemcpyBatchAsync, true,
-             (CUdeviceptr * to, CUdeviceptr* from, size_t* bytes, size_t count, void* attributes,
-              size_t* attribute_indices, size_t attribute_count, size_t* failed, CUstream stream),
-             to, from, bytes, count, attributes, attribute_indices, attribute_count, failed, stream)
-CUPOOL_NOTED(cuMemcpyBatchAsync_v2, true,
-             (CUdeviceptr * to, CUdeviceptr* from, size_t* bytes, size_t count, void* attributes,
-              size_t* attribute_indices, size_t attribute_count, CUstream stream),
-             to, from, bytes, count, attributes, attribute_indices, attribute_count, stream)
-CUPOOL_NOTED(cuMemcpy3DBatchAsync, true,
-             (size_t count, void* copies, size_t* failed, unsigned long long flags,
-              CUstream stream),
-             count, copies, failed, flags, stream)
-CUPOOL_NOTED(cuMemcpy3DBatchAsync_v2, true,
-             (size_t count, void* copies, unsigned long long flags, CUstream stream), count, copies,
-             flags, stream)
-CUPOOL_NOTED(cuMemcpyWithAttributesAsync, true,
-             (CUdeviceptr to, CUdeviceptr from, size_t bytes, void* attributes, CUstream stream),
-             to, from, bytes, attributes, stream)
-CUPOOL_NOTED(cuMemcpy3DWithAttributesAsync, true,
-             (void* copy, unsigned long long flags, CUstream stream), copy, flags, stream)
+CUPOOL_COPIED_BOX(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D* copy, CUstream stream), copy, stream)
+CUPOOL_COPIED_BOX(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D* copy, CUstream stream), copy, stream)
+CUPOOL_PEERS(cuMemcpy3DPeerAsync, are_apart(copy), true, is_pinned_copy(copy),
+             HostTargets::in_copy(real, copy), (const CUDA_MEMCPY3D_PEER* copy, CUstream stream),
+             copy, stream)
+CUPOOL_COPIED_SOMEHOW(cuMemcpyBatchAsync,
+                      (CUdeviceptr * to, CUdeviceptr* from, size_t* bytes, size_t count,
+                       void* attributes, size_t* attribute_indices, size_t attribute_count,
+                       size_t* failed, CUstream stream),
+                      to, from, bytes, count, attributes, attribute_indices, attribute_count,
+                      failed, stream)
+CUPOOL_COPIED_SOMEHOW(cuMemcpyBatchAsync_v2,
+                      (CUdeviceptr * to, CUdeviceptr* from, size_t* bytes, size_t count,
+                       void* attributes, size_t* attribute_indices, size_t attribute_count,
+                       CUstream stream),
+                      to, from, bytes, count, attributes, attribute_indices, attribute_count,
+                      stream)
+CUPOOL_COPIED_SOMEHOW(cuMemcpy3DBatchAsync,
+                      (size_t count, void* copies, size_t* failed, unsigned long long flags,
+                       CUstream stream),
+                      count, copies, failed, flags, stream)
+CUPOOL_COPIED_SOMEHOW(cuMemcpy3DBatchAsync_v2,
+                      (size_t count, void* copies, unsigned long long flags, CUstream stream),
+                      count, copies, flags, stream)
+CUPOOL_COPIED_SOMEHOW(cuMemcpyWithAttributesAsync,
+                      (CUdeviceptr to, CUdeviceptr from, size_t bytes, void* attributes,
+                       CUstream stream),
+                      to, from, bytes, attributes, stream)
+CUPOOL_COPIED_SOMEHOW(cuMemcpy3DWithAttributesAsync,
+                      (void* copy, unsigned long long flags, CUstream stream), copy, flags, stream)
 CUPOOL_CALLS_BACK(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void* data), stream,
                   function, data)
-CUPOOL_NOTED(cuLaunchHostFunc_v2, true,
-             (CUstream stream, CUhostFn function, void* data, unsigned int sync_mode), stream,
-             function, data, sync_mode)
-CUPOOL_NOTED(cuStreamAddCallback, true,
-             (CUstream stream, CUstreamCallback callback, void* data, unsigned int flags), stream,
-             callback, data, flags)
+CUPOOL_CALLS_BACK(cuLaunchHostFunc_v2,
+                  (CUstream stream, CUhostFn function, void* data, unsigned int sync_mode), stream,
+                  function, data, sync_mode)
+CUPOOL_CALLS_BACK(cuStreamAddCallback,
+                  (CUstream stream, CUstreamCallback callback, void* data, unsigned int flags),
+                  stream, callback, data, flags)
 
 CUPOOL_FILL(cuMemsetD8Async, unsigned char)
 CUPOOL_FILL(cuMemsetD16Async, unsigned short)
@@ -196,7 +215,7 @@ CUPOOL_AIMED(cuMemcpyDtoDAsync_v2,
              (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream), to, from, bytes,
              stream)
 CUPOOL_PEERS(cuMemcpyPeerAsync, are_apart(from_context, to_context), HostTargets::any(),
-             HostTargets::include(real, to) || HostTargets::include(real, from),
+             HostTargets::include(real, to) || HostTargets::include(real, from), is_seen,
              (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
               size_t bytes, CUstream stream),
              to, to_context, from, from_context, bytes, stream)
@@ -208,14 +227,14 @@ CUPOOL_WORD(cuStreamWaitValue64, cuuint64_t)
 CUPOOL_WORD(cuStreamWaitValue64_v2, cuuint64_t)
 CUPOOL_WORD(cuStreamWriteValue64, cuuint64_t)
 CUPOOL_WORD(cuStreamWriteValue64_v2, cuuint64_t)
-CUPOOL_AIMED(cuStreamBatchMemOp, HostTargets::in_operations(real, count, operations),
-             (CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations,
-              unsigned int flags),
-             stream, count, operations, flags)
-CUPOOL_AIMED(cuStreamBatchMemOp_v2, HostTargets::in_operations(real, count, operations),
-             (CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations,
-              unsigned int flags),
-             stream, count, operations, flags)
+CUPOOL_OPERATIONS(cuStreamBatchMemOp,
+                  (CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations,
+                   unsigned int flags),
+                  stream, count, operations, flags)
+CUPOOL_OPERATIONS(cuStreamBatchMemOp_v2,
+                  (CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations,
+                   unsigned int flags),
+                  stream, count, operations, flags)
 
 CUresult cupool_hook_cuGraphLaunch(CUgraphExec graph, CUstream stream) {
   CUPOOL_REAL_OR_RETURN(cuGraphLaunch);

@@ -173,7 +173,10 @@ CUresult cupool_hook_cuMemCreate(CUmemGenericAllocationHandle* handle, size_t by
   CUPOOL_REAL_OR_RETURN(cuMemCreate);
   const bool of_host =
       properties != nullptr && properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE;
-  if (of_host) cupool::engine::HostTargets::made();
+  if (of_host) {
+    cupool::engine::HostTargets::made();
+    cupool::engine::PinnedMemory::is_elsewhere();
+  }
   const auto create = [&] { return real.cuMemCreate(handle, bytes, properties, flags); };
   const CUresult result = create();
   if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;

@@ -15,12 +15,24 @@ namespace cupool::entry {
 /// thread may see the work before the call returns.
 class CallToNote {
  public:
-  explicit CallToNote(CUstream stream, bool is_seen = true) : in_use_(stream), call_(is_seen) {}
+  explicit CallToNote(CUstream stream, bool is_seen = true)
+      : in_use_(stream), call_(is_seen ? calls_of(stream) : nullptr) {}
 
  private:
+  static engine::HostWorkCalls* calls_of(CUstream stream);
+
   const engine::StreamUse in_use_;
   const engine::HostWorkCalls::Call call_;
 };
+
+// Null: no free waits for such work.
+inline engine::HostWorkCalls* CallToNote::calls_of(CUstream stream) {
+  engine::Allocator* const allocator = process::engine();
+  if (allocator == nullptr) return &engine::HostWorkCalls::early();
+  if (!allocator->policy().waits_for_host_work()) return nullptr;
+  engine::Context* const context = allocator->streams().context_of(stream);
+  return context == nullptr ? &engine::HostWorkCalls::early() : &context->host_work().calls();
+}
 
 /// The driver's call on `stream` has returned `result`. `touches_host` is called only if its answer
 /// matters.

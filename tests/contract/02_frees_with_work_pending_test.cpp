@@ -67,12 +67,16 @@ TEST(PendingWork, AStreamMayBeDestroyedWhenItsCallbackIsSeen) {
 
 // Contract 2: a free waits for work that the freeing thread has seen, though the call that submits
 // it has not returned.
-constexpr const char* kFreeBesideACallback = "probe_callback free=1";
+constexpr const char* kFreesBesideACallback[] = {"probe_callback free=function",
+                                                 "probe_callback free=callback"};
 const Environment kCallbackReturnsLate = {
-    {"CUPOOL_POOL_START", "first"}, {"CUPOOL_SIM_MODE", "timed"}, {"CUPOOL_SIM_RETURN_MS", "20"}};
+    {"CUPOOL_POOL_START", "first"}, {"CUPOOL_SIM_MODE", "timed"}, {"CUPOOL_SIM_RETURN_MS", "100"}};
 
 TEST(PendingWork, ACallbackIsWaitedForBeforeItsCallReturns) {
-  expect_same(kFreeBesideACallback, 0, 1, kCallbackReturnsLate);
+  for (const char* probe : kFreesBesideACallback) {
+    SCOPED_TRACE(probe);
+    expect_same(probe, 0, 1, kCallbackReturnsLate);
+  }
 }
 
 TEST(PendingWorkMutation, AForgottenCallUnderWayIsFound) {
@@ -82,8 +86,10 @@ TEST(PendingWorkMutation, AForgottenCallUnderWayIsFound) {
            {{"CUPOOL_TEST_MUTATION", "forgets-calls-under-way"},
             {"CUPOOL_STATS", "off"},
             {"LD_PRELOAD", tested_build().folder + "/tests/libcupool_mutable.so"}});
-  const ProcessResult run = run_plain(kFreeBesideACallback, environment);
-  EXPECT_NE(run.out.find("done=0"), std::string::npos) << run.describe();
+  for (const char* probe : kFreesBesideACallback) {
+    const ProcessResult run = run_plain(probe, environment);
+    EXPECT_NE(run.out.find("done=0"), std::string::npos) << run.describe();
+  }
 }
 
 }  // namespace

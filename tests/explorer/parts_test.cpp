@@ -350,23 +350,24 @@ Program noting(int more, int others) {
   struct State {
     std::atomic<bool> landed{false};
     Data<int> note;
+    HostWorkCalls calls;
   };
   return [=](Threads& run) {
     const auto state = std::make_shared<State>();
     HostWorkCalls::reset();
     run.thread([=] {
       {
-        const HostWorkCalls::Call call(true);
+        const HostWorkCalls::Call call(&state->calls);
         state->landed.store(true, std::memory_order_release);
         state->note.write(1);
       }
-      for (int i = 0; i < more; ++i) const HostWorkCalls::Call another(true);
+      for (int i = 0; i < more; ++i) const HostWorkCalls::Call another(&state->calls);
     });
     for (int i = 0; i < others; ++i) {
-      run.thread([] { const HostWorkCalls::Call call(true); });
+      run.thread([=] { const HostWorkCalls::Call call(&state->calls); });
     }
     run.thread([=] {
-      if (!state->landed.load(std::memory_order_acquire) || !HostWorkCalls::are_noted()) return;
+      if (!state->landed.load(std::memory_order_acquire) || !state->calls.are_noted()) return;
       require(state->note.read() == 1, "what was seen is noted");
     });
   };

@@ -178,5 +178,25 @@ TEST_F(CaptureRaceTest, NoNoteIsOnItsWayWhenACaptureBegins) {
   EXPECT_FALSE(recorded_into_capture);
 }
 
+// A copy from before the capture that is noted within would not be noted at all.
+TEST_F(CaptureRaceTest, ACaptureBeginsBehindTheNoteOfACallFromBefore) {
+  Context* const first = context(kFirst);
+  const CUstream stream = reinterpret_cast<CUstream>(0x2000);
+  std::atomic<bool> under_way{false};
+  static std::atomic<bool> noted{false};
+  noted = false;
+  std::thread copies([&] {
+    const StreamUse in_use(stream);
+    under_way = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    noted = true;
+  });
+  while (!under_way) std::this_thread::yield();
+  EXPECT_EQ(streams_.begin_capture(*first, stream,
+                                   [] { return noted ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS; }),
+            CUDA_ERROR_UNKNOWN);
+  copies.join();
+}
+
 }  // namespace
 }  // namespace cupool::engine

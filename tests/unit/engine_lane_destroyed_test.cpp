@@ -5,6 +5,7 @@
 #include <future>
 #include <thread>
 
+#include "engine/reclaim/serving.h"
 #include "engine/reclaim/stream_use.h"
 #include "engine_lane_fixture.h"
 
@@ -95,6 +96,19 @@ TEST_F(LaneDestroyedTest, ADestructionWaitsForTheEventBehindACall) {
   go_on = true;
   submitting.join();
   destroying.join();
+}
+
+// I3: nor on one that another thread has begun to capture meanwhile.
+TEST_F(LaneDestroyedTest, NoEventIsRecordedIntoACaptureThatBeganMeanwhile) {
+  open(created);
+  {
+    const Submission submission(driver_, second, "a call");
+    Serving::capture_begins();
+  }
+  Serving::captures_end(1);
+  for (const auto& [event, stream] : calls.recorded) EXPECT_NE(stream, second);
+  calls.complete = true;
+  EXPECT_FALSE(returns(created)) << "that work is behind no event";
 }
 
 }  // namespace

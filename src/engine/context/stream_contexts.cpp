@@ -39,7 +39,7 @@ Context* StreamContexts::capturing_context(CUstream stream) {
 void StreamContexts::host_work_submitted(CUstream stream) {
   Context* const context = context_of(stream);
   if (context == nullptr) return;
-  const UseCount::Use until_recorded(notes_);
+  const UseCount::Use until_recorded(notes_[line_of_thread<kCallLines>()].count);
   const std::optional<bool> captures =
       Serving::any_capture() ? cuda::is_capturing(driver_, stream) : false;
   if (!captures) return context->host_work().submitted_unseen();

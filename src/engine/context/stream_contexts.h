@@ -2,12 +2,16 @@
 // The contexts of the program's streams, and captures on these streams.
 #pragma once
 
+#include <array>
+
 #include "cuda/capture_state.h"
 #include "cuda/driver.h"
 #include "engine/context/context_registry.h"
 #include "engine/context/thread_order.h"
+#include "engine/reclaim/call_lines.h"
 #include "engine/reclaim/lane_mark.h"
 #include "engine/reclaim/serving.h"
+#include "engine/reclaim/stream_use.h"
 #include "engine/reclaim/use_count.h"
 
 namespace cupool::engine {
@@ -33,7 +37,8 @@ class StreamContexts {
     Serving::capture_begins();
     LaneMark::let_users_out();  // a mark may be under way although the lane is over
     ThreadOrder::let_users_out();
-    notes_.wait_until_none();
+    for (const Notes& part : notes_) part.count.wait_until_none();
+    StreamUse::wait_for_others(stream);  // work from before is noted before the capture
     let_fences_in_but(context);
     const CUresult result = context.ordering().captures().begin(stream, begin);
     Serving::captures_end(1);  // the ordering counts its own
@@ -54,8 +59,8 @@ class StreamContexts {
                        [&] { return cuda::is_capturing(driver_, stream).value_or(false); });
   }
 
-  /// Runs `destroy`, the driver's destruction of `stream`, which ends its capture. What is known of
-  /// its work goes by no handle from before: another thread may get that at once.
+  /// Runs `destroy`, the driver's destruction of `stream`, which ends its capture. Its handle names
+  /// no known work any more before: another thread may get it at once.
   template <typename Call>
   CUresult destroy(CUstream stream, const Call& destroy) {
     Context* const owner = context_of(stream);
@@ -83,7 +88,11 @@ class StreamContexts {
 
   const cuda::Driver& driver_;
   ContextRegistry& registry_;
-  UseCount notes_;  ///< of host work, from the look for captures to the event
+  // Notes of host work from the look for captures to the event, by threads.
+  struct alignas(128) Notes {
+    UseCount count;
+  };
+  std::array<Notes, kCallLines> notes_;
 };
 
 }  // namespace cupool::engine

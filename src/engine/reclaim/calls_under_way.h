@@ -17,7 +17,7 @@ class CallsUnderWay {
   /// any().
   class Call {
    public:
-    [[gnu::always_inline]] Call() : calls_(lines_[line_of_thread()].calls) {
+    [[gnu::always_inline]] Call() : calls_(lines_[line_of_thread<kCallLines>()].calls) {
       calls_.fetch_add(1, std::memory_order_seq_cst);
     }
     [[gnu::always_inline]] ~Call() { calls_.fetch_sub(1, std::memory_order_release); }

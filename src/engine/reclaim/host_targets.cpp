@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engine/reclaim/pinned_memory.h"
 #include "util/mutation.h"
 
 namespace cupool::engine {
@@ -20,8 +21,12 @@ bool HostTargets::is_device_memory(const cuda::Driver& driver, CUdeviceptr addre
 
 void HostTargets::note_pool_block(const cuda::Driver& driver, CUmemoryPool pool,
                                   CUdeviceptr address) {
-  if (any() || last_pool_.load(std::memory_order_relaxed) == pool) return;
-  if (!is_device_memory(driver, address)) made();
+  if (PinnedMemory::may_be_elsewhere() || last_pool_.load(std::memory_order_relaxed) == pool)
+    return;
+  if (!is_device_memory(driver, address)) {
+    made();
+    PinnedMemory::is_elsewhere();
+  }
   last_pool_.store(pool, std::memory_order_relaxed);
 }
 

@@ -17,6 +17,7 @@
 #include <unordered_map>
 
 #include "cuda/driver.h"
+#include "engine/reclaim/host_work_calls.h"
 #include "engine/reclaim/wait_result.h"
 #include "util/lock_order.h"
 
@@ -27,6 +28,9 @@ namespace cupool::engine {
 class HostWork {
  public:
   HostWork(const cuda::Driver& driver, CUcontext context) : driver_(driver), context_(context) {}
+
+  /// The driver's calls under way whose work will be noted.
+  HostWorkCalls& calls() { return calls_; }
 
   /// Notes work on `stream` that touches host memory. `stream` is an explicit handle
   /// (CU_STREAM_LEGACY or CU_STREAM_PER_THREAD, never 0). Not to be called inside a capture, where
@@ -40,7 +44,7 @@ class HostWork {
   /// stays pending.
   void destroys(CUstream stream);
 
-  /// Whether wait() may have work to wait for. One relaxed load.
+  /// Whether wait() may have work to wait for. One load.
   bool maybe_pending() const { return pending_.load(std::memory_order_acquire) != 0; }
 
   /// Whether work was submitted without an event. Only a wait for the whole context covers it.
@@ -105,6 +109,7 @@ class HostWork {
 
   const cuda::Driver& driver_;
   const CUcontext context_;
+  HostWorkCalls calls_;
   util::Ranked<util::LockRank::host_work> mutex_;
   // Pending, or in use; the entry queried last is at the end. An entry in use does not move.
   Entries active_;

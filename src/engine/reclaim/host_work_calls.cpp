@@ -4,8 +4,6 @@
 
 #include <sched.h>
 
-#include <cstdint>
-
 #include "util/clock.h"
 
 namespace cupool::engine {
@@ -22,32 +20,40 @@ std::uint64_t calls_in(std::uint64_t line) {
 
 }  // namespace
 
-std::array<HostWorkCalls::Line, kCallLines> HostWorkCalls::lines_;
-alignas(128) std::atomic<int> HostWorkCalls::under_way_{0};
+HostWorkCalls HostWorkCalls::early_;
+std::array<HostWorkCalls::Line, kHostWorkLines> HostWorkCalls::lines_;
 
-// Both come before whatever is seen of the work, since the driver passes that on.
-HostWorkCalls::Call::Call(bool is_seen) {
-  if (!is_seen) return;
-  line_ = &lines_[line_of_thread()];
-  std::uint64_t found = line_->calls.load(std::memory_order_relaxed);
-  while (!line_->calls.compare_exchange_weak(found, found + 1 + (calls_in(found) == 0 ? kAnew : 0),
-                                             std::memory_order_relaxed)) {
+// Before the driver's call: who sees what the work does sees both.
+HostWorkCalls::Call::Call(HostWorkCalls* calls) : calls_(calls) {
+  if (calls == nullptr) return;
+  line_ = &lines_[line_of_thread<kHostWorkLines>()].calls;
+  std::uint64_t found = line_->load(std::memory_order_relaxed);
+  while (!line_->compare_exchange_weak(found, found + 1 + (calls_in(found) == 0 ? kAnew : 0),
+                                       std::memory_order_relaxed)) {
   }
-  under_way_.fetch_add(1, std::memory_order_relaxed);
+  calls->under_way_.fetch_add(1, std::memory_order_relaxed);
 }
 
 HostWorkCalls::Call::~Call() {
-  if (line_ == nullptr) return;
-  line_->calls.fetch_sub(1, std::memory_order_release);
-  under_way_.fetch_sub(1, std::memory_order_release);
+  if (calls_ == nullptr) return;
+  line_->fetch_sub(1, std::memory_order_release);
+  calls_->under_way_.fetch_sub(1, std::memory_order_release);
 }
 
-bool HostWorkCalls::wait_for_notes() {
+// For the calls of now, and none that begins meanwhile. Those of other contexts hold up nobody for
+// longer than those of this one.
+bool HostWorkCalls::wait_for_notes() const {
   const std::uint64_t begin = util::now_ns();
-  for (const Line& line : lines_) {
-    const std::uint64_t first = line.calls.load(std::memory_order_acquire);
-    for (std::uint64_t now = first; calls_in(now) != 0 && now / kAnew == first / kAnew;
-         now = line.calls.load(std::memory_order_acquire)) {
+  std::array<std::uint64_t, kHostWorkLines> first;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    first[i] = lines_[i].calls.load(std::memory_order_acquire);
+  }
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    if (calls_in(first[i]) == 0) continue;
+    for (;;) {
+      const std::uint64_t now = lines_[i].calls.load(std::memory_order_acquire);
+      if (calls_in(now) == 0 || now / kAnew != first[i] / kAnew) break;
+      if (!any()) return true;
       if (util::now_ns() - begin > kLongestForNotesNs) return false;
       sched_yield();
     }

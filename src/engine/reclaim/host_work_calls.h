@@ -14,47 +14,54 @@
 
 namespace cupool::engine {
 
-/// One state for the process. Thread-safe; may be used before the rest of cupool has started.
+/// Those of a context. Thread-safe.
 class HostWorkCalls {
-  // Of a thread of its own, mostly. The calls under way, and above them a number that is another
-  // one whenever they begin anew: then all from before are over.
-  struct alignas(128) Line {
-    std::atomic<std::uint64_t> calls{0};
-  };
-
  public:
-  /// One call of the calling thread, from before it until its work is noted.
+  /// One call of the calling thread, from before it until its work is noted. A thread that leaves
+  /// it by a jump counts for good: every later free waits for its context.
   class Call {
    public:
-    /// `is_seen`: whether another thread may see the work before the call returns.
-    explicit Call(bool is_seen);
+    /// Null: no other thread can see the work before the call returns.
+    explicit Call(HostWorkCalls* calls);
     ~Call();
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
 
    private:
-    Line* line_ = nullptr;  ///< null: not counted
+    HostWorkCalls* const calls_;
+    std::atomic<std::uint64_t>* line_ = nullptr;
   };
 
-  /// Whether all work is noted that the calling thread may have seen. Waits a moment for that. One
-  /// load if no call is under way.
-  [[gnu::always_inline]] static bool are_noted() {
-    return under_way_.load(std::memory_order_acquire) == 0 ||
-           CUPOOL_MUTATED("forgets-calls-under-way") || wait_for_notes();
+  /// Whether a call is under way. One load.
+  [[gnu::always_inline]] bool any() const {
+    return under_way_.load(std::memory_order_acquire) != 0 &&
+           !CUPOOL_MUTATED("forgets-calls-under-way");
   }
+  /// Whether all work is noted that the calling thread may have seen. Waits a moment for that.
+  bool are_noted() const { return !any() || wait_for_notes(); }
 
-  /// For tests: as at the start of the process.
+  /// Calls of no context that is known, from before the engine has started.
+  static HostWorkCalls& early() { return early_; }
+
+  /// For tests: no thread is in a call.
   static void reset() {
     for (Line& line : lines_) line.calls = 0;
-    under_way_ = 0;
   }
 
  private:
-  static bool wait_for_notes();
+  // Of a thread of its own, mostly, in whatever contexts. The calls under way, and above them a
+  // number that is another one whenever they begin anew: then all from before are over.
+  struct alignas(128) Line {
+    std::atomic<std::uint64_t> calls{0};
+  };
 
-  static std::array<Line, kCallLines> lines_;
-  // Written behind the line before a call, and behind it after one. Read by every free.
-  alignas(128) static std::atomic<int> under_way_;
+  bool wait_for_notes() const;
+
+  static HostWorkCalls early_;
+  static std::array<Line, kHostWorkLines> lines_;
+
+  // Of this context. After the line at both ends of a call. Read by every free.
+  alignas(128) std::atomic<int> under_way_{0};
 };
 
 }  // namespace cupool::engine

@@ -9,7 +9,6 @@
 #include "config/settings.h"
 #include "engine/context/context.h"
 #include "engine/reclaim/host_reachable.h"
-#include "engine/reclaim/host_work_calls.h"
 #include "stats/device_stats.h"
 
 namespace cupool::engine {
@@ -82,9 +81,27 @@ class alignas(128) FreePolicy {
     stats::Counter reason;  ///< counter of this wait; meaningless for `nothing`
   };
 
+  /// Whether a free in `context` waits for nothing at present. Loads only.
+  [[gnu::always_inline]] bool waits_for_nothing(Context& context) const {
+    using Kind = HostReachable::Kind;
+    HostWork& host_work = context.host_work();
+    const Mode now = now_in_force();
+    // Calls under way first: what was noted meanwhile is found behind them.
+    return now == Mode::ordered || (now == Mode::automatic && !host_reachable_.any(Kind::managed) &&
+                                    !host_reachable_.any(Kind::zero_copy) &&
+                                    !host_work.calls().any() && !HostWorkCalls::early().any() &&
+                                    !host_work.needs_context() && !host_work.maybe_pending());
+  }
+
   /// The wait of a free in `context` at present. Beside a call whose work touches host memory it
   /// takes a moment itself.
   [[gnu::always_inline]] Wait wait_of(Context& context) const {
+    if (waits_for_nothing(context)) return {Wait::For::nothing, stats::Counter::free_waits_total};
+    return wait_if_any(context);
+  }
+
+ private:
+  Wait wait_if_any(Context& context) const {
     using For = Wait::For;
     using Kind = HostReachable::Kind;
     using stats::Counter;
@@ -100,15 +117,15 @@ class alignas(128) FreePolicy {
     if (host_reachable_.any(Kind::zero_copy)) {
       return {For::context, Counter::free_waits_zero_copy_total};
     }
-    // Asked first: what was noted meanwhile is found behind it.
-    if (!HostWorkCalls::are_noted()) return {For::context, Counter::free_waits_host_copy_total};
     HostWork& host_work = context.host_work();
-    if (host_work.needs_context()) return {For::context, Counter::free_waits_host_copy_total};
+    const bool noted = host_work.calls().are_noted() && HostWorkCalls::early().are_noted();
+    if (!noted || host_work.needs_context()) {
+      return {For::context, Counter::free_waits_host_copy_total};
+    }
     if (host_work.maybe_pending()) return {For::host_work, Counter::free_waits_host_copy_total};
     return {now == Mode::automatic ? For::nothing : For::messages, Counter::free_waits_total};
   }
 
- private:
   enum class Mode : std::uint8_t { automatic, messages, until_messages, ordered, sync };
   Mode now_in_force() const { return mode_.load(std::memory_order_relaxed); }
 

@@ -214,7 +214,7 @@ bool HostMemory::is_quiet() {
 // several devices may wait for one another, and for one that a waiting thread has yet to launch.
 bool HostMemory::ends_without_host(Context& context) const {
   return PendingWork::is_trusted() && !several_contexts() && policy_.waits_for_host_work() &&
-         policy_.wait_of(context).what == FreePolicy::Wait::For::nothing;
+         policy_.waits_for_nothing(context);
 }
 
 // Waits in no visit of its own. What was submitted before a wait is complete behind it; what other

@@ -50,8 +50,7 @@ namespace cupool::engine {
   const std::uint64_t capacity = block->capacity;
   const bool in_lane_now = Lane::is_open();
   if (cache == nullptr || is_timed_next() || !context.usable() ||
-      (!in_lane_now && ThreadOrder::has_work()) ||
-      allocator.policy().wait_of(context).what != FreePolicy::Wait::For::nothing ||
+      (!in_lane_now && ThreadOrder::has_work()) || !allocator.policy().waits_for_nothing(context) ||
       !block->state.claim(word)) {
     return std::nullopt;
   }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What another thread does once a callback has told it so, while the thread that submitted it is
 // still on its way back from that call. By default it destroys the callback's stream (CUDA's
-// simpleCallback sample does so); free=1: it frees memory, and relies on the end of the callback
-// then. Allocates and frees before and after, so that the engine is there.
+// simpleCallback sample does so); free=function, free=callback: it frees memory, and relies on the
+// end of the host function or the stream callback then. Allocates and frees before and after, so
+// that the engine is there.
 #include <cuda_runtime_api.h>
 
 #include <atomic>
@@ -35,8 +36,12 @@ void destroy_when_called(Handover* handover) {
 void CUDART_CB work_after_a_word(void* data) {
   auto* const handover = static_cast<Handover*>(data);
   handover->called.store(true);
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  std::this_thread::sleep_for(std::chrono::milliseconds(150));
   handover->done.store(true);
+}
+
+void CUDART_CB call_back_after_a_word(cudaStream_t, cudaError_t, void* data) {
+  work_after_a_word(data);
 }
 
 // The driver's free waits for all pending work, the callback among it.
@@ -46,13 +51,17 @@ void free_when_called(Handover* handover) {
   std::printf("done=%d\n", handover->done.load() ? 1 : 0);
 }
 
-void free_beside_callbacks() {
+void free_beside_callbacks(bool by_function) {
   for (int i = 0; i < kRounds; ++i) {
     Handover handover;
     MUST(cudaMalloc(&handover.block, 4096));
     MUST(cudaStreamCreateWithFlags(&handover.stream, cudaStreamNonBlocking));
     std::thread other(free_when_called, &handover);
-    MUST(cudaLaunchHostFunc(handover.stream, work_after_a_word, &handover));
+    if (by_function) {
+      MUST(cudaLaunchHostFunc(handover.stream, work_after_a_word, &handover));
+    } else {
+      MUST(cudaStreamAddCallback(handover.stream, call_back_after_a_word, &handover, 0));
+    }
     other.join();
     MUST(cudaStreamDestroy(handover.stream));
   }
@@ -61,8 +70,9 @@ void free_beside_callbacks() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string(argv[1]) == "free=1") {
-    free_beside_callbacks();
+  const std::string what = argc > 1 ? argv[1] : "";
+  if (what == "free=function" || what == "free=callback") {
+    free_beside_callbacks(what == "free=function");
     return 0;
   }
   void* block = nullptr;

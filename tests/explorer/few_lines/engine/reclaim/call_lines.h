@@ -8,7 +8,9 @@
 namespace cupool::engine {
 
 inline constexpr std::size_t kCallLines = 1;
+inline constexpr std::size_t kHostWorkLines = 1;
 
+template <std::size_t kLines>
 inline std::size_t line_of_thread() {
   return 0;
 }
