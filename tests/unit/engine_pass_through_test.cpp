@@ -201,5 +201,46 @@ TEST_F(PassedMemoryTest, ManagedMemoryEndsWithItsFree) {
   EXPECT_EQ(allocator_->policy().wait_of(*context_).what, FreePolicy::Wait::For::nothing);
 }
 
+// I7: the program has seen the error, so no later call hides it.
+class StickyPassThroughTest : public FastPathTest {
+ protected:
+  void SetUp() override {
+    FastPathTest::SetUp();
+    start({});
+    of_current = CUDA_ERROR_LAUNCH_FAILED;
+  }
+  cuda::Driver make_driver() override {
+    cuda::Driver driver = test::fake_driver();
+    driver.cuMemGetInfo_v2 = [](std::size_t*, std::size_t*) { return of_current; };
+    return driver;
+  }
+  CUresult free_refused() {
+    return allocator_->pass_through().free(0x5000, [] { return CUDA_ERROR_LAUNCH_FAILED; });
+  }
+  static inline CUresult of_current = CUDA_SUCCESS;
+};
+
+TEST_F(StickyPassThroughTest, AFreeByTheDriverTellsOfTheError) {
+  EXPECT_TRUE(context_->usable());
+  EXPECT_EQ(free_refused(), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_FALSE(context_->usable());
+}
+
+TEST_F(StickyPassThroughTest, AnAllocationByTheDriverTellsOfTheError) {
+  Patience patience;
+  CUdeviceptr address = 0;
+  EXPECT_EQ(allocator_->pass_through().allocate(
+                512, [] { return std::uint64_t{512}; }, &address, patience,
+                [] { return CUDA_ERROR_LAUNCH_FAILED; }),
+            CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_FALSE(context_->usable());
+}
+
+TEST_F(StickyPassThroughTest, AnErrorOfAnotherContextIsNotTheCurrentOnes) {
+  of_current = CUDA_SUCCESS;
+  EXPECT_EQ(free_refused(), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_TRUE(context_->usable());
+}
+
 }  // namespace
 }  // namespace cupool::engine

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "cuda/errors.h"
 #include "engine/block/pointer_map.h"
 #include "engine/context/context_registry.h"
 #include "engine/ipc/imports.h"
@@ -46,6 +47,7 @@ class PassThrough {
     }
     note_allocation(registry_.current(), result == CUDA_SUCCESS ? bytes() : 0, address, result,
                     start);
+    if (cuda::is_sticky(result)) note_sticky(result);
     return result;
   }
 
@@ -65,6 +67,7 @@ class PassThrough {
     const CUresult result =
         policy_.host_reachable().end(HostReachable::Kind::managed, address, freed);
     note_free(passed, result, start);
+    if (cuda::is_sticky(result)) note_sticky(result);
     return result;
   }
 
@@ -111,6 +114,7 @@ class PassThrough {
   Taken take(CUdeviceptr address);
   void note_free(const Taken& passed, CUresult result, std::uint64_t start_ns);
   void put_back(const Taken& passed);
+  void note_sticky(CUresult result);
   static void forget(Block* replaced);
   std::uintptr_t start_of(CUdeviceptr device) const;
 
