@@ -214,8 +214,8 @@ int run_soak(const Soak& soak, Machine& machine) {
     const Program program = programs.of(seed);
     const std::string failure = machine.run(program);
     if (!failure.empty()) {
-      std::printf("the program of seed %llu failed: %s\n", static_cast<unsigned long long>(seed),
-                  failure.c_str());
+      std::printf("the program of seed %llu failed: %s\n%s", static_cast<unsigned long long>(seed),
+                  failure.c_str(), readable(program).c_str());
       return 1;
     }
     ++run;
