@@ -63,6 +63,7 @@ TEST_F(LaneDestroyedTest, AForkedChildDestroysItsStreamsWithoutTheLock) {
   };
   std::thread holding([&] {
     while (!asking) submit(created);
+    ThreadOrder::thread_ends(driver_);
   });
   while (!asking) std::this_thread::yield();
   Lane::end_without_lock();
@@ -84,7 +85,10 @@ TEST_F(LaneDestroyedTest, ADestructionWaitsForTheEventBehindACall) {
     return CUDA_SUCCESS;
   };
   std::atomic<bool> destroyed{false};
-  std::thread submitting([&] { submit(second); });
+  std::thread submitting([&] {
+    submit(second);
+    ThreadOrder::thread_ends(driver_);
+  });
   while (!recording) std::this_thread::yield();
   std::thread destroying([&] {
     Lane::destroys(second);
