@@ -229,6 +229,13 @@ void current_pool_changes() {
   if (Allocator* const allocator = engine()) allocator->default_pools().async().stop();
 }
 
+// CuPy's asynchronous pool sets the default pool, which is the current one already.
+bool is_current_pool(const cupool::cuda::Driver& real, CUdevice device, CUmemoryPool pool) {
+  CUmemoryPool current = nullptr;
+  return real.cuDeviceGetMemPool != nullptr && pool != nullptr &&
+         real.cuDeviceGetMemPool(&current, device) == CUDA_SUCCESS && current == pool;
+}
+
 // A free of stream-ordered memory that needs no driver call. `std::nullopt`: no side effect.
 [[gnu::always_inline]] inline std::optional<CUresult> push_unwatched(CUdeviceptr address,
                                                                      CUstream stream) {
@@ -349,7 +356,7 @@ CUresult cupool_hook_cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
 
 CUresult cupool_hook_cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
   CUPOOL_REAL_OR_RETURN(cuDeviceSetMemPool);
-  current_pool_changes();
+  if (!is_current_pool(real, device, pool)) current_pool_changes();
   return real.cuDeviceSetMemPool(device, pool);
 }
 

@@ -96,6 +96,11 @@ TEST(StreamOrderedMemory, IsTheDriversOnceTheProgramSetsAPool) {
   expect_same_serving("managed");
 }
 
+TEST(StreamOrderedMemory, IsServedThoughTheProgramSetsThePoolThatIsCurrent) {
+  const PreloadedRun run = expect_same_serving("same_pool");
+  EXPECT_EQ(run.counter("own_async_served_total"), 9u);
+}
+
 TEST(StreamOrderedMemory, GoesBackBeforeItsContextEnds) {
   for (const char* mode : {"late", "early"}) {
     expect_same_serving("context", {{"CUPOOL_SIM_MODE", mode}});

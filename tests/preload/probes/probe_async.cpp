@@ -6,11 +6,12 @@
 // others (freed in one stream, wanted in another), implicit (the legacy stream orders two others),
 // order (of other memory: what an allocation and a free in stream= legacy or a blocking one order),
 // again (a stream's handle comes again), errors,
-// reads (bytes in use, and trims), queries, capture, pool (another current pool), context (its end
-// and a reset), end (of a context, while how= another thread captures, no event can be had, or
-// after a sticky error), info (free memory, idle in another context), oom (every allocator gets
-// what is idle), free (by cuMemFree, and in other streams), managed (there is managed memory),
-// decay (threshold=1: the program has set the pool's threshold), sizes.
+// reads (bytes in use, and trims), queries, capture, pool (another current pool), same_pool (the
+// current one set again), context (its end and a reset), end (of a context, while how= another
+// thread captures, no event can be had, or after a sticky error), info (free memory, idle in
+// another context), oom (every allocator gets what is idle), free (by cuMemFree, and in other
+// streams), managed (there is managed memory), decay (threshold=1: the program has set the pool's
+// threshold), sizes.
 #include <cuda.h>
 #include <cupool_sim.h>
 #include <unistd.h>
@@ -294,6 +295,14 @@ void other_pool() {
   probe::say("used", static_cast<long>(used()));
 }
 
+void same_pool() {
+  const CUstream stream = make_stream();
+  MUST(cuDeviceSetMemPool(0, pool));
+  for (int i = 0; i < 10; ++i) release(allocate(kMiB, stream), kMiB, stream);
+  MUST(cuCtxSynchronize());
+  probe::say("used", static_cast<long>(used()));
+}
+
 void contexts() {
   CUcontext other = nullptr;
   const CUstream stream = make_stream();
@@ -481,6 +490,7 @@ int main(int argc, char** argv) {
       {"queries", queries},
       {"capture", capture},
       {"pool", other_pool},
+      {"same_pool", same_pool},
       {"context", contexts},
       {"end", [&] { ends(probe::argument(argc, argv, "how", "capture")); }},
       {"info", info},
