@@ -101,7 +101,9 @@ void PassThrough::note_sticky(CUresult result) {
   const std::uint64_t life = context->incarnation();
   std::size_t free = 0;
   std::size_t total = 0;
-  if (driver_.cuMemGetInfo_v2(&free, &total) == result) note_failure(*context, life, result);
+  if (driver_.cuMemGetInfo_v2 != nullptr && driver_.cuMemGetInfo_v2(&free, &total) == result) {
+    note_failure(*context, life, result);
+  }
 }
 
 void PassThrough::managed_allocated(CUdeviceptr address, std::uint64_t bytes) {
