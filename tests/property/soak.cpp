@@ -149,11 +149,14 @@ bool have_many_blocks() {
   constexpr std::size_t kBlocks = 5000;
   constexpr std::size_t kBytes = 512;
   CUcontext context = nullptr;
-  bool done = cuCtxCreate_v2(&context, 0, 0) == CUDA_SUCCESS;
+  // Not one of its own: with a second handle no page-locked memory is cached any more.
+  bool done = cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
+              cuCtxSetCurrent(context) == CUDA_SUCCESS;
   std::vector<CUdeviceptr> blocks(kBlocks);
   for (CUdeviceptr& block : blocks) done = done && cuMemAlloc(&block, kBytes) == CUDA_SUCCESS;
   for (const CUdeviceptr block : blocks) done = done && cuMemFree(block) == CUDA_SUCCESS;
-  return done && cuCtxDestroy_v2(context) == CUDA_SUCCESS;
+  return done && cuCtxSetCurrent(nullptr) == CUDA_SUCCESS &&
+         cuDevicePrimaryCtxReset(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRelease(0) == CUDA_SUCCESS;
 }
 
 /// Which programs a process can run that goes on after them.
