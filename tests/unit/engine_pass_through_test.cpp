@@ -207,17 +207,14 @@ class StickyPassThroughTest : public FastPathTest {
   void SetUp() override {
     FastPathTest::SetUp();
     start({});
-    of_current = CUDA_ERROR_LAUNCH_FAILED;
   }
-  cuda::Driver make_driver() override {
-    cuda::Driver driver = test::fake_driver();
-    driver.cuMemGetInfo_v2 = [](std::size_t*, std::size_t*) { return of_current; };
-    return driver;
+  void TearDown() override {
+    Lane::reset();
+    FastPathTest::TearDown();
   }
   CUresult free_refused() {
     return allocator_->pass_through().free(0x5000, [] { return CUDA_ERROR_LAUNCH_FAILED; });
   }
-  static inline CUresult of_current = CUDA_SUCCESS;
 };
 
 TEST_F(StickyPassThroughTest, AFreeByTheDriverTellsOfTheError) {
@@ -237,9 +234,10 @@ TEST_F(StickyPassThroughTest, AnAllocationByTheDriverTellsOfTheError) {
 }
 
 TEST_F(StickyPassThroughTest, AnErrorOfAnotherContextIsNotTheCurrentOnes) {
-  of_current = CUDA_SUCCESS;
+  Lane::context_seen(context_->handle());
+  Lane::context_seen(reinterpret_cast<CUcontext>(0x100));
   EXPECT_EQ(free_refused(), CUDA_ERROR_LAUNCH_FAILED);
-  EXPECT_TRUE(context_->usable());
+  EXPECT_TRUE(context_->usable()) << "whose own fence is recorded";
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include "engine/serve/pass_through.h"
 
 #include "engine/block/accounting.h"
-#include "engine/serve/failure.h"
 #include "engine/serve/retire.h"
 #include "util/clock.h"
 
@@ -91,19 +90,6 @@ void PassThrough::note_free(const Taken& taken, CUresult result, std::uint64_t s
   count_passed(stats, *passed, -1);
   context->device().pool_start().count_free_by_driver();
   delete_block(passed);
-}
-
-// I7: the program knows of the error now, so the next call has to return it too. It may be another
-// context's, whose memory this was.
-void PassThrough::note_sticky(CUresult result) {
-  Context* const context = registry_.current();
-  if (context == nullptr) return;
-  const std::uint64_t life = context->incarnation();
-  std::size_t free = 0;
-  std::size_t total = 0;
-  if (driver_.cuMemGetInfo_v2 != nullptr && driver_.cuMemGetInfo_v2(&free, &total) == result) {
-    note_failure(*context, life, result);
-  }
 }
 
 void PassThrough::managed_allocated(CUdeviceptr address, std::uint64_t bytes) {

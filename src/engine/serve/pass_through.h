@@ -5,7 +5,6 @@
 
 #include <cstdint>
 
-#include "cuda/errors.h"
 #include "engine/block/pointer_map.h"
 #include "engine/context/context_registry.h"
 #include "engine/ipc/imports.h"
@@ -40,6 +39,8 @@ class PassThrough {
   CUresult allocate(std::uint64_t wanted, const Bytes& bytes, const CUdeviceptr* address,
                     Patience& patience, const Call& real) {
     const std::uint64_t start = util::now_ns();
+    Context* const context = registry_.current();
+    const std::uint64_t life = context == nullptr ? 0 : context->incarnation();
     patience.wants(wanted);
     CUresult result = real();
     if (result == CUDA_ERROR_OUT_OF_MEMORY && out_of_memory_.may_fit(wanted)) {
@@ -47,7 +48,7 @@ class PassThrough {
     }
     note_allocation(registry_.current(), result == CUDA_SUCCESS ? bytes() : 0, address, result,
                     start);
-    if (cuda::is_sticky(result)) note_sticky(result);
+    if (result != CUDA_SUCCESS) idle_.driver_refused(context, life, result);
     return result;
   }
 
@@ -56,7 +57,8 @@ class PassThrough {
   CUresult free(CUdeviceptr address, const Call& real) {
     const std::uint64_t start = util::now_ns();
     const Taken passed = take(address);
-    registry_.current();  // a new context releases the orphans of a lost one first
+    Context* const context = registry_.current();  // a new one releases a lost one's orphans first
+    const std::uint64_t life = context == nullptr ? 0 : context->incarnation();
     // The driver would free cupool's own memory, which the program does not own, and imported
     // memory, which is closed and never freed.
     const bool internal =
@@ -67,7 +69,7 @@ class PassThrough {
     const CUresult result =
         policy_.host_reachable().end(HostReachable::Kind::managed, address, freed);
     note_free(passed, result, start);
-    if (cuda::is_sticky(result)) note_sticky(result);
+    if (result != CUDA_SUCCESS) idle_.driver_refused(context, life, result);
     return result;
   }
 
@@ -114,7 +116,6 @@ class PassThrough {
   Taken take(CUdeviceptr address);
   void note_free(const Taken& passed, CUresult result, std::uint64_t start_ns);
   void put_back(const Taken& passed);
-  void note_sticky(CUresult result);
   static void forget(Block* replaced);
   std::uintptr_t start_of(CUdeviceptr device) const;
 
