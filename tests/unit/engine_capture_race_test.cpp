@@ -178,6 +178,37 @@ TEST_F(CaptureRaceTest, NoNoteIsOnItsWayWhenACaptureBegins) {
   EXPECT_FALSE(recorded_into_capture);
 }
 
+// Nor one behind work outside the lane.
+TEST_F(CaptureRaceTest, NoEventBehindOtherWorkIsOnItsWayWhenACaptureBegins) {
+  Lane::reset();
+  Context* const first = context(kFirst);
+  driver_.cuStreamGetCtx = [](CUstream, CUcontext* of) {
+    *of = kFirst;
+    return CUDA_SUCCESS;
+  };
+  driver_.cuEventCreate = [](CUevent* event, unsigned) {
+    *event = reinterpret_cast<CUevent>(0x30);
+    return CUDA_SUCCESS;
+  };
+  driver_.cuEventRecord = [](CUevent, CUstream) { return slow_record(nullptr, nullptr); };
+  recording = begun = recorded_into_capture = false;
+  std::thread works([&] {
+    current = kFirst;
+    { const Submission submission(driver_, reinterpret_cast<CUstream>(0x3000), "a call"); }
+    ThreadOrder::thread_ends(driver_);
+  });
+  while (!recording) std::this_thread::yield();
+  EXPECT_EQ(streams_.begin_capture(*first, reinterpret_cast<CUstream>(0x2000),
+                                   [] {
+                                     begun = true;
+                                     return CUDA_ERROR_UNKNOWN;
+                                   }),
+            CUDA_ERROR_UNKNOWN);
+  works.join();
+  EXPECT_FALSE(recorded_into_capture);
+  Lane::reset();
+}
+
 // A copy from before the capture that is noted within would not be noted at all.
 TEST_F(CaptureRaceTest, ACaptureBeginsBehindTheNoteOfACallFromBefore) {
   Context* const first = context(kFirst);

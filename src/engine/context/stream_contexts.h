@@ -10,6 +10,7 @@
 #include "engine/context/thread_order.h"
 #include "engine/reclaim/call_lines.h"
 #include "engine/reclaim/lane_mark.h"
+#include "engine/reclaim/other_streams.h"
 #include "engine/reclaim/serving.h"
 #include "engine/reclaim/stream_use.h"
 #include "engine/reclaim/use_count.h"
@@ -37,6 +38,7 @@ class StreamContexts {
     Serving::capture_begins();
     LaneMark::let_users_out();  // a mark may be under way although the lane is over
     ThreadOrder::let_users_out();
+    OtherStreams::let_users_out();
     for (const Notes& part : notes_) part.count.wait_until_none();
     StreamUse::wait_for_others(stream);  // work from before is noted before the capture
     let_fences_in_but(context);

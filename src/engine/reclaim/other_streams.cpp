@@ -83,7 +83,7 @@ bool OtherStreams::begin(const cuda::Driver& driver, CUstream stream, const char
 // The record may wait for room in the stream's queue, so it is made without the lock. Of several
 // threads that record the same event, the last one comes behind the work of all. Who destroys the
 // stream takes the entry away first, and then waits for those who have found it. Who begins a
-// capture on it waits for those who have not found that.
+// capture waits for those who have not found that.
 void OtherStreams::end(const cuda::Driver& driver, CUcontext context, CUstream stream) {
   const StreamUse in_use(stream);
   if (over_.load(std::memory_order_relaxed)) return;
@@ -100,9 +100,13 @@ void OtherStreams::end(const cuda::Driver& driver, CUcontext context, CUstream s
     entry->pending = event != nullptr;
   }
   const cuda::RelaxedCaptureScope relaxed(driver);
-  const bool captures = Serving::any_capture() && cuda::is_capturing(driver, stream).value_or(true);
-  const bool recorded =
-      event != nullptr && !captures && driver.cuEventRecord(event, stream) == CUDA_SUCCESS;
+  bool recorded = false;
+  {
+    const UseCount::Use use(users_);
+    const bool captures =
+        Serving::any_capture() && cuda::is_capturing(driver, stream).value_or(true);
+    recorded = event != nullptr && !captures && driver.cuEventRecord(event, stream) == CUDA_SUCCESS;
+  }
   const std::lock_guard lock(mutex_);
   failed_ |= !recorded;
   if (Stream* const entry = find(stream)) --entry->in_flight;

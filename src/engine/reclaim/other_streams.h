@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "cuda/driver.h"
+#include "engine/reclaim/use_count.h"
 #include "util/lock_order.h"
 
 namespace cupool::engine {
@@ -25,6 +26,9 @@ class OtherStreams {
   bool are_complete_but(const cuda::Driver& driver, CUstream stream);
   /// Whether the program's main work seems to go to `stream`: enough kernels, or calls of any kind.
   bool is_main(CUstream stream);
+
+  /// Returns when no thread is between its look for captures and its event (I3).
+  static void let_users_out() { users_.wait_until_none(); }
 
   /// `stream` is about to be destroyed: its handle may name another one later. The caller waits for
   /// others that use it (StreamUse) before it is.
@@ -47,6 +51,7 @@ class OtherStreams {
   };
 
   static constexpr std::size_t kMostStreams = 8;
+  static inline UseCount users_;
 
   Stream* find(CUstream stream);
   Stream* find_or_take(const cuda::Driver& driver, CUstream stream);
