@@ -22,6 +22,7 @@ using cupool::engine::submits_unknown;
 using cupool::entry::are_apart;
 using cupool::entry::CallToNote;
 using cupool::entry::legacy;
+using cupool::entry::may_be_seen;
 using cupool::entry::note;
 using cupool::entry::per_thread;
 using cupool::process::engine;
@@ -46,12 +47,6 @@ bool is_pinned(CUdeviceptr address) {
 }
 bool is_pinned(const void* host) {
   return is_pinned(reinterpret_cast<CUdeviceptr>(host));
-}
-// CUDA_MEMCPY2D, CUDA_MEMCPY3D or CUDA_MEMCPY3D_PEER. Of the fields some mean nothing.
-template <typename Copy>
-bool is_pinned_copy(const Copy* copy) {
-  return copy != nullptr && (is_pinned(copy->srcHost) || is_pinned(copy->dstHost) ||
-                             is_pinned(copy->srcDevice) || is_pinned(copy->dstDevice));
 }
 
 // Whether `host` is page-locked memory that the program has freed.
@@ -107,7 +102,7 @@ extern "C" {
     if (apart) submits_unknown(real, #symbol);                                          \
     const Submission submission(real, named(stream), #symbol);                          \
     if (!(possible)) return real.symbol(__VA_ARGS__);                                   \
-    const bool is_seen = seen;                                                          \
+    const bool is_seen = may_be_seen([&] { return seen; });                             \
     const CallToNote under_way(stream, is_seen);                                        \
     const CUresult result = real.symbol(__VA_ARGS__);                                   \
     note(                                                                               \
@@ -118,8 +113,9 @@ extern "C" {
 // either: its copies are not seen before.
 #define CUPOOL_COPIED(name, pinned, parameters, ...) \
   CUPOOL_NOTED_IF(true, pinned, false, name, true, parameters, __VA_ARGS__)
-#define CUPOOL_COPIED_BOX(name, parameters, ...)                                             \
-  CUPOOL_NOTED_IF(true, is_pinned_copy(copy), false, name, HostTargets::in_copy(real, copy), \
+// Of a part of memory that may be page-locked in part.
+#define CUPOOL_COPIED_BOX(name, parameters, ...)                                           \
+  CUPOOL_NOTED_IF(true, HostTargets::any(), false, name, HostTargets::in_copy(real, copy), \
                   parameters, __VA_ARGS__)
 // Several copies, or one in a form that is not read.
 #define CUPOOL_COPIED_SOMEHOW(name, parameters, ...) \
@@ -167,7 +163,7 @@ CUPOOL_COPIED(cuMemcpyAtoHAsync_v2, is_pinned(to),
               offset, bytes, stream)
 CUPOOL_COPIED_BOX(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D* copy, CUstream stream), copy, stream)
 CUPOOL_COPIED_BOX(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D* copy, CUstream stream), copy, stream)
-CUPOOL_PEERS(cuMemcpy3DPeerAsync, are_apart(copy), true, is_pinned_copy(copy),
+CUPOOL_PEERS(cuMemcpy3DPeerAsync, are_apart(copy), true, HostTargets::any(),
              HostTargets::in_copy(real, copy), (const CUDA_MEMCPY3D_PEER* copy, CUstream stream),
              copy, stream)
 CUPOOL_COPIED_SOMEHOW(cuMemcpyBatchAsync,

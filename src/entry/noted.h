@@ -25,13 +25,19 @@ class CallToNote {
   const engine::HostWorkCalls::Call call_;
 };
 
-// Null: no free waits for such work.
 inline engine::HostWorkCalls* CallToNote::calls_of(CUstream stream) {
   engine::Allocator* const allocator = process::engine();
   if (allocator == nullptr) return &engine::HostWorkCalls::early();
-  if (!allocator->policy().waits_for_host_work()) return nullptr;
   engine::Context* const context = allocator->streams().context_of(stream);
   return context == nullptr ? &engine::HostWorkCalls::early() : &context->host_work().calls();
+}
+
+/// Whether another thread may see the work before the call returns, as far as a free waits for it.
+/// `seen` may ask the driver. Nobody does before the engine has started, nor in a forked child.
+template <typename Seen>
+bool may_be_seen(const Seen& seen) {
+  engine::Allocator* const allocator = process::engine();
+  return allocator == nullptr || (allocator->policy().waits_for_host_work() && seen());
 }
 
 /// The driver's call on `stream` has returned `result`. `touches_host` is called only if its answer

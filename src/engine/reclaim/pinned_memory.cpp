@@ -94,7 +94,7 @@ void PinnedMemory::was_asked_for(const void* start, std::uint64_t number, bool t
 void PinnedMemory::reset() {
   const std::lock_guard lock(mutex);
   ranges().clear();
-  over_ = unknown_ = false;
+  over_ = unknown_ = elsewhere_ = false;
   lowest_ = UINTPTR_MAX;
   highest_ = 0;
   publish_locked();
@@ -106,7 +106,7 @@ void PinnedMemory::add_registered(const void* start, std::size_t bytes) {
 
 void PinnedMemory::end_without_lock() {
   over_ = true;
-  unknown_ = false;
+  unknown_ = elsewhere_ = false;
   count_ = 0;
   lowest_ = UINTPTR_MAX;
   highest_ = 0;
