@@ -29,11 +29,6 @@ TEST(HostWorkCallsTest, WhatIsUnderWayIsNotNoted) {
   EXPECT_TRUE(calls.are_noted());
 }
 
-TEST(HostWorkCallsTest, WhatNobodySeesIsNotWaitedFor) {
-  const HostWorkCalls::Call call(nullptr);
-  EXPECT_FALSE(HostWorkCalls::early().any());
-}
-
 // It may be in a call whenever another thread looks, but never in the same one.
 TEST(HostWorkCallsTest, AThreadThatGoesFromCallToCallHoldsUpNobody) {
   HostWorkCalls of_context;
