@@ -67,8 +67,8 @@ TEST(PendingWork, AStreamMayBeDestroyedWhenItsCallbackIsSeen) {
 
 // Contract 2: a free waits for work that the freeing thread has seen, though the call that submits
 // it has not returned.
-constexpr const char* kFreesBesideACallback[] = {"probe_callback free=function",
-                                                 "probe_callback free=callback"};
+constexpr const char* kFreesBesideACallback[] = {
+    "probe_callback free=function", "probe_callback free=callback", "probe_callback free=first"};
 const Environment kCallbackReturnsLate = {
     {"CUPOOL_POOL_START", "first"}, {"CUPOOL_SIM_MODE", "timed"}, {"CUPOOL_SIM_RETURN_MS", "100"}};
 

@@ -3,7 +3,7 @@
 // still on its way back from that call. By default it destroys the callback's stream (CUDA's
 // simpleCallback sample does so); free=function, free=callback: it frees memory, and relies on the
 // end of the host function or the stream callback then. Allocates and frees before and after, so
-// that the engine is there.
+// that the engine is there; with free=first it is not yet.
 #include <cuda_runtime_api.h>
 
 #include <atomic>
@@ -47,17 +47,19 @@ void CUDART_CB call_back_after_a_word(cudaStream_t, cudaError_t, void* data) {
 // The driver's free waits for all pending work, the callback among it.
 void free_when_called(Handover* handover) {
   while (!handover->called.load()) std::this_thread::yield();
+  if (handover->block == nullptr) MUST(cudaMalloc(&handover->block, 4096));
   MUST(cudaFree(handover->block));
   std::printf("done=%d\n", handover->done.load() ? 1 : 0);
 }
 
-void free_beside_callbacks(bool by_function) {
-  for (int i = 0; i < kRounds; ++i) {
+void free_beside_callbacks(const std::string& what) {
+  const bool is_first = what == "free=first";
+  for (int i = 0; i < (is_first ? 1 : kRounds); ++i) {
     Handover handover;
-    MUST(cudaMalloc(&handover.block, 4096));
+    if (!is_first) MUST(cudaMalloc(&handover.block, 4096));
     MUST(cudaStreamCreateWithFlags(&handover.stream, cudaStreamNonBlocking));
     std::thread other(free_when_called, &handover);
-    if (by_function) {
+    if (what != "free=callback") {
       MUST(cudaLaunchHostFunc(handover.stream, work_after_a_word, &handover));
     } else {
       MUST(cudaStreamAddCallback(handover.stream, call_back_after_a_word, &handover, 0));
@@ -71,8 +73,8 @@ void free_beside_callbacks(bool by_function) {
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
-  if (what == "free=function" || what == "free=callback") {
-    free_beside_callbacks(what == "free=function");
+  if (what == "free=function" || what == "free=callback" || what == "free=first") {
+    free_beside_callbacks(what);
     return 0;
   }
   void* block = nullptr;

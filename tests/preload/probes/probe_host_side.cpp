@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a free says to the host, by the driver interface alone: case=interior, a device pointer
 // inside page-locked memory that is freed again; case=managed, many managed blocks beside other
-// frees; case=callback, allocations and frees in host functions; case=aimed, page-locked memory as
-// the target of what takes device memory (stream=per_thread: by the twins for per-thread default
-// streams); case=kept, page-locked memory that a refused call, or what was there before, leaves
-// as it is; case=rescued, a launch whose first attempt is refused; case=library, zero-copy memory
-// of a library (library=: its path).
+// frees; case=callback, allocations and frees in host functions; case=kept, page-locked memory that
+// a refused call, or what was there before, leaves as it is; case=rescued, a launch whose first
+// attempt is refused; case=library, zero-copy memory of a library (library=: its path).
 #include <cuda.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -19,33 +17,13 @@
 #include <vector>
 
 #include "probe.h"
+#include "probe_gpu.h"
 
 namespace {
 
-constexpr std::size_t kBytes = 4096;
-
-struct Gpu {
-  CUfunction spin = nullptr;
-  CUfunction copy = nullptr;  // (u32* to, const u32* from, u64 words)
-  CUstream stream = nullptr;
-
-  Gpu() {
-    CUcontext context = nullptr;
-    CUmodule module = nullptr;
-    MUST(cuInit(0));
-    MUST(cuDevicePrimaryCtxRetain(&context, 0));
-    MUST(cuCtxSetCurrent(context));
-    MUST(cuModuleLoadData(&module, "image"));
-    MUST(cuModuleGetFunction(&spin, module, "spin_ns"));
-    MUST(cuModuleGetFunction(&copy, module, "copy_u32"));
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-  }
-  void work(std::uint64_t ns) const { work(ns, stream); }
-  void work(std::uint64_t ns, CUstream on) const {
-    void* arguments[] = {&ns};
-    MUST(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, on, arguments, nullptr));
-  }
-};
+using probe::Gpu;
+using probe::kBytes;
+using probe::warm_up;
 
 // Whether a free returns while a kernel of another stream goes on.
 bool free_waits(const Gpu& gpu) {
@@ -56,14 +34,6 @@ bool free_waits(const Gpu& gpu) {
   const bool waited = cuStreamQuery(gpu.stream) == CUDA_SUCCESS;
   MUST(cuCtxSynchronize());
   return waited;
-}
-
-void warm_up() {
-  CUdeviceptr block = 0;
-  for (int i = 0; i < 10; ++i) {
-    MUST(cuMemAlloc(&block, kBytes));
-    MUST(cuMemFree(block));
-  }
 }
 
 // The waits are cupool's to print: the driver always waits.
@@ -223,169 +193,6 @@ int library(const std::string& path) {
   return 0;
 }
 
-// What each of them leaves in host memory, seen right after a free of something else.
-class Aimed {
- public:
-  explicit Aimed(bool per_thread) : per_thread_(per_thread) {
-    MUST(cuMemAlloc(&source_, kBytes));
-    MUST(cuMemsetD8(source_, 0x5a, kBytes));
-    MUST(cuMemHostAlloc(&host_, kBytes, 0));
-    MUST(cuCtxSynchronize());
-    target_ = reinterpret_cast<CUdeviceptr>(host_);
-  }
-
-  // `call` gets the stream; a name of `symbol` with _ptsz gets 0, which means the thread's own.
-  template <typename Function, typename Call>
-  void see(const char* symbol, const Call& call) {
-    const std::string name = std::string(symbol) + (per_thread_ ? "_ptsz" : "");
-    void* const found = dlsym(RTLD_DEFAULT, name.c_str());
-    CHECK(found != nullptr);
-    std::memset(host_, 0, kBytes);
-    CUdeviceptr block = 0;
-    MUST(cuMemAlloc(&block, kBytes));
-    const CUstream work = per_thread_ ? CU_STREAM_PER_THREAD : gpu_.stream;
-    gpu_.work(20'000'000, work);
-    const CUresult answer = call(reinterpret_cast<Function>(found), per_thread_ ? nullptr : work);
-    MUST(cuMemFree(block));
-    const bool there = *static_cast<volatile unsigned char*>(host_) == 0x5a;
-    std::printf("%s=%d there=%d\n", name.c_str(), static_cast<int>(answer), there);
-    MUST(cuCtxSynchronize());
-  }
-  int see_all();
-
- private:
-  void see_launches();
-  template <typename Value>
-  void see_fill(const char* symbol, Value value) {
-    see<CUresult (*)(CUdeviceptr, Value, std::size_t, CUstream)>(
-        symbol, [&](auto fill, CUstream stream) {
-          return fill(target_, value, kBytes / sizeof(Value), stream);
-        });
-  }
-  template <typename Value>
-  void see_fill_2d(const char* symbol, Value value) {
-    see<CUresult (*)(CUdeviceptr, std::size_t, Value, std::size_t, std::size_t, CUstream)>(
-        symbol, [&](auto fill, CUstream stream) {
-          return fill(target_, 512, value, 256 / sizeof(Value), 4, stream);
-        });
-  }
-  template <typename Value>
-  void see_write(const char* symbol, Value value) {
-    see<CUresult (*)(CUstream, CUdeviceptr, Value, unsigned)>(
-        symbol, [&](auto write, CUstream stream) { return write(stream, target_, value, 0); });
-  }
-  template <typename Copy>
-  Copy box() const {
-    Copy copy{};
-    copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
-    copy.srcDevice = source_;
-    copy.srcPitch = kBytes;
-    copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-    copy.dstDevice = target_;
-    copy.dstPitch = kBytes;
-    copy.WidthInBytes = kBytes;
-    copy.Height = 1;
-    return copy;
-  }
-  template <typename Copy>
-  Copy deep_box() const {
-    Copy copy = box<Copy>();
-    copy.srcHeight = copy.dstHeight = copy.Depth = 1;
-    return copy;
-  }
-  template <typename Copy>
-  void see_box(const char* symbol, const Copy& copy) {
-    see<CUresult (*)(const Copy*, CUstream)>(
-        symbol, [&](auto make, CUstream stream) { return make(&copy, stream); });
-  }
-
-  const Gpu gpu_;
-  const bool per_thread_;
-  CUdeviceptr source_ = 0;
-  CUdeviceptr target_ = 0;
-  void* host_ = nullptr;
-};
-
-int Aimed::see_all() {
-  see_fill<unsigned char>("cuMemsetD8Async", 0x5a);
-  see_fill<unsigned short>("cuMemsetD16Async", 0x5a5a);
-  see_fill<unsigned int>("cuMemsetD32Async", 0x5a5a5a5a);
-  see_fill_2d<unsigned char>("cuMemsetD2D8Async", 0x5a);
-  see_fill_2d<unsigned short>("cuMemsetD2D16Async", 0x5a5a);
-  see_fill_2d<unsigned int>("cuMemsetD2D32Async", 0x5a5a5a5a);
-  see<CUresult (*)(CUdeviceptr, CUdeviceptr, std::size_t, CUstream)>(
-      "cuMemcpyDtoDAsync_v2",
-      [&](auto copy, CUstream stream) { return copy(target_, source_, kBytes, stream); });
-  CUcontext context = nullptr;
-  MUST(cuCtxGetCurrent(&context));
-  see<CUresult (*)(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, std::size_t, CUstream)>(
-      "cuMemcpyPeerAsync", [&](auto copy, CUstream stream) {
-        return copy(target_, context, source_, context, kBytes, stream);
-      });
-  see_box("cuMemcpy2DAsync_v2", box<CUDA_MEMCPY2D>());
-  see_box("cuMemcpy3DAsync_v2", deep_box<CUDA_MEMCPY3D>());
-  CUDA_MEMCPY3D_PEER peer = deep_box<CUDA_MEMCPY3D_PEER>();
-  peer.srcContext = peer.dstContext = context;
-  see_box("cuMemcpy3DPeerAsync", peer);
-  peer.dstMemoryType = CU_MEMORYTYPE_HOST;
-  peer.dstHost = host_;
-  see_box("cuMemcpy3DPeerAsync", peer);
-  see_write<cuuint32_t>("cuStreamWriteValue32", 0x5a5a5a5a);
-  see_write<cuuint32_t>("cuStreamWriteValue32_v2", 0x5a5a5a5a);
-  see_write<cuuint64_t>("cuStreamWriteValue64", 0x5a5a5a5a);
-  see_write<cuuint64_t>("cuStreamWriteValue64_v2", 0x5a5a5a5a);
-  CUstreamBatchMemOpParams write{};
-  write.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-  write.writeValue.address = target_;
-  write.writeValue.value = 0x5a5a5a5a;
-  for (const char* symbol : {"cuStreamBatchMemOp", "cuStreamBatchMemOp_v2"}) {
-    see<CUresult (*)(CUstream, unsigned, CUstreamBatchMemOpParams*, unsigned)>(
-        symbol, [&](auto batch, CUstream stream) { return batch(stream, 1, &write, 0); });
-  }
-  see_launches();
-  return 0;
-}
-
-// Kernels that get the host address itself, one by one or in a buffer.
-void Aimed::see_launches() {
-  struct {
-    CUdeviceptr to;
-    CUdeviceptr from;
-    std::uint64_t words;
-  } packed = {target_, source_, 64};
-  std::size_t bytes = sizeof packed;
-  void* values[] = {&packed.to, &packed.from, &packed.words};
-  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
-                   CU_LAUNCH_PARAM_END};
-  using Launch = CUresult (*)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
-                              unsigned, unsigned, CUstream, void**, void**);
-  see<Launch>("cuLaunchKernel", [&](auto launch, CUstream stream) {
-    return launch(gpu_.copy, 1, 1, 1, 32, 1, 1, 0, stream, values, nullptr);
-  });
-  see<Launch>("cuLaunchKernel", [&](auto launch, CUstream stream) {
-    return launch(gpu_.copy, 1, 1, 1, 32, 1, 1, 0, stream, nullptr, extra);
-  });
-  void* size_first[] = {CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_BUFFER_POINTER,
-                        &packed, CU_LAUNCH_PARAM_END};
-  see<Launch>("cuLaunchKernel", [&](auto launch, CUstream stream) {
-    return launch(gpu_.copy, 1, 1, 1, 32, 1, 1, 0, stream, nullptr, size_first);
-  });
-  using Cooperative = CUresult (*)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
-                                   unsigned, unsigned, CUstream, void**);
-  see<Cooperative>("cuLaunchCooperativeKernel", [&](auto launch, CUstream stream) {
-    return launch(gpu_.copy, 1, 1, 1, 32, 1, 1, 0, stream, values);
-  });
-  CUlaunchConfig configuration{};
-  configuration.gridDimX = configuration.gridDimY = configuration.gridDimZ = 1;
-  configuration.blockDimX = 32;
-  configuration.blockDimY = configuration.blockDimZ = 1;
-  see<CUresult (*)(const CUlaunchConfig*, CUfunction, void**, void**)>(
-      "cuLaunchKernelEx", [&](auto launch, CUstream stream) {
-        configuration.hStream = stream;
-        return launch(&configuration, gpu_.copy, values, nullptr);
-      });
-}
-
 // Whether what a kernel writes to `at` is there right after a free of something else.
 void see_kept(const char* what, std::uint32_t* at) {
   const Gpu gpu;
@@ -501,9 +308,6 @@ int main(int argc, char** argv) {
   if (probe::argument_is(argc, argv, "case", "beside")) return beside();
   if (probe::argument_is(argc, argv, "case", "contexts")) return contexts();
   if (probe::argument_is(argc, argv, "case", "callback")) return callback();
-  if (probe::argument_is(argc, argv, "case", "aimed")) {
-    return Aimed(probe::argument_is(argc, argv, "stream", "per_thread")).see_all();
-  }
   if (probe::argument_is(argc, argv, "case", "unaimed")) return unaimed();
   if (probe::argument_is(argc, argv, "case", "kept")) return kept();
   if (probe::argument_is(argc, argv, "case", "rescued")) {

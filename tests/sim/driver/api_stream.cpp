@@ -141,7 +141,6 @@ CUresult host_function(Entry& in, CUstream handle, CUhostFn function, void* data
   OpSpec spec;
   spec.name = "host function";
   spec.host = [function, data] { function(data); };
-  in.returns_late();
   spec.host_code = reinterpret_cast<const void*>(function);
   return perform(*stream, CU_GRAPH_NODE_TYPE_HOST, std::move(spec));
 }
@@ -157,7 +156,6 @@ CUresult callback(Entry& in, CUstream handle, CUstreamCallback function, void* d
   OpSpec spec;
   spec.name = "stream callback";
   spec.host = [function, data, handle] { function(handle, CUDA_SUCCESS, data); };
-  in.returns_late();
   spec.host_code = reinterpret_cast<const void*>(function);
   return perform(*stream, CU_GRAPH_NODE_TYPE_HOST, std::move(spec));
 }

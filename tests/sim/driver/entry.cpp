@@ -16,11 +16,14 @@ constexpr int kDeepest = 64;
 // Trivial on purpose: thread-exit destructors of the program still call CUDA.
 thread_local Context* stack[kDeepest];
 thread_local int depth = 0;
+// Whether the call has submitted work that others may see.
+thread_local bool submitted = false;
 
 }  // namespace
 
 Entry::Entry(Call call, bool per_thread, Needs needs) : per_thread_(per_thread) {
   count_call(call);
+  submitted = false;
   asked = Asked{call_symbol(call), nullptr, nullptr};
   World& w = world();
   if (needs == Needs::init) {
@@ -38,6 +41,7 @@ Entry::Entry(Call call, bool per_thread, Needs needs) : per_thread_(per_thread) 
 }
 
 Entry::~Entry() {
+  if (submitted) pause_ms_ += world().settings.return_ms;
   if (pause_ms_ != 0) {
     lock_.unlock();
     std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms_));
@@ -48,10 +52,6 @@ Entry::~Entry() {
   // (measured: 16 threads have fewer pairs a second than two).
   while (now_ns() - began_ns_ < cost_ns_) {
   }
-}
-
-void Entry::returns_late() {
-  pause_ms_ += world().settings.return_ms;
 }
 
 CUresult usable(const Context& context) {
@@ -115,7 +115,12 @@ CUresult perform(Stream& stream, CUgraphNodeType type, OpSpec spec) {
   const CUresult refused = captures.refuse_legacy(stream);
   if (refused != CUDA_SUCCESS) return refused;
   submit(stream, std::move(spec));
+  returns_late();
   return stream.context->sticky;
+}
+
+void returns_late() {
+  submitted = true;
 }
 
 CUresult wait_for(Entry& in, Context& context, const std::vector<OpRef>& ops) {

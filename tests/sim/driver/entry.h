@@ -52,8 +52,6 @@ class Entry {
 
   /// Timed mode: the call costs the host this long in all.
   void costs(uint64_t ns) { cost_ns_ += ns; }
-  /// The call may return some time after other threads have seen what it did (return_ms).
-  void returns_late();
   /// The call returns that much later, and nobody waits for it meanwhile.
   void takes(uint64_t ms) { pause_ms_ += ms; }
 
@@ -71,6 +69,9 @@ CUresult usable(const Context& context);
 
 /// Submits to a stream, or adds to the capture that it takes part in.
 CUresult perform(Stream& stream, CUgraphNodeType type, OpSpec spec);
+
+/// The thread's call returns some time after other threads can see what it did (return_ms).
+void returns_late();
 
 /// The host waits for these operations; the context's sticky error, if any, is the result.
 CUresult wait_for(Entry& in, Context& context, const std::vector<OpRef>& ops);

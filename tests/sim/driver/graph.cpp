@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "driver/context.h"
+#include "driver/entry.h"
 #include "driver/judge.h"
 #include "driver/world.h"
 
@@ -73,6 +74,7 @@ void replay(const std::vector<GraphExec::Step>& steps, Stream& stream, const cha
     ops.push_back(w.engine.submit(*stream.context, step.spec, before, std::move(clock), at));
   }
   submit(stream, marker, ops);
+  returns_late();
 }
 
 }  // namespace cupool::sim

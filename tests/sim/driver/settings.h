@@ -41,7 +41,7 @@ struct Settings {
   bool unexported = false;  ///< cuGetProcAddress answers addresses that no exported name has
   double gigabytes_per_second = 20;  ///< timed mode: copies and fills
   int polls = 3;                     ///< queries answered "not ready" before one forces completion
-  uint64_t return_ms = 0;            ///< callbacks: the submitting call returns that much later
+  uint64_t return_ms = 0;            ///< what submits work returns that much later
   uint64_t first_pool_ms = 0;        ///< how long the first block of any pool takes
   uint64_t patience_ms = 0;          ///< late mode: 0 = wait for ever for a reason to run
   uint64_t deadlock_ms = 10000;      ///< how long a deadlock must last to be reported; 0 = never
