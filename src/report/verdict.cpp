@@ -4,6 +4,7 @@
 #include "report/verdict.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "report/derived.h"
 #include "report/observe.h"
@@ -27,8 +28,13 @@ constexpr std::uint64_t kWaitsToLookAt = 100;
 constexpr std::uint64_t kIdleToLookAt = std::uint64_t{64} << 20;
 // The first allocation after so many frees starts the pools.
 constexpr std::uint64_t kFreesBeforePools = 3;
+// So many calls that the driver did not get are a gain, though no free avoided a stall.
+constexpr std::uint64_t kCallsToMeasure = 1000;
 constexpr const char* kCureOfFailures =
     "cupool compare ./program shows whether that happens without cupool too";
+constexpr const char* kCureOfRefusals =
+    "CUPOOL_TRACE=run.csv records all calls, the refused frees among them";
+constexpr const char* kNothing = "nothing to do";
 
 std::string number_of(std::uint64_t number, const char* one, const char* many) {
   return format_count(number) + " " + (number == 1 ? one : many);
@@ -224,29 +230,6 @@ std::string cure_of_idle(const RunFigures& run) {
   return span + " gives idle memory back sooner";
 }
 
-std::string next_of(const RunFigures& run) {
-  constexpr const char* kMeasure = "nothing to do; cupool compare ./program measures the gain";
-  if (run[Counter::malloc_calls_total] == 0) {
-    const bool has_own = run[Counter::own_async_malloc_calls_total] > 0;
-    if (has_own && !run.keeps_default_pool) {
-      return "CUPOOL_ASYNC=threshold lets the default pool keep freed memory across "
-             "synchronisations";
-    }
-    return has_own || run[Counter::host_served_total] > 0 ? kMeasure : "nothing to do";
-  }
-  if (all_failed(run)) return kCureOfFailures;
-  if (served_none(run)) return cure_of_none(run);
-  if (run[Counter::oom_rescues_total] > 0) {
-    return cure_of_idle(run) + ": the device was full";
-  }
-  if (waits_often(run)) return cure_of_waits(run);
-  if (idles_much(run)) return cure_of_idle(run);
-  if (run[Counter::frees_unwaited_busy_total] == 0 && run.counts_stalls) {
-    return "nothing to do; cupool observe ./program estimates whether cupool is worth it here";
-  }
-  return kMeasure;
-}
-
 std::vector<Verdict::Finding> findings_of(const RunFigures& run) {
   std::vector<Verdict::Finding> found;
   const auto add = [&found](std::string what, const std::string& cure) {
@@ -277,7 +260,7 @@ std::vector<Verdict::Finding> findings_of(const RunFigures& run) {
   if (run[Counter::free_rejected_total] > 0) {
     add(number_of(run[Counter::free_rejected_total], "free was", "frees were") +
             " refused (a double free, or a pointer into a block)",
-        "CUPOOL_TRACE=run.csv records all calls");
+        kCureOfRefusals);
   }
   if (run.leaked_blocks > 0 && run.at_exit) {
     add(leaks_in_words(run.leaked_blocks, run.leaked_bytes, ""),
@@ -289,6 +272,60 @@ std::vector<Verdict::Finding> findings_of(const RunFigures& run) {
         leaks_cure(run, run.other_leaked_blocks));
   }
   return found;
+}
+
+bool asks_for_something(const Verdict::Finding& finding) {
+  return finding.cure.rfind(kNothing, 0) != 0;
+}
+
+bool has_leaks(const RunFigures& run) {
+  return run.at_exit && (run.leaked_blocks > 0 || run.other_leaked_blocks > 0);
+}
+
+std::string where_leaks_are(const RunFigures& run) {
+  return run.lists_leaks ? "the call sites of what was never freed are listed"
+                         : "cupool run --leaks 1 ./program lists what was never freed";
+}
+
+// What `else_` advises, beside what was found: with a finding that asks for something, there is not
+// "nothing to do".
+std::string beside(const std::vector<Verdict::Finding>& findings, const RunFigures& run,
+                   const std::string& else_) {
+  if (run[Counter::malloc_failed_total] > 0) return kCureOfFailures;
+  if (run[Counter::free_rejected_total] > 0) return kCureOfRefusals;
+  if (std::none_of(findings.begin(), findings.end(), asks_for_something)) {
+    return else_.empty() ? kNothing : std::string(kNothing) + "; " + else_;
+  }
+  if (!has_leaks(run)) return else_.empty() ? findings.front().cure : else_;
+  return (else_.empty() ? "" : else_ + "; ") + where_leaks_are(run);
+}
+
+std::string next_of(const RunFigures& run, const std::vector<Verdict::Finding>& findings) {
+  constexpr const char* kMeasure = "cupool compare ./program measures the gain";
+  if (run[Counter::malloc_calls_total] == 0) {
+    const bool has_own = run[Counter::own_async_malloc_calls_total] > 0;
+    if (has_own && !run.keeps_default_pool) {
+      return "CUPOOL_ASYNC=threshold lets the default pool keep freed memory across "
+             "synchronisations";
+    }
+    return beside(findings, run, has_own || run[Counter::host_served_total] > 0 ? kMeasure : "");
+  }
+  if (all_failed(run)) return kCureOfFailures;
+  if (served_none(run)) {
+    const std::string cure = cure_of_none(run);
+    return cure.rfind(kNothing, 0) == 0 && has_leaks(run) ? where_leaks_are(run) : cure;
+  }
+  if (run[Counter::oom_rescues_total] > 0) {
+    return cure_of_idle(run) + ": the device was full";
+  }
+  if (waits_often(run)) return cure_of_waits(run);
+  if (idles_much(run)) return cure_of_idle(run);
+  if (run[Counter::frees_unwaited_busy_total] == 0 && run.counts_stalls &&
+      run.replaced_mallocs() + run.replaced_frees() < kCallsToMeasure) {
+    return beside(findings, run,
+                  "cupool observe ./program estimates whether cupool is worth it here");
+  }
+  return beside(findings, run, kMeasure);
 }
 
 }  // namespace
@@ -335,7 +372,9 @@ std::uint64_t suggested_pending_bytes(std::uint64_t retired_peak, std::uint64_t 
 }
 
 Verdict verdict_of(const RunFigures& run) {
-  return {time_of(run), memory_of(run), next_of(run), findings_of(run)};
+  std::vector<Verdict::Finding> findings = findings_of(run);
+  std::string next = next_of(run, findings);
+  return {time_of(run), memory_of(run), std::move(next), std::move(findings)};
 }
 
 RunFigures run_figures_of(const stats::Snapshot& snapshot) {

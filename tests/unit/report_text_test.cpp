@@ -141,6 +141,45 @@ TEST_F(TextReport, TheVerdictNamesStreamOrderedAllocations) {
   EXPECT_THAT(verdict_of(run).next, testing::StartsWith("CUPOOL_ASYNC=threshold"));
 }
 
+// "Nothing to do" never stands above a finding that asks for something.
+TEST_F(TextReport, TheVerdictDoesNotIgnoreWhatWasFound) {
+  RunFigures run;
+  run.at_exit = true;
+  run[Counter::malloc_calls_total] = run[Counter::served_thread_cache_total] = 5000;
+  run[Counter::free_calls_total] = run[Counter::frees_unwaited_busy_total] = 5000;
+  EXPECT_EQ(verdict_of(run).next, "nothing to do; cupool compare ./program measures the gain");
+  const RunFigures good = run;
+
+  run[Counter::free_waits_total] = run[Counter::free_waits_host_copy_total] = 1;
+  EXPECT_EQ(verdict_of(run).next, "cupool compare ./program measures the gain") << "too rare";
+  run.rdma = true;
+  EXPECT_THAT(verdict_of(run).next, testing::StartsWith("nothing to do; "))
+      << "the finding says so itself";
+
+  run = good;
+  run.leaked_blocks = 2;
+  EXPECT_EQ(verdict_of(run).next,
+            "cupool compare ./program measures the gain; cupool run --leaks 1 ./program lists what "
+            "was never freed");
+  run.lists_leaks = true;
+  EXPECT_THAT(verdict_of(run).next, testing::EndsWith("what was never freed are listed"));
+  run.at_exit = false;
+  EXPECT_THAT(verdict_of(run).next, testing::StartsWith("nothing to do; ")) << "it is just live";
+
+  run = good;
+  run[Counter::free_rejected_total] = 1;
+  EXPECT_THAT(verdict_of(run).next, HasSubstr("CUPOOL_TRACE=run.csv"));
+  run[Counter::malloc_failed_total] = 1;
+  EXPECT_THAT(verdict_of(run).next, HasSubstr("without cupool too"));
+
+  run = {};
+  run.at_exit = true;
+  run.other_leaked_blocks = 1;
+  EXPECT_EQ(verdict_of(run).next, "cupool run --leaks 1 ./program lists what was never freed");
+  run[Counter::malloc_calls_total] = run[Counter::served_passthrough_total] = 1;
+  EXPECT_EQ(verdict_of(run).next, "cupool run --leaks 1 ./program lists what was never freed");
+}
+
 TEST_F(TextReport, WhatFailedWasServedByNobody) {
   RunFigures run;
   run[Counter::malloc_calls_total] = run[Counter::malloc_failed_total] = 1;
@@ -178,6 +217,9 @@ TEST_F(TextReport, AdvisesToObserveOnlyWhereStallsAreCounted) {
   EXPECT_THAT(verdict_of(run).next, HasSubstr("cupool observe"));
   run.counts_stalls = false;
   EXPECT_THAT(verdict_of(run).next, Not(HasSubstr("cupool observe")));
+  run.counts_stalls = true;
+  run[Counter::malloc_calls_total] = run[Counter::served_thread_cache_total] = 1000;
+  EXPECT_THAT(verdict_of(run).next, HasSubstr("cupool compare")) << "a thousand calls replaced";
 }
 
 // Less in cupool's caches would leave the memory in the driver's pool, which keeps it as well.
