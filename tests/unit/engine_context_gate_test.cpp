@@ -288,6 +288,18 @@ TEST(DeletedBlock, IsNotClaimedByWhoHasLookedItUpBefore) {
   delete_block(next);
 }
 
+// The figures move a block to the cached ones when it is cached, not when its fence is complete.
+TEST_F(ContextGateTest, BlocksOfCompleteEpochsAreLostAsFreedOnes) {
+  free_all(allocate_several(10, kBlockBytes));
+  context_->threads().drain(Drain::all);
+  context_->ordering().end_synchronize(context_->ordering().begin_synchronize());
+  ASSERT_TRUE(context_->ordering().epochs().holds_blocks()) << "complete, and not yet cached";
+  end();
+  EXPECT_EQ(now(Gauge::retired_bytes), 0);
+  EXPECT_EQ(now(Gauge::cached_bytes), 0);
+  EXPECT_EQ(now(Gauge::held_bytes), 0);
+}
+
 // What a thread does not do costs nobody anything.
 TEST_F(ContextGateTest, OnlyCachesWithSomethingNewAreVisited) {
   constexpr int kThreads = 50;

@@ -77,7 +77,7 @@ TEST_F(OrderingCaptureTest, NoFenceIsRecordedDuringACapture) {  // I3
   BlockList reclaimed;
   EXPECT_EQ(ordering.poll(Ordering::Poll::all, &reclaimed), CUDA_SUCCESS);
   EXPECT_TRUE(gpu.calls.empty());
-  EXPECT_EQ(block.state.load(), BlockState::freed);
+  EXPECT_FALSE(is_reclaimed(ordering, block));
   // The end of the capture that the driver refuses does not end it.
   ordering.captures().end(
       stream, [] { return CUDA_ERROR_INVALID_VALUE; }, [] { return true; });
@@ -96,16 +96,16 @@ TEST_F(OrderingCaptureTest, AWaitDuringACaptureUsesTheDriversFreeAsABarrier) {  
   Block block;
   EXPECT_TRUE(ordering.wait(retire(ordering, block)).complete());
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"alloc", "free", "alloc"}));
-  EXPECT_EQ(block.state.load(), BlockState::cached);
+  EXPECT_TRUE(is_reclaimed(ordering, block));
   // A full device does not take the barrier away: it is kept from before.
   gpu.alloc_result = CUDA_ERROR_OUT_OF_MEMORY;
   Block second;
   EXPECT_TRUE(ordering.wait(retire(ordering, second)).complete());
-  EXPECT_EQ(second.state.load(), BlockState::cached);
+  EXPECT_TRUE(is_reclaimed(ordering, second));
   // Without memory for the next one nothing is reclaimed, and that is no error.
   Block other;
   EXPECT_EQ(ordering.wait(retire(ordering, other)).outcome, WaitResult::Outcome::not_possible);
-  EXPECT_EQ(other.state.load(), BlockState::freed);
+  EXPECT_FALSE(is_reclaimed(ordering, other));
 }
 
 TEST_F(OrderingCaptureTest, OnAFullDeviceHostMemoryIsTheBarrierOfACapture) {  // I3
@@ -117,7 +117,7 @@ TEST_F(OrderingCaptureTest, OnAFullDeviceHostMemoryIsTheBarrierOfACapture) {  //
   Block block;
   EXPECT_TRUE(ordering.wait(retire(ordering, block)).complete());
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"alloc host", "free host", "alloc host"}));
-  EXPECT_EQ(block.state.load(), BlockState::cached);
+  EXPECT_TRUE(is_reclaimed(ordering, block));
   // With room again, the next one is the device's.
   gpu.alloc_result = CUDA_SUCCESS;
   gpu.calls.clear();
@@ -135,10 +135,10 @@ TEST_F(OrderingCaptureTest, WithoutMemoryForABarrierNothingIsReclaimedUntilThere
   const WaitResult result = ordering.wait(retire(ordering, block));
   EXPECT_EQ(result.outcome, WaitResult::Outcome::not_possible);
   EXPECT_FALSE(result.worth_repeating()) << "at once: there is no memory to wait by";
-  EXPECT_EQ(block.state.load(), BlockState::freed);
+  EXPECT_FALSE(is_reclaimed(ordering, block));
   gpu.alloc_host_result = CUDA_SUCCESS;
   EXPECT_TRUE(ordering.wait(ordering.newest()).complete());
-  EXPECT_EQ(block.state.load(), BlockState::cached);
+  EXPECT_TRUE(is_reclaimed(ordering, block));
 }
 
 TEST_F(OrderingCaptureTest, AnAbandonedContextTookItsBarrierAlong) {
@@ -187,7 +187,7 @@ TEST_F(OrderingCaptureTest, AWaitThatACaptureRefusesIsNoErrorAndMayBeRepeated) {
   EXPECT_EQ(result.outcome, WaitResult::Outcome::not_possible);
   EXPECT_EQ(result.error, CUDA_SUCCESS);
   EXPECT_TRUE(result.worth_repeating());
-  EXPECT_EQ(block.state.load(), BlockState::freed);
+  EXPECT_FALSE(is_reclaimed(ordering, block));
 }
 
 TEST_F(OrderingCaptureTest, ABarrierThatWasNotFreedIsKept) {
@@ -197,7 +197,7 @@ TEST_F(OrderingCaptureTest, ABarrierThatWasNotFreedIsKept) {
   Block block;
   gpu.free_result = CUDA_ERROR_NOT_PERMITTED;
   EXPECT_EQ(ordering.wait(retire(ordering, block)).error, CUDA_ERROR_NOT_PERMITTED);
-  EXPECT_EQ(block.state.load(), BlockState::freed);
+  EXPECT_FALSE(is_reclaimed(ordering, block));
   EXPECT_TRUE(ordering.barriers().holds(0x7000));
   EXPECT_EQ(std::count(gpu.calls.begin(), gpu.calls.end(), "alloc"), 1) << "no second one";
 }
@@ -223,10 +223,10 @@ TEST_F(OrderingCaptureTest, TheDriverAnswersAFreeByOneOfSpareMemory) {  // contr
   EXPECT_EQ(ordering.barriers().free_spare().error, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   EXPECT_EQ(gpu.calls, std::vector<std::string>{"free"}) << "once: a second answer is another";
   EXPECT_TRUE(ordering.barriers().holds(0x7000)) << "what was not freed is kept";
-  EXPECT_EQ(block.state.load(), BlockState::freed);
+  EXPECT_FALSE(is_reclaimed(ordering, block));
   gpu.free_result = CUDA_SUCCESS;
   EXPECT_TRUE(ordering.barriers().free_spare().complete());
-  EXPECT_EQ(block.state.load(), BlockState::cached) << "it waited for all that was freed before";
+  EXPECT_TRUE(is_reclaimed(ordering, block)) << "it waited for all that was freed before";
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"free", "free", "alloc"}));
 }
 
@@ -242,7 +242,7 @@ TEST_F(OrderingCaptureTest, OnAFullDeviceTheQuestionIsAFreeOfNothing) {  // cont
   EXPECT_EQ(gpu.calls, std::vector<std::string>{"free"}) << "and page-locked memory stays";
   gpu.free_result = CUDA_SUCCESS;
   EXPECT_TRUE(ordering.barriers().free_spare().complete());
-  EXPECT_EQ(block.state.load(), BlockState::cached);
+  EXPECT_TRUE(is_reclaimed(ordering, block));
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"free", "free", "free host", "alloc host"}));
   // With no memory at all it is answered, and nothing is reclaimed.
   gpu.alloc_host_result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -250,7 +250,7 @@ TEST_F(OrderingCaptureTest, OnAFullDeviceTheQuestionIsAFreeOfNothing) {  // cont
   Block second;
   retire(ordering, second);
   EXPECT_EQ(ordering.barriers().free_spare().outcome, WaitResult::Outcome::not_possible);
-  EXPECT_EQ(second.state.load(), BlockState::freed);
+  EXPECT_FALSE(is_reclaimed(ordering, second));
 }
 
 TEST_F(OrderingCaptureTest, AStreamOrderedFreeWaitsForNothing) {  // contract 9
@@ -269,7 +269,7 @@ TEST_F(OrderingCaptureTest, AStreamOrderedFreeWaitsForNothing) {  // contract 9
   answer = CUDA_SUCCESS;
   EXPECT_EQ(ordering.barriers().free_spare_in_stream(free, nullptr), CUDA_SUCCESS);
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"free in stream", "free in stream", "alloc"}));
-  EXPECT_EQ(block.state.load(), BlockState::freed);
+  EXPECT_FALSE(is_reclaimed(ordering, block));
 }
 
 }  // namespace

@@ -114,8 +114,18 @@ class OrderingTest : public testing::Test {
     BlockList reclaimed = ordering.pop_reclaimed();
     return reclaimed.count;
   }
+  // Whether the ordering has handed the block over by now. Takes what reclaimed_count() would
+  // count.
+  bool is_reclaimed(Ordering& ordering, const Block& block) {
+    BlockList taken = ordering.pop_reclaimed();
+    handed_over_.splice(taken);
+    const Block* each = handed_over_.head;
+    while (each != nullptr && each != &block) each = each->next;
+    return each != nullptr;
+  }
   cuda::Driver driver_;
   stats::DeviceStats stats_;
+  BlockList handed_over_;
 };
 
 }  // namespace cupool::engine

@@ -88,19 +88,19 @@ TEST_F(OrderingRefusalTest, ARefusalThatPassesIsAskedAboutOnceMore) {  // contra
   retire(ordering, block);
   free_answers = {CUDA_ERROR_UNKNOWN};
   EXPECT_TRUE(ordering.barriers().free_spare().complete());
-  EXPECT_EQ(block.state.load(), BlockState::cached);
+  EXPECT_TRUE(is_reclaimed(ordering, block));
   EXPECT_EQ(count_of("free"), 2);
   // And so in a wait.
   Block second;
   free_answers = {CUDA_ERROR_UNKNOWN};
   EXPECT_TRUE(ordering.wait(retire(ordering, second)).complete());
-  EXPECT_EQ(second.state.load(), BlockState::cached);
+  EXPECT_TRUE(is_reclaimed(ordering, second));
   EXPECT_EQ(count_of("free"), 4);
   // Not for ever.
   Block third;
   free_answers = {CUDA_ERROR_UNKNOWN, CUDA_ERROR_UNKNOWN};
   EXPECT_EQ(ordering.wait(retire(ordering, third)).error, CUDA_ERROR_UNKNOWN);
-  EXPECT_EQ(third.state.load(), BlockState::freed);
+  EXPECT_FALSE(is_reclaimed(ordering, third));
 }
 
 TEST_F(OrderingRefusalTest,
@@ -124,7 +124,7 @@ TEST_F(OrderingRefusalTest, ABarrierWhoseContextCannotBeMadeCurrentIsKept) {
   Block block;
   const WaitResult result = ordering.wait(retire(ordering, block));
   EXPECT_EQ(result.error, CUDA_ERROR_INVALID_CONTEXT);
-  EXPECT_EQ(block.state.load(), BlockState::freed);
+  EXPECT_FALSE(is_reclaimed(ordering, block));
   EXPECT_EQ(count_of("free"), 0);
   EXPECT_TRUE(ordering.barriers().holds(0x7000));
 }
@@ -167,7 +167,7 @@ TEST_F(OrderingRefusalTest, AWaitThatWasRefusedHalfwayHasWaited) {
   EXPECT_EQ(result.outcome, WaitResult::Outcome::not_possible);
   EXPECT_TRUE(result.waited) << "the GPU was seen busy";
   EXPECT_TRUE(result.worth_repeating());
-  EXPECT_EQ(block.state.load(), BlockState::freed);
+  EXPECT_FALSE(is_reclaimed(ordering, block));
 }
 
 TEST_F(OrderingRefusalTest, AWaitThatFailedIsNotWorthRepeating) {  // I7

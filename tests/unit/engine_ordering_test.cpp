@@ -19,7 +19,7 @@ TEST_F(OrderingTest, ABlockIsReclaimedOnlyAfterItsFenceWasSeenComplete) {  // I1
   EXPECT_EQ(reclaimed_count(ordering), 0u);
   EXPECT_TRUE(ordering.wait(epoch).complete());
   EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "wait"}));
-  EXPECT_EQ(block.state.load(), BlockState::cached);
+  EXPECT_EQ(block.state.load(), BlockState::freed) << "until it is cached";
   EXPECT_EQ(reclaimed_count(ordering), 1u);
   EXPECT_EQ(reclaimed_count(ordering), 0u) << "handed over once";
 }
@@ -32,7 +32,7 @@ TEST_F(OrderingTest, PollingDoesNotCompleteAnUnfinishedEpoch) {  // I1
   BlockList reclaimed;
   ordering.poll(Ordering::Poll::closed, &reclaimed);
   EXPECT_TRUE(reclaimed.empty());
-  EXPECT_EQ(block.state.load(), BlockState::freed);
+  EXPECT_FALSE(is_reclaimed(ordering, block));
   for (auto& event : gpu.complete) event.second = true;
   ordering.poll(Ordering::Poll::closed, &reclaimed);
   EXPECT_EQ(reclaimed.count, 1u);
@@ -67,9 +67,9 @@ TEST_F(OrderingTest, TheProgramsSynchronisationCoversOnlyEarlierFrees) {
   const EpochNumber mark = ordering.begin_synchronize();
   retire(ordering, during);
   ordering.end_synchronize(mark);
-  EXPECT_EQ(before.state.load(), BlockState::cached);
-  EXPECT_EQ(during.state.load(), BlockState::freed);
-  EXPECT_EQ(reclaimed_count(ordering), 1u);
+  const BlockList reclaimed = ordering.pop_reclaimed();
+  EXPECT_EQ(reclaimed.count, 1u);
+  EXPECT_EQ(reclaimed.head, &before);
 }
 
 TEST_F(OrderingTest, AnEpochClosedWithoutFenceIsCoveredByALaterOne) {
@@ -218,8 +218,9 @@ TEST_F(OrderingTest, TheOldestEpochIsWaitedForFirst) {
   const WaitResult result = ordering.wait_for_oldest();
   EXPECT_TRUE(result.complete());
   EXPECT_TRUE(result.waited);
-  EXPECT_EQ(first.state.load(), BlockState::cached);
-  EXPECT_EQ(second.state.load(), BlockState::freed);
+  const BlockList reclaimed = ordering.pop_reclaimed();
+  EXPECT_EQ(reclaimed.count, 1u);
+  EXPECT_EQ(reclaimed.head, &first);
 }
 
 TEST_F(OrderingTest, AWaitThatIsBoundedGivesUp) {
@@ -229,7 +230,7 @@ TEST_F(OrderingTest, AWaitThatIsBoundedGivesUp) {
   const WaitResult result = ordering.wait(ordering.newest(), 1'000'000);
   EXPECT_EQ(result.outcome, WaitResult::Outcome::still_pending);
   EXPECT_TRUE(result.worth_repeating());
-  EXPECT_EQ(block.state.load(), BlockState::freed);
+  EXPECT_FALSE(is_reclaimed(ordering, block));
 }
 
 // Its fence covers work that is no freed block's.
@@ -263,7 +264,7 @@ TEST_F(OrderingTest, AStickyErrorIsReportedAndNothingIsReclaimed) {  // I7
   Block block;
   EXPECT_EQ(ordering.wait(retire(ordering, block)).error, CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_EQ(reclaimed_count(ordering), 0u);
-  EXPECT_EQ(block.state.load(), BlockState::freed);
+  EXPECT_FALSE(is_reclaimed(ordering, block));
 }
 
 TEST_F(OrderingTest, WorkIsWaitedForThoughNothingWasRetired) {  // IPC

@@ -34,7 +34,7 @@ ClosedEpochs::ClosedEpochs(const cuda::Driver& driver, CUcontext context, stats:
 
 void ClosedEpochs::adopt(EpochNumber epoch, BlockList& blocks) {
   epochs_.count_held(static_cast<std::ptrdiff_t>(blocks.count));
-  if (epoch <= epochs_.complete_up_to()) return make_cached(blocks);
+  if (epoch <= epochs_.complete_up_to()) return reclaimed_.splice(blocks);
   // If an epoch could not be closed, its blocks are in a later epoch. Any later one is correct.
   for (Epoch& closed : closed_) {
     if (closed.number >= epoch) return closed.blocks.splice(blocks);
@@ -104,7 +104,7 @@ bool ClosedEpochs::has_nothing_pending() {
 BlockList ClosedEpochs::pop_reclaimed() {
   if (CUPOOL_MUTATED("obvious-mapping")) {
     BlockList freed = epochs_.pop_all();
-    make_cached(freed);
+    reclaimed_.splice(freed);
   }
   BlockList taken;
   taken.splice(reclaimed_);
@@ -222,14 +222,6 @@ ClosedEpochs::Epoch* ClosedEpochs::first_fenced_from(EpochNumber epoch) {
   return nullptr;
 }
 
-void ClosedEpochs::make_cached(BlockList& blocks) {
-  if (blocks.empty()) return;
-  for (Block* block = blocks.head; block != nullptr; block = block->next) {
-    block->state.store(BlockState::cached, std::memory_order_relaxed);
-  }
-  reclaimed_.splice(blocks);
-}
-
 // An epoch stays in the queue while a thread waits for its fence.
 void ClosedEpochs::reclaim_up_to(EpochNumber up_to) {
   epochs_.set_complete(up_to);
@@ -237,7 +229,7 @@ void ClosedEpochs::reclaim_up_to(EpochNumber up_to) {
     if (epoch.number > up_to) break;
     epochs_.settle(epoch.bytes);
     epoch.bytes = 0;
-    make_cached(epoch.blocks);
+    reclaimed_.splice(epoch.blocks);
   }
   while (!closed_.empty() && closed_.front().number <= up_to && closed_.front().waiters == 0) {
     if (closed_.front().fence != nullptr) keep_event(closed_.front().fence);

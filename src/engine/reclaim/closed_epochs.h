@@ -97,7 +97,6 @@ class ClosedEpochs {
   bool has_free_place();
   void keep_event(CUevent event);
   Epoch* first_fenced_from(EpochNumber epoch);
-  void make_cached(BlockList& blocks);
   bool captures_forbid() const;
   CUresult query(Epoch& epoch);
   WaitResult wait_for(Epoch* fenced, OrderingLock& lock, std::uint64_t limit_ns);
@@ -111,7 +110,7 @@ class ClosedEpochs {
   const Captures& captures_;
   std::list<Epoch> closed_;       ///< oldest first
   std::list<Epoch> free_places_;  ///< those of former epochs, and one from the beginning
-  BlockList reclaimed_;
+  BlockList reclaimed_;           ///< of complete epochs; count as freed until they are cached
   std::vector<CUevent> spare_events_;
   bool can_record_;
 };
