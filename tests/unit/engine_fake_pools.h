@@ -22,6 +22,7 @@ struct FakePools {
 
   struct Pool {
     int device = 0;
+    unsigned usage = 0;
     std::uint64_t threshold = 0;
     std::uint64_t reserved = 0;
     std::uint64_t used = 0;
@@ -36,7 +37,8 @@ struct FakePools {
 
   // What the driver answers; written by the test while it is the only thread.
   bool supported = true;
-  bool peers = true;  ///< whether devices can be
+  bool decompresses = false;  ///< by hardware
+  bool peers = true;          ///< whether devices can be
   int devices = 1;
   CUresult count_result = CUDA_SUCCESS;
   CUresult free_result = CUDA_SUCCESS;
@@ -81,6 +83,11 @@ inline CUmemoryPool add_pool_locked(int device) {
 }
 inline CUresult attribute_of_device(int* value, CUdevice_attribute attribute, CUdevice) {
   *value = attribute == CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED && pools->supported ? 1 : 0;
+#if CUDA_VERSION >= 12080
+  if (attribute == CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK) {
+    *value = pools->decompresses ? CU_MEM_DECOMPRESS_ALGORITHM_LZ4 : 0;
+  }
+#endif
   return CUDA_SUCCESS;
 }
 inline CUresult count_devices(int* count) {
@@ -108,6 +115,9 @@ inline CUresult current_pool(CUmemoryPool* pool, CUdevice device) {
 inline CUresult create_pool(CUmemoryPool* pool, const CUmemPoolProps* properties) {
   const std::lock_guard<std::mutex> lock(pools->mutex);
   *pool = add_pool_locked(properties->location.id);
+#if CUDA_VERSION >= 12080
+  pools->pools.at(*pool).usage = properties->usage;
+#endif
   return CUDA_SUCCESS;
 }
 inline CUresult set_pool_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {

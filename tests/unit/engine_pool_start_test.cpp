@@ -79,6 +79,27 @@ TEST_F(PoolStartTest, TheThirdFreeIsWhatWantsPools) {
   EXPECT_EQ(test::pools->reserved(), 0u) << "their first blocks have gone back to the device";
 }
 
+#if CUDA_VERSION >= 12080
+// Contract 6: memory of cudaMalloc may be decompressed by hardware, where the device has such.
+TEST_F(PoolStartTest, PoolsServeTheDecompressionEngineWhereThereIsOne) {
+  driver_.version = 12080;
+  for (const bool decompresses : {false, true}) {
+    const std::size_t before = test::pools->all().size();
+    test::pools->decompresses = decompresses;
+    start_pools(make());
+    const auto all = test::pools->all();
+    ASSERT_GT(all.size(), before);
+    const unsigned wanted = decompresses ? CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS : 0;
+    for (std::size_t i = before; i < all.size(); ++i) EXPECT_EQ(all[i].usage, wanted);
+  }
+  driver_.version = 12070;
+  const std::size_t before = test::pools->all().size();
+  start_pools(make());
+  ASSERT_GT(test::pools->all().size(), before);
+  EXPECT_EQ(test::pools->all().back().usage, 0u) << "an older driver refuses what it does not know";
+}
+#endif
+
 TEST_F(PoolStartTest, PlainMemoryWaitsForNoPools) {
   Device& device = make();
   device.pool_start().leave_for_later();

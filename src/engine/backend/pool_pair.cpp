@@ -144,7 +144,19 @@ CUresult PoolPair::create_with(CUmemAllocationHandleType handle, CUmemoryPool* p
   // The driver's limit for each pool; PoolBackend limits their sum.
   if (driver_.version >= 12020) properties.maxSize = device_.limits.max_size;
 #endif
+#if CUDA_VERSION >= 12080
+  if (decompresses()) properties.usage = CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS;
+#endif
   return driver_.cuMemPoolCreate(pool, &properties);
+}
+
+// Memory of cudaMalloc may be decompressed by hardware where there is such (contract 6).
+bool PoolPair::decompresses() const {
+  constexpr auto kAlgorithms = static_cast<CUdevice_attribute>(136);  // CUDA 12.8
+  int algorithms = 0;
+  return driver_.version >= 12080 &&
+         driver_.cuDeviceGetAttribute(&algorithms, kAlgorithms, device_.ordinal) == CUDA_SUCCESS &&
+         algorithms != 0;
 }
 
 void PoolPair::configure(PoolKind kind, CUmemoryPool pool) {

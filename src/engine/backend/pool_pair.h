@@ -69,6 +69,8 @@ class PoolPair {
   template <typename Visit>
   void visit_each(const Visit& visit) const;
 
+  bool decompresses() const;
+
   const cuda::Driver& driver_;
   const PoolDevice device_;
   util::Ranked<util::LockRank::pool_creation> create_mutex_;
