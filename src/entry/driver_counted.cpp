@@ -3,11 +3,9 @@
 // counted, and the driver's (contract 12), but for what caches of cupool's serve
 // (CUPOOL_ASYNC=serve, contract 14). A device's default pool may be kept. A stream-ordered free may
 // also receive a block of cudaMalloc's.
-#include <algorithm>
 #include <optional>
 
 #include "cuda/capture_state.h"
-#include "cuda/scopes.h"
 #include "engine/context/submission.h"
 #include "engine/host/host_class.h"
 #include "engine/reclaim/host_targets.h"
@@ -17,17 +15,18 @@
 #include "entry/default_stream.h"
 #include "entry/forward.h"
 #include "entry/hooks.h"
+#include "entry/pool_blocks.h"
 #include "entry/watched.h"
 #include "process/lifecycle.h"
 
 using cupool::engine::Allocator;
 using cupool::engine::AsyncBlocks;
 using cupool::engine::AsyncMemory;
-using cupool::engine::DefaultPool;
 using cupool::engine::HostTargets;
 using cupool::engine::Patience;
 using cupool::engine::Submission;
 using cupool::entry::legacy;
+using cupool::entry::note_pool_block;
 using cupool::entry::per_thread;
 using cupool::entry::watched_other_allocation;
 using cupool::entry::watched_other_free;
@@ -190,52 +189,6 @@ CUresult allocate_in_stream(const cupool::cuda::Driver& driver, CUdeviceptr* add
       [&] { return begin_of_async(driver, address, stream); }, call);
 }
 
-// The engine for a call of the program on a pool. None within a call of cupool's own, for libraries
-// that hook the driver.
-Allocator* caller_engine() {
-  return cupool::cuda::RelaxedCaptureScope::is_open() ? nullptr : engine();
-}
-
-// A known default pool whose answer differs from the driver's; else null.
-DefaultPool* default_pool(CUmemoryPool pool, CUmemPool_attribute attribute) {
-  const bool differs =
-      attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD || attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
-  Allocator* const allocator = differs ? caller_engine() : nullptr;
-  return allocator == nullptr ? nullptr : allocator->default_pools().find(pool);
-}
-
-// What the program uses of a pool with blocks of cupool's. The orphans of a context that has ended
-// are released first.
-CUresult used_bytes(const cupool::cuda::Driver& real, CUmemoryPool pool, void* value) {
-  Allocator* const allocator = caller_engine();
-  if (allocator != nullptr) allocator->registry().current();
-  const CUresult result = real.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, value);
-  if (allocator == nullptr || value == nullptr || result != CUDA_SUCCESS) return result;
-  auto* const used = static_cast<cuuint64_t*>(value);
-  *used -= std::min<cuuint64_t>(*used, allocator->default_pools().async().unused_bytes(pool));
-  return result;
-}
-
-// The pool is the program's own from now on, if it is a default one. Before the engine's start the
-// claim is all there is to know.
-void claim(CUmemoryPool pool) {
-  DefaultPool::claim(pool);
-  if (Allocator* const allocator = caller_engine()) allocator->default_pools().leave(pool);
-}
-
-// Whether cuMemAllocAsync means another pool is not known any more.
-void current_pool_changes() {
-  AsyncMemory::distrust_current_pools();
-  if (Allocator* const allocator = engine()) allocator->default_pools().async().stop();
-}
-
-// CuPy's asynchronous pool sets the default pool, which is the current one already.
-bool is_current_pool(const cupool::cuda::Driver& real, CUdevice device, CUmemoryPool pool) {
-  CUmemoryPool current = nullptr;
-  return real.cuDeviceGetMemPool != nullptr && pool != nullptr &&
-         real.cuDeviceGetMemPool(&current, device) == CUDA_SUCCESS && current == pool;
-}
-
 // A free of stream-ordered memory that needs no driver call. `std::nullopt`: no side effect.
 [[gnu::always_inline]] inline std::optional<CUresult> push_unwatched(CUdeviceptr address,
                                                                      CUstream stream) {
@@ -317,7 +270,7 @@ CUresult cupool_hook_cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes,
   const CUresult result = allocate_in_stream(
       real, address, pool, bytes, caller, legacy(stream),
       [&](size_t wanted) { return real.cuMemAllocFromPoolAsync(address, wanted, pool, stream); });
-  if (result == CUDA_SUCCESS) HostTargets::note_pool_block(real, pool, *address);
+  if (result == CUDA_SUCCESS) note_pool_block(real, pool, *address);
   return result;
 }
 
@@ -332,7 +285,7 @@ CUresult cupool_hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t b
       real, address, pool, bytes, caller, per_thread(stream), [&](size_t wanted) {
         return real.cuMemAllocFromPoolAsync_ptsz(address, wanted, pool, stream);
       });
-  if (result == CUDA_SUCCESS) HostTargets::note_pool_block(real, pool, *address);
+  if (result == CUDA_SUCCESS) note_pool_block(real, pool, *address);
   return result;
 }
 
@@ -352,49 +305,6 @@ CUresult cupool_hook_cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
     const Submission submission(real, per_thread(stream), "cuMemFreeAsync_ptsz");
     return free_in_stream(real.cuMemFreeAsync_ptsz, address, stream, per_thread(stream));
   });
-}
-
-CUresult cupool_hook_cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
-  CUPOOL_REAL_OR_RETURN(cuDeviceSetMemPool);
-  if (!is_current_pool(real, device, pool)) current_pool_changes();
-  return real.cuDeviceSetMemPool(device, pool);
-}
-
-CUresult cupool_hook_cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type,
-                                     CUmemoryPool pool) {
-  CUPOOL_REAL_OR_RETURN(cuMemSetMemPool);
-  current_pool_changes();
-  return real.cuMemSetMemPool(location, type, pool);
-}
-
-CUresult cupool_hook_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
-                                           void* value) {
-  CUPOOL_REAL_OR_RETURN(cuMemPoolSetAttribute);
-  if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) claim(pool);
-  DefaultPool* const known = default_pool(pool, attribute);
-  return known != nullptr ? known->set_attribute(attribute, value)
-                          : real.cuMemPoolSetAttribute(pool, attribute, value);
-}
-
-CUresult cupool_hook_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
-                                           void* value) {
-  CUPOOL_REAL_OR_RETURN(cuMemPoolGetAttribute);
-  if (attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT && AsyncBlocks::any()) {
-    return used_bytes(real, pool, value);
-  }
-  DefaultPool* const known = default_pool(pool, attribute);
-  return known != nullptr ? known->get_attribute(attribute, value)
-                          : real.cuMemPoolGetAttribute(pool, attribute, value);
-}
-
-CUresult cupool_hook_cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes) {
-  CUPOOL_REAL_OR_RETURN(cuMemPoolTrimTo);
-  claim(pool);
-  if (AsyncBlocks::any()) {
-    if (Allocator* const allocator = caller_engine())
-      allocator->default_pools().async().give_back_of(pool);
-  }
-  return real.cuMemPoolTrimTo(pool, keep_bytes);
 }
 
 CUresult cupool_hook_cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flags) {

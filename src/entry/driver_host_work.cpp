@@ -191,6 +191,10 @@ CUPOOL_COPIED_SOMEHOW(cuMemcpyWithAttributesAsync,
                       to, from, bytes, attributes, stream)
 CUPOOL_COPIED_SOMEHOW(cuMemcpy3DWithAttributesAsync,
                       (void* copy, unsigned long long flags, CUstream stream), copy, flags, stream)
+CUPOOL_COPIED_SOMEHOW(cuMemBatchDecompressAsync,
+                      (void* parameters, size_t count, unsigned int flags, size_t* failed,
+                       CUstream stream),
+                      parameters, count, flags, failed, stream)
 CUPOOL_CALLS_BACK(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void* data), stream,
                   function, data)
 CUPOOL_CALLS_BACK(cuLaunchHostFunc_v2,

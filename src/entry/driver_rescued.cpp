@@ -175,7 +175,9 @@ CUresult cupool_hook_cuMemCreate(CUmemGenericAllocationHandle* handle, size_t by
       properties != nullptr && properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE;
   if (of_host) {
     cupool::engine::HostTargets::made();
-    cupool::engine::PinnedMemory::is_elsewhere();
+    if (!is_cuda_library(__builtin_return_address(0))) {
+      cupool::engine::HostTargets::host_is_elsewhere();
+    }
   }
   const auto create = [&] { return real.cuMemCreate(handle, bytes, properties, flags); };
   const CUresult result = create();

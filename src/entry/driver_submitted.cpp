@@ -74,7 +74,6 @@ CUPOOL_SUBMITTED_TO(cuMemPrefetchAsync_v2, (CUdeviceptr address, size_t bytes, C
 CUPOOL_SUBMITTED_TO(cuMemPrefetchBatchAsync, (CUdeviceptr* addresses, size_t* bytes, size_t count, CUmemLocation* locations, size_t* location_indices, size_t location_count, unsigned long long flags, CUstream stream), (addresses, bytes, count, locations, location_indices, location_count, flags, stream))
 CUPOOL_SUBMITTED_TO(cuMemDiscardBatchAsync, (CUdeviceptr* addresses, size_t* bytes, size_t count, unsigned long long flags, CUstream stream), (addresses, bytes, count, flags, stream))
 CUPOOL_SUBMITTED_TO(cuMemDiscardAndPrefetchBatchAsync, (CUdeviceptr* addresses, size_t* bytes, size_t count, CUmemLocation* locations, size_t* location_indices, size_t location_count, unsigned long long flags, CUstream stream), (addresses, bytes, count, locations, location_indices, location_count, flags, stream))
-CUPOOL_SUBMITTED_TO(cuMemBatchDecompressAsync, (void* parameters, size_t count, unsigned int flags, size_t* failed, CUstream stream), (parameters, count, flags, failed, stream))
 CUPOOL_SUBMITTED_TO(cuMemMapArrayAsync, (void* maps, unsigned int count, CUstream stream), (maps, count, stream))
 CUPOOL_SUBMITTED_TO(cuStreamAttachMemAsync, (CUstream stream, CUdeviceptr address, size_t bytes, unsigned int flags), (stream, address, bytes, flags))
 CUPOOL_SUBMITTED_TO(cuSignalExternalSemaphoresAsync, (const void* semaphores, const void* parameters, unsigned int count, CUstream stream), (semaphores, parameters, count, stream))

@@ -54,6 +54,12 @@ TEST(HostSide, ReachableMemoryGoesWithItsContext) {
   EXPECT_EQ(result.process.out, "while=1 after=0\n") << result.describe();
 }
 
+// Contract 2: mapped host memory, too.
+TEST(HostSide, AKernelMayBeGivenHostMemoryThatIsMapped) {
+  const PreloadedRun result = run_preloaded("probe_host_side case=elsewhere", kRealTime);
+  EXPECT_EQ(result.process.out, "before=0 after=1\n") << result.describe();
+}
+
 TEST(HostSide, ManyManagedBlocksGoOneByOne) {
   const PreloadedRun result = run_preloaded("probe_host_side case=managed", kRealTime);
   EXPECT_EQ(result.process.out, "while=1 after=0\n") << result.describe();

@@ -6,11 +6,16 @@
 
 #include <vector>
 
+#include "engine/reclaim/pinned_memory.h"
+
 namespace cupool::engine {
 namespace {
 
+using PoolMemory = HostTargets::PoolMemory;
+
 constexpr CUdeviceptr kDeviceMemory = 0x1000;
 constexpr CUdeviceptr kHostMemory = 0x2000;
+constexpr CUdeviceptr kManagedMemory = 0x3000;
 unsigned host_targets_asked = 0;
 CUresult host_targets_result = CUDA_SUCCESS;
 
@@ -18,7 +23,12 @@ cuda::Driver host_targets_driver() {
   host_targets_asked = 0;
   host_targets_result = CUDA_SUCCESS;
   cuda::Driver driver;
-  driver.cuPointerGetAttribute = [](void* value, CUpointer_attribute, CUdeviceptr address) {
+  driver.cuPointerGetAttribute = [](void* value, CUpointer_attribute attribute,
+                                    CUdeviceptr address) {
+    if (attribute == CU_POINTER_ATTRIBUTE_IS_MANAGED) {
+      *static_cast<unsigned*>(value) = address == kManagedMemory ? 1 : 0;
+      return host_targets_result;
+    }
     ++host_targets_asked;
     *static_cast<unsigned*>(value) =
         address == kDeviceMemory ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
@@ -27,29 +37,74 @@ cuda::Driver host_targets_driver() {
   return driver;
 }
 
+CUmemoryPool pool_with(std::uintptr_t handle) {
+  return reinterpret_cast<CUmemoryPool>(handle);
+}
+
+class PoolsOfTheProgram : public testing::Test {
+ protected:
+  PoolsOfTheProgram() { start(); }
+  ~PoolsOfTheProgram() override { start(); }
+  static void start() {
+    HostTargets::forget_pools();
+    PinnedMemory::reset();
+  }
+  PoolMemory note(CUmemoryPool pool, CUdeviceptr address) {
+    return HostTargets::note_pool_block(driver_, pool, address);
+  }
+  const cuda::Driver driver_ = host_targets_driver();
+};
+
 // Of the process, and for good once there are any: one test tells it all.
-TEST(HostTargetsTest, APoolOfHostMemoryMakesPointersHostTargets) {  // contract 2
+TEST_F(PoolsOfTheProgram, HostMemoryMakesPointersHostTargets) {  // contract 2
   if (HostTargets::any()) GTEST_SKIP() << "the process has some already";
-  const cuda::Driver driver = host_targets_driver();
-  const auto device_pool = reinterpret_cast<CUmemoryPool>(0x10);
-  const auto other_device_pool = reinterpret_cast<CUmemoryPool>(0x20);
-  const auto host_pool = reinterpret_cast<CUmemoryPool>(0x30);
-  EXPECT_FALSE(HostTargets::include(driver, kHostMemory));
+  EXPECT_FALSE(HostTargets::include(driver_, kHostMemory));
   EXPECT_EQ(host_targets_asked, 0u) << "there is none";
-  for (int i = 0; i < 3; ++i) HostTargets::note_pool_block(driver, device_pool, kDeviceMemory);
-  EXPECT_EQ(host_targets_asked, 1u) << "once for consecutive blocks of a pool";
-  HostTargets::note_pool_block(driver, other_device_pool, kDeviceMemory);
-  EXPECT_EQ(host_targets_asked, 2u);
+  EXPECT_EQ(note(pool_with(0x10), kDeviceMemory), PoolMemory::device);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(note(pool_with(0x10), kDeviceMemory), PoolMemory::known);
+    EXPECT_NE(note(pool_with(0x20), kDeviceMemory), PoolMemory::host);
+  }
+  EXPECT_EQ(host_targets_asked, 2u) << "once for each pool, also in turn";
   EXPECT_FALSE(HostTargets::any());
-  HostTargets::note_pool_block(driver, host_pool, kHostMemory);
+  EXPECT_EQ(note(pool_with(0x30), kHostMemory), PoolMemory::host);
   EXPECT_TRUE(HostTargets::any());
-  EXPECT_TRUE(HostTargets::include(driver, kHostMemory));
-  EXPECT_FALSE(HostTargets::include(driver, kDeviceMemory));
+  EXPECT_TRUE(HostTargets::include(driver_, kHostMemory));
+  EXPECT_FALSE(HostTargets::include(driver_, kDeviceMemory));
   host_targets_result = CUDA_ERROR_INVALID_VALUE;
-  EXPECT_TRUE(HostTargets::include(driver, kDeviceMemory)) << "unknown to the driver";
-  host_targets_asked = 0;
-  HostTargets::note_pool_block(driver, device_pool, kDeviceMemory);
-  EXPECT_EQ(host_targets_asked, 0u) << "there are some: nothing can be learned";
+  EXPECT_TRUE(HostTargets::include(driver_, kDeviceMemory)) << "unknown to the driver";
+}
+
+TEST_F(PoolsOfTheProgram, HostMemoryMayBeAnyArgumentOfAKernel) {  // contract 2
+  EXPECT_EQ(note(pool_with(0x10), kDeviceMemory), PoolMemory::device);
+  EXPECT_FALSE(PinnedMemory::any());
+  EXPECT_EQ(note(pool_with(0x20), kHostMemory), PoolMemory::host);
+  EXPECT_TRUE(PinnedMemory::any());
+  EXPECT_TRUE(PinnedMemory::is_argument(driver_, nullptr, nullptr, nullptr));
+}
+
+TEST_F(PoolsOfTheProgram, ThoseOfManagedMemoryAreTold) {
+  EXPECT_EQ(note(pool_with(0x10), kManagedMemory), PoolMemory::managed);
+  EXPECT_FALSE(PinnedMemory::any()) << "frees wait for all work already";
+}
+
+// The next pool may get the handle of one that was destroyed.
+TEST_F(PoolsOfTheProgram, AreAskedForAnewBehindTheirEnd) {
+  EXPECT_EQ(note(pool_with(0x10), kDeviceMemory), PoolMemory::device);
+  HostTargets::pool_ends(pool_with(0x20));
+  EXPECT_EQ(note(pool_with(0x10), kDeviceMemory), PoolMemory::known);
+  HostTargets::pool_ends(pool_with(0x10));
+  EXPECT_EQ(note(pool_with(0x10), kHostMemory), PoolMemory::host);
+  HostTargets::forget_pools();
+  EXPECT_EQ(note(pool_with(0x10), kManagedMemory), PoolMemory::managed);
+}
+
+TEST_F(PoolsOfTheProgram, ForeignMemoryMayBeHostMemory) {
+  HostTargets::note_foreign(driver_, kDeviceMemory);
+  EXPECT_FALSE(PinnedMemory::any());
+  HostTargets::note_foreign(driver_, kHostMemory);
+  EXPECT_TRUE(PinnedMemory::any());
+  EXPECT_TRUE(HostTargets::any());
 }
 
 // By its type; or by its address, for page-locked memory has device pointers too.

@@ -201,6 +201,15 @@ TEST_F(PassedMemoryTest, ManagedMemoryEndsWithItsFree) {
   EXPECT_EQ(allocator_->policy().wait_of(*context_).what, FreePolicy::Wait::For::nothing);
 }
 
+// Its blocks come and go in the order of streams, which may be at any time.
+TEST_F(PassedMemoryTest, APoolOfManagedMemoryCountsForGood) {
+  start({{"CUPOOL_FREE_MODE", "auto"}});
+  const auto pool = reinterpret_cast<CUmemoryPool>(std::uintptr_t{kAddress});
+  pass_through().managed_pool_used(pool);
+  pass_through().managed_pool_used(pool);
+  EXPECT_EQ(allocator_->policy().wait_of(*context_).what, FreePolicy::Wait::For::context);
+}
+
 // I7: the program has seen the error, so no later call hides it.
 class StickyPassThroughTest : public FastPathTest {
  protected:

@@ -166,5 +166,20 @@ TEST_F(PinnedMemoryTest, WordsOfAPackedBufferAreCompared) {
   EXPECT_FALSE(is_found_packed({CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END}));
 }
 
+// Of a pool, mapped, or another process's: every launch may touch it.
+TEST_F(PinnedMemoryTest, MemoryOutsideTheTableMayBeAnyArgument) {
+  EXPECT_FALSE(is_found(2));
+  EXPECT_FALSE(PinnedMemory::may_hold(2));
+  EXPECT_TRUE(forget(pinned_bytes.data()));
+  EXPECT_FALSE(PinnedMemory::any());
+  PinnedMemory::is_elsewhere();
+  EXPECT_TRUE(PinnedMemory::any());
+  EXPECT_TRUE(PinnedMemory::may_hold(2));
+  EXPECT_TRUE(is_found(2));
+  EXPECT_TRUE(PinnedMemory::is_argument(driver_, nullptr, nullptr, nullptr));
+  PinnedMemory::reset();
+  EXPECT_FALSE(PinnedMemory::any());
+}
+
 }  // namespace
 }  // namespace cupool::engine

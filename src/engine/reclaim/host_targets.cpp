@@ -3,6 +3,7 @@
 #include "engine/reclaim/host_targets.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "engine/reclaim/pinned_memory.h"
 #include "util/mutation.h"
@@ -10,7 +11,7 @@
 namespace cupool::engine {
 
 std::atomic<bool> HostTargets::any_{false};
-std::atomic<CUmemoryPool> HostTargets::last_pool_{nullptr};
+HostTargets::Known HostTargets::known_{};
 
 bool HostTargets::is_device_memory(const cuda::Driver& driver, CUdeviceptr address) {
   unsigned type = CU_MEMORYTYPE_HOST;
@@ -19,15 +20,45 @@ bool HostTargets::is_device_memory(const cuda::Driver& driver, CUdeviceptr addre
   return result == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE;
 }
 
-void HostTargets::note_pool_block(const cuda::Driver& driver, CUmemoryPool pool,
-                                  CUdeviceptr address) {
-  if (PinnedMemory::may_be_elsewhere() || last_pool_.load(std::memory_order_relaxed) == pool)
-    return;
-  if (!is_device_memory(driver, address)) {
-    made();
-    PinnedMemory::is_elsewhere();
+HostTargets::PoolMemory HostTargets::note_pool_block(const cuda::Driver& driver, CUmemoryPool pool,
+                                                     CUdeviceptr address) {
+  for (const auto& each : known_.pools) {
+    if (each.load(std::memory_order_relaxed) == pool) return PoolMemory::known;
   }
-  last_pool_.store(pool, std::memory_order_relaxed);
+  unsigned managed = 0;
+  PoolMemory memory = PoolMemory::device;
+  if (driver.cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) ==
+          CUDA_SUCCESS &&
+      managed != 0) {
+    memory = PoolMemory::managed;
+  } else if (!is_device_memory(driver, address)) {
+    memory = PoolMemory::host;
+    host_is_elsewhere();
+  }
+  const unsigned place = known_.next.fetch_add(1, std::memory_order_relaxed);
+  known_.pools[place % std::size(known_.pools)].store(pool, std::memory_order_relaxed);
+  return memory;
+}
+
+void HostTargets::pool_ends(CUmemoryPool pool) {
+  for (auto& each : known_.pools) {
+    if (each.load(std::memory_order_relaxed) == pool && !CUPOOL_MUTATED("remembers-ended-pools")) {
+      each.store(nullptr, std::memory_order_relaxed);
+    }
+  }
+}
+
+void HostTargets::forget_pools() {
+  for (auto& each : known_.pools) each.store(nullptr, std::memory_order_relaxed);
+}
+
+void HostTargets::note_foreign(const cuda::Driver& driver, CUdeviceptr address) {
+  if (!is_device_memory(driver, address)) host_is_elsewhere();
+}
+
+void HostTargets::host_is_elsewhere() {
+  made();
+  PinnedMemory::is_elsewhere();
 }
 
 bool HostTargets::include(const cuda::Driver& driver, CUdeviceptr address) {

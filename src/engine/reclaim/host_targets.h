@@ -19,9 +19,20 @@ class HostTargets {
   }
   static bool any() { return any_.load(std::memory_order_relaxed); }
 
-  /// The program has allocated `address` from a pool of its own, which may consist of host memory.
-  /// Asks the driver at the first of consecutive blocks of a pool.
-  static void note_pool_block(const cuda::Driver& driver, CUmemoryPool pool, CUdeviceptr address);
+  enum class PoolMemory { known, device, host, managed };
+
+  /// The program has allocated `address` from a pool of its own, which may consist of host or
+  /// managed memory. Asks the driver once for each of the last pools; `known` means one of them.
+  static PoolMemory note_pool_block(const cuda::Driver& driver, CUmemoryPool pool,
+                                    CUdeviceptr address);
+  /// The program destroys `pool`, whose handle the next pool may get.
+  static void pool_ends(CUmemoryPool pool);
+  /// Every pool is asked for anew.
+  static void forget_pools();
+  /// There is host memory that no table has (PinnedMemory::is_elsewhere()).
+  static void host_is_elsewhere();
+  /// Another process's allocation, or a mapped one, begins at `address`: it may be host memory.
+  static void note_foreign(const cuda::Driver& driver, CUdeviceptr address);
 
   /// Whether `address` is host memory for all that is known: 0.07 us once there is any. A pointer
   /// unknown to the driver is not device memory.
@@ -45,8 +56,14 @@ class HostTargets {
   static bool is_side(const cuda::Driver& driver, CUmemorytype type, CUdeviceptr device);
   static bool is_device_memory(const cuda::Driver& driver, CUdeviceptr address);
 
+  // Read by fills, copies and allocations, so nothing that is written often is beside them.
+  struct alignas(128) Known {
+    std::atomic<CUmemoryPool> pools[8];  ///< that the driver was asked about
+    std::atomic<unsigned> next;
+  };
+
   static std::atomic<bool> any_;
-  static std::atomic<CUmemoryPool> last_pool_;  ///< that the driver was asked about
+  static Known known_;
 };
 
 }  // namespace cupool::engine

@@ -71,6 +71,13 @@ std::uint64_t PinnedMemory::add(const void* start, std::size_t bytes) {
   return last_number;
 }
 
+void PinnedMemory::is_elsewhere() {
+  if (unknown_.load(std::memory_order_relaxed) || over_.load()) return;
+  const std::lock_guard lock(mutex);
+  unknown_ = true;
+  publish_locked();
+}
+
 std::uint64_t PinnedMemory::number_of(const void* start) {
   if (!any()) return 0;
   const std::lock_guard lock(mutex);
@@ -94,7 +101,7 @@ void PinnedMemory::was_asked_for(const void* start, std::uint64_t number, bool t
 void PinnedMemory::reset() {
   const std::lock_guard lock(mutex);
   ranges().clear();
-  over_ = unknown_ = elsewhere_ = false;
+  over_ = unknown_ = false;
   lowest_ = UINTPTR_MAX;
   highest_ = 0;
   publish_locked();
@@ -106,7 +113,7 @@ void PinnedMemory::add_registered(const void* start, std::size_t bytes) {
 
 void PinnedMemory::end_without_lock() {
   over_ = true;
-  unknown_ = elsewhere_ = false;
+  unknown_ = false;
   count_ = 0;
   lowest_ = UINTPTR_MAX;
   highest_ = 0;

@@ -42,12 +42,11 @@ class PinnedMemory {
   static bool holds(std::uintptr_t address) { return start_of(address) != 0; }
   /// Whether it may lie in page-locked memory, in the table or not.
   static bool may_hold(std::uintptr_t address) {
-    return may_be_elsewhere() ||
-           (any() && (unknown_.load(std::memory_order_relaxed) || holds(address)));
+    return any() && (unknown_.load(std::memory_order_relaxed) || holds(address));
   }
-  /// There is host memory that no table has: of a pool, or mapped by the program.
-  static void is_elsewhere() { elsewhere_.store(true, std::memory_order_relaxed); }
-  static bool may_be_elsewhere() { return elsewhere_.load(std::memory_order_relaxed); }
+  /// There is host memory that is not in the table: of a pool, mapped by the program, or another
+  /// process's. Any word may be an address in it from now on.
+  static void is_elsewhere();
   /// The begin of the memory in which `address` lies; 0: it lies in none.
   static std::uintptr_t start_of(std::uintptr_t address);
 
@@ -62,7 +61,6 @@ class PinnedMemory {
 
   static std::atomic<bool> over_;
   static std::atomic<bool> unknown_;  ///< some memory is not in the table
-  static inline std::atomic<bool> elsewhere_{false};
   static std::atomic<std::size_t> count_;
   // The span of all memory that there ever was: most words lie outside.
   static std::atomic<std::uintptr_t> lowest_;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/block/accounting.h"
+#include "engine/reclaim/host_targets.h"
 #include "stats/timeline.h"
 #include "trace/other_memory.h"
 #include "trace/watch.h"
@@ -84,6 +85,7 @@ void ContextEnding::context_gone(Context& context, bool alone) {
   const std::vector<Context*> all = registry_.all();
   if (std::all_of(all.begin(), all.end(), [](const Context* each) { return each->gone(); })) {
     policy_.host_reachable().clear();
+    HostTargets::forget_pools();
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a free says to the host, by the driver interface alone: case=interior, a device pointer
-// inside page-locked memory that is freed again; case=managed, many managed blocks beside other
+// inside page-locked memory that is freed again; case=elsewhere, host memory of cuMemCreate;
+// case=managed, many managed blocks beside other
 // frees; case=callback, allocations and frees in host functions; case=kept, page-locked memory that
 // a refused call, or what was there before, leaves as it is; case=rescued, a launch whose first
 // attempt is refused; case=library, zero-copy memory of a library (library=: its path).
@@ -60,6 +61,20 @@ int interior() {
     MUST(allocated ? cuMemFreeHost(host) : cuMemHostUnregister(host));
     std::printf(" after=%d\n", free_waits(gpu));
   }
+  return 0;
+}
+
+// Host memory that no table has: a kernel may be given any address in it.
+int elsewhere() {
+  const Gpu gpu;
+  warm_up();
+  std::printf("before=%d", free_waits(gpu));
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+  CUmemGenericAllocationHandle handle = 0;
+  cuMemCreate(&handle, std::size_t{2} << 20, &properties, 0);
+  std::printf(" after=%d\n", free_waits(gpu));
   return 0;
 }
 
@@ -304,6 +319,7 @@ int unaimed() {
 
 int main(int argc, char** argv) {
   if (probe::argument_is(argc, argv, "case", "interior")) return interior();
+  if (probe::argument_is(argc, argv, "case", "elsewhere")) return elsewhere();
   if (probe::argument_is(argc, argv, "case", "managed")) return managed(2000);
   if (probe::argument_is(argc, argv, "case", "beside")) return beside();
   if (probe::argument_is(argc, argv, "case", "contexts")) return contexts();
