@@ -39,10 +39,12 @@ BackgroundVisit::~BackgroundVisit() {
   left().notify_all();
 }
 
-void end_background_visits() {
+// A visit that frees page-locked memory waits in the driver for a kernel that has just begun, and
+// some kernels end with the process alone.
+void end_background_visits(std::chrono::milliseconds limit) {
   std::unique_lock<std::mutex> lock(mutex);
   ended = true;
-  left().wait(lock, [] { return visits == 0; });
+  left().wait_for(lock, limit, [] { return visits == 0; });
 }
 
 void end_background_visits_at_once() {

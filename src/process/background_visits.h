@@ -3,6 +3,8 @@
 // shut down. (engine/context/context_visit keeps contexts from ending during a visit.)
 #pragma once
 
+#include <chrono>
+
 namespace cupool::process {
 
 /// A background thread's use of contexts, for the lifetime of the object. If not `allowed()`, the
@@ -20,8 +22,11 @@ class BackgroundVisit {
   bool allowed_ = false;
 };
 
+/// The end of the process waits no longer for a visit.
+inline constexpr std::chrono::milliseconds kLongestWaitForVisits{10'000};
+
 /// Ends visits for good, after the current one: the driver is about to shut down.
-void end_background_visits();
+void end_background_visits(std::chrono::milliseconds limit = kLongestWaitForVisits);
 
 /// The same without a wait: a current visit continues. Takes no lock.
 void end_background_visits_at_once();

@@ -36,7 +36,16 @@ constexpr std::size_t kFifths = 5;
 constexpr std::size_t kLeastInAFifth = 10;
 constexpr std::uint64_t kProgramsBeforeMany = 20;
 
-enum Figure : std::size_t { heap, resident, descriptors, threads, mappings, held, kFigures };
+enum Figure : std::size_t {
+  heap,
+  resident,
+  descriptors,
+  threads,
+  mappings,
+  held,
+  retired,
+  kFigures
+};
 
 struct Row {
   const char* name;
@@ -46,6 +55,7 @@ constexpr Row kFigureRows[kFigures] = {
     {"heap in use, KiB", 256}, {"anonymous resident memory, KiB", 4096},
     {"file descriptors", 0},   {"threads", 0},
     {"mappings", 16},          {"held by cupool, KiB", 0},
+    {"retired, KiB", 0},
 };
 
 using Sample = std::array<std::uint64_t, kFigures>;
@@ -73,13 +83,19 @@ std::uint64_t lines_of(const char* path) {
       std::count(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>(), '\n'));
 }
 
-std::uint64_t held_by_cupool() {
-  std::uint64_t bytes = 0;
+struct Bytes {
+  std::uint64_t held = 0;
+  std::uint64_t retired = 0;
+};
+
+Bytes bytes_of_cupool() {
+  Bytes bytes;
   for (int device = 0; cupool_snapshot != nullptr && device < 2; ++device) {
     cupool_figures figures{};
     figures.size = sizeof figures;
     if (cupool_snapshot(device, &figures) != CUPOOL_OK) continue;
-    bytes += figures.held_bytes + figures.passthrough_bytes;
+    bytes.held += figures.held_bytes + figures.passthrough_bytes;
+    bytes.retired += figures.retired_bytes;
   }
   return bytes;
 }
@@ -92,7 +108,9 @@ Sample look() {
   sample[descriptors] = entries_of("/proc/self/fd") - 3;  // ".", "..", and the folder itself
   sample[threads] = of_status("Threads:");
   sample[mappings] = lines_of("/proc/self/maps");
-  sample[held] = held_by_cupool() >> 10;
+  const Bytes bytes = bytes_of_cupool();
+  sample[held] = bytes.held >> 10;
+  sample[retired] = bytes.retired >> 10;
   return sample;
 }
 

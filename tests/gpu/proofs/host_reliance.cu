@@ -2,12 +2,15 @@
 // Programs that lean on the wait in cudaFree: they touch host memory right after it, although a
 // copy, a kernel, a callback or a graph that uses that memory is still pending. Legacy CUDA makes
 // them right; so must cupool but for CUPOOL_FREE_MODE=ordered, where the differences show that the
-// test can see. Arguments: copies=N others=N spin_us=N. Lines: "case NAME rounds=N wrong=N".
+// test can see. Arguments: copies=N others=N spin_us=N; only=NAME, of memory that counts for good:
+// mapped_host, host_pool, managed_pool. Lines: "case NAME rounds=N wrong=N".
 #include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <atomic>
+#include <cstring>
 #include <functional>
+#include <string>
 
 #include "common/gpu_test.h"
 #include "common/kernels.cuh"
@@ -333,6 +336,70 @@ void managed(int rounds) {
   MUST(cudaFree(words));
 }
 
+// Host memory of cuMemCreate, mapped for device and host.
+void mapped_host(int rounds) {
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+  size_t granule = 0;
+  MUST(driver_function<decltype(&cuMemGetAllocationGranularity)>(
+      "cuMemGetAllocationGranularity", 10020)(&granule, &properties,
+                                              CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  const size_t bytes = (kBytes + granule - 1) / granule * granule;
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr address = 0;
+  MUST(driver_function<decltype(&cuMemCreate)>("cuMemCreate", 10020)(&handle, bytes, &properties,
+                                                                     0));
+  MUST(driver_function<decltype(&cuMemAddressReserve)>("cuMemAddressReserve", 10020)(
+      &address, bytes, 0, 0, 0));
+  MUST(driver_function<decltype(&cuMemMap)>("cuMemMap", 10020)(address, bytes, 0, handle, 0));
+  CUmemAccessDesc access[2] = {};
+  access[0].location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access[1].location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+  access[0].flags = access[1].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  MUST(driver_function<decltype(&cuMemSetAccess)>("cuMemSetAccess", 10020)(address, bytes, access,
+                                                                           2));
+  auto* const words = reinterpret_cast<uint32_t*>(address);
+  kernel_writes("mapped_host", rounds, words, words);
+}
+
+// Memory of a pool of the program's own, on the host or managed.
+void pool_memory(const char* name, int rounds, cudaMemAllocationType type,
+                 cudaMemLocationType location) {
+  cudaMemPoolProps properties = {};
+  properties.allocType = type;
+  properties.location.type = location;
+  cudaMemPool_t pool = nullptr;
+  void* memory = nullptr;
+  MUST(cudaMemPoolCreate(&pool, &properties));
+  if (type == cudaMemAllocationTypePinned) {
+    cudaMemAccessDesc access = {};
+    access.location.type = cudaMemLocationTypeDevice;
+    access.flags = cudaMemAccessFlagsProtReadWrite;
+    MUST(cudaMemPoolSetAccess(pool, &access, 1));
+  }
+  MUST(cudaMallocFromPoolAsync(&memory, kBytes, pool, nullptr));
+  MUST(cudaStreamSynchronize(nullptr));
+  auto* const words = static_cast<uint32_t*>(memory);
+  kernel_writes(name, rounds, words, words);
+}
+
+// False: there is no such case.
+bool run_only(const std::string& name, int rounds) {
+  if (name == "mapped_host") {
+    mapped_host(rounds);
+  } else if (name == "host_pool") {
+    pool_memory("host_pool", rounds, cudaMemAllocationTypePinned, cudaMemLocationTypeHostNuma);
+#if CUDART_VERSION >= 13000
+  } else if (name == "managed_pool") {
+    pool_memory("managed_pool", rounds, cudaMemAllocationTypeManaged, cudaMemLocationTypeDevice);
+#endif
+  } else {
+    return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -346,7 +413,16 @@ int main(int argc, char** argv) {
   spin_ns<<<1, 1>>>(1);
   MUST(cudaDeviceSynchronize());
   MUST(cudaFree(words));
+  std::string only;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strncmp(argv[i], "only=", 5) == 0) only = argv[i] + 5;
+  }
   const auto begin = gpu_test::Clock::now();
+  if (!only.empty()) {
+    if (!run_only(only, others)) return 2;
+    std::printf("result done\n");
+    return 0;
+  }
   refilled_source(copies);
   read_result(copies);
   aimed_copy(others);

@@ -149,6 +149,16 @@ def reliance(session):
     for name in ("refilled_source", "read_result", "aimed_copy", "aimed_fill", "stream_write"):
         wrong = runs["ordered"].cases.get(name, 0)
         session.require(f"{name} differs with ordered: the test sees", wrong > 0, wrong, "> 0")
+    # Memory that counts for good, so each has processes of its own.
+    for only in ("mapped_host", "host_pool", "managed_pool"):
+        for variant in variants:
+            run = session.run(f"host_reliance {only}", [built("host_reliance"), f"only={only}"], variant, 20)
+            runs[variant].cases.update(run.cases)
+        wrong = {variant: runs[variant].cases.get(only) for variant in variants}
+        for variant in ("legacy", "auto", "sync"):
+            session.require(f"{only}, {variant}", wrong[variant] == 0, wrong[variant], "0")
+        session.require(f"{only} differs with ordered: the test sees", bool(wrong["ordered"]), wrong["ordered"], "> 0")
+        names.append(only)
     session.table("Host memory touched right after cudaFree: wrong rounds",
                   ["case", *variants],
                   [[name, *[runs[v].cases.get(name, "-") for v in variants]] for name in names])
