@@ -2,6 +2,8 @@
 // Driver hooks of the program's events, and of what a program takes away from kernels after a free.
 // A free of cupool's does not wait for the GPU; these calls would show it
 // (engine/context/thread_order).
+#include <algorithm>
+
 #include "engine/context/behind_frees.h"
 #include "engine/context/submission.h"
 #include "entry/default_stream.h"
@@ -99,6 +101,23 @@ CUresult cupool_hook_cuTexObjectDestroy(CUtexObject texture) {
 CUresult cupool_hook_cuSurfObjectDestroy(CUsurfObject surface) {
   CUPOOL_REAL_OR_RETURN(cuSurfObjectDestroy);
   return take_away(real, [&] { return real.cuSurfObjectDestroy(surface); });
+}
+
+CUresult cupool_hook_cuLibraryUnload(CUlibrary library) {
+  CUPOOL_REAL_OR_RETURN(cuLibraryUnload);
+  return take_away(real, [&] { return real.cuLibraryUnload(library); });
+}
+
+// Only less access takes something away.
+CUresult cupool_hook_cuMemSetAccess(CUdeviceptr address, size_t bytes,
+                                    const CUmemAccessDesc* access, size_t count) {
+  CUPOOL_REAL_OR_RETURN(cuMemSetAccess);
+  const auto call = [&] { return real.cuMemSetAccess(address, bytes, access, count); };
+  const bool gives =
+      access == nullptr || std::all_of(access, access + count, [](const CUmemAccessDesc& each) {
+        return each.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+      });
+  return gives ? call() : take_away(real, call);
 }
 
 CUresult cupool_hook_cuMemUnmap(CUdeviceptr address, size_t bytes) {

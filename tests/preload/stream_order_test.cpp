@@ -55,6 +55,21 @@ TEST(WhatAFreeHolds, IsNoMoreThanWithoutCupool) {
   }
 }
 
+// Contract 2: behind the driver's free no kernel runs that could still use it.
+TEST(StreamOrder, WhatIsTakenAwayIsUsedByNoKernel) {
+  const Environment environment = {{"CUPOOL_POOL_START", "first"}, {"CUPOOL_SIM_MODE", "timed"}};
+  for (const char* lane : {"1", "0"}) {
+    const PreloadedRun run =
+        expect_same("probe_taken_away", 0, 1, with(environment, {{"CUPOOL_LANE", lane}}));
+    EXPECT_EQ(run.process.out,
+              "reading only complete=1\nno access complete=1\nlibrary complete=1\n");
+    EXPECT_EQ(
+        run_preloaded("probe_taken_away case=given", with(environment, {{"CUPOOL_LANE", lane}}))
+            .process.out,
+        "given complete=0\n");
+  }
+}
+
 // Contracts 2 and 12: frees that need no driver call, in streams of several threads.
 TEST(StreamOrderOfServedFrees, IsThatOfTheDriversFree) {
   for (const char* way : {"pool", "pool_unordered", "pool_shared"}) {
