@@ -181,8 +181,10 @@ void Machine::release_in_stream(const Operation& op) {
   if (where.legacy && !legacy_allowed(where.context)) return;
   if (block.racy || (!block.last.none() && block.last.number != where.number)) return;
   const Block freed = block;
+  // The driver answers for the block's context as well as for the stream's.
+  const int answering = has_failed(freed.context) ? freed.context : where.context;
   disown(freed);
-  if (!expect(cuMemFreeAsync(freed.address, where.handle), "cuMemFreeAsync")) {
+  if (!expect(cuMemFreeAsync(freed.address, where.handle), "cuMemFreeAsync", answering)) {
     return own_again(freed);
   }
   block = Block{};
