@@ -122,16 +122,16 @@ void print_table(const std::vector<ComparedPart>& parts,
   }
   rows.push_back(
       {"wall time", spread_text(without), spread_text(with), speed_words(without, with)});
-  const std::uint64_t held = highest_held(trials[1]);
-  if (held > 0) {
+  const std::uint64_t peak = highest_memory(trials[1]);
+  if (peak > 0) {
     const std::string processes = processes_of(trials[1]);
     rows.push_back({"peak GPU memory", util::format_bytes(highest_gauge(trials[1], "device_bytes")),
-                    util::format_bytes(held),
+                    util::format_bytes(peak),
                     "of one" + (processes == "1" ? "" : " of " + processes) + " process" +
                         (processes == "1" ? "" : "es") + " on one device"});
   }
   std::fputs(text_table(rows).c_str(), stdout);
-  if (held == 0) {
+  if (!held_memory(trials[1])) {
     std::printf("%s\n", printable_text(without_peak_in_words(trials[1], program)).c_str());
   } else {
     std::puts(
@@ -341,7 +341,7 @@ int conclude(const Found& found) {
   if (found.any(Likeness::unjudged)) return conclude_unjudged(found);
   if (found.trials[0].front().end.shell_code() != 0) return conclude_failed(found);
   if (found.any(Likeness::unwritten)) return conclude_unwritten(found);
-  if (highest_held(found.trials[1]) == 0 && !served_other_kinds(found.trials[1]) &&
+  if (!held_memory(found.trials[1]) && !served_other_kinds(found.trials[1]) &&
       !kept_default_pool(found.trials[1])) {
     std::printf(
         "\nSame results, but cupool served no allocation: the times tell nothing of it (%s).\n",

@@ -87,7 +87,7 @@ void print_table(const std::vector<std::vector<Trial>>& trials) {
     }
     rows.push_back(
         {names[way], spread_text(wall_time(trials[way])),
-         util::format_bytes(highest_held(trials[way])),
+         util::format_bytes(highest_memory(trials[way])),
          util::format_duration_ns(static_cast<std::uint64_t>(spread_of(waited).median))});
   }
   std::printf("\n%s\n", text_table(rows).c_str());

@@ -57,6 +57,12 @@ std::uint64_t unwaited_frees(const std::array<std::uint64_t, stats::kCounters>& 
   return rest;
 }
 
+std::uint64_t peak_bytes(const DevicePeaks& peaks) noexcept {
+  // Held memory includes plain memory, which is in no pool.
+  const std::uint64_t taken = std::max(peaks.held, peaks.reserved);
+  return std::max({taken, taken + peaks.passed, peaks.own});
+}
+
 std::uint64_t suggested_pool_bytes(const stats::Snapshot& snapshot) noexcept {
   if (is_plain_for_rdma(snapshot.process)) return 0;
   std::uint64_t highest = 0;

@@ -37,6 +37,18 @@ std::int64_t unaccounted_bytes(const stats::DeviceSnapshot& device) noexcept;
 /// after those that count otherwise.
 std::uint64_t unwaited_frees(const std::array<std::uint64_t, stats::kCounters>& counters) noexcept;
 
+/// What the peak of a device's memory is told from, in bytes. They are of different moments.
+struct DevicePeaks {
+  std::uint64_t held = 0;      ///< peak of the memory that cupool held
+  std::uint64_t reserved = 0;  ///< peak of what the driver's pools had reserved
+  std::uint64_t own = 0;       ///< peak of the program's own live memory
+  std::uint64_t passed = 0;    ///< served by the driver and live at the time of the report
+};
+
+/// The peak of a device's memory with cupool, for every report alike: what cupool took and what the
+/// driver served beside it, but never less than the program's own.
+std::uint64_t peak_bytes(const DevicePeaks& peaks) noexcept;
+
 /// The size that a pool of this program should keep and reserve at start. It is the highest
 /// reserved size of any device's pool, rounded up to the driver's growth step
 /// (stats/pool_growth.h). 0 if no driver pool was used.

@@ -48,6 +48,13 @@ std::uint64_t bytes_of(std::int64_t value) {
   return value > 0 ? static_cast<std::uint64_t>(value) : 0;
 }
 
+DevicePeaks peaks_of(const stats::DeviceSnapshot& device) {
+  return {bytes_of(device[Gauge::held_bytes].peak),
+          device.pool.valid ? device.pool.reserved_high : 0,
+          bytes_of(device[Gauge::device_bytes].peak),
+          bytes_of(device[Gauge::passthrough_bytes].current)};
+}
+
 bool served_none(const RunFigures& run) {
   const std::uint64_t others =
       run[Counter::served_passthrough_total] + run[Counter::malloc_failed_total];
@@ -407,15 +414,11 @@ RunFigures run_figures_of(const stats::Snapshot& snapshot) {
                    suggested_pending_bytes(bytes_of(device[Gauge::retired_bytes].peak),
                                            device.total_memory_bytes));
     }
-    const std::uint64_t held = bytes_of(device[Gauge::held_bytes].peak);
-    const std::uint64_t pool = device.pool.valid ? device.pool.reserved_high : 0;
-    const std::uint64_t own = bytes_of(device[Gauge::device_bytes].peak);
-    const std::uint64_t peak =
-        std::max({held, pool, own,
-                  std::max(held, pool) + bytes_of(device[Gauge::passthrough_bytes].current)});
-    if (peak < run.peak_bytes || peak == 0) continue;
+    const DevicePeaks peaks = peaks_of(device);
+    const std::uint64_t peak = peak_bytes(peaks);
+    if (peak <= run.peak_bytes) continue;  // of equal ones the first, as in `cupool report`
     run.peak_bytes = peak;
-    run.program_peak_bytes = own;
+    run.program_peak_bytes = peaks.own;
     run.idle_bytes =
         bytes_of(device[Gauge::cached_bytes].current) + bytes_of(device.driver_slack_bytes());
     run.device_bytes = device.total_memory_bytes;

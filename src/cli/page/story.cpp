@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "cli/page/observed.h"
+#include "report/derived.h"
 #include "report/verdict.h"
 #include "stats/labels.h"
 #include "util/text.h"
@@ -16,6 +17,7 @@
 namespace cupool::cli {
 
 using stats::Counter;
+using stats::Gauge;
 using util::format_bytes;
 using util::format_count;
 using util::format_duration_ns;
@@ -33,7 +35,7 @@ struct Sums {
   std::uint64_t peak = 0, total = 0, own_peak = 0, idle = 0;  // of the fullest device
   std::size_t devices = 0;
   std::string peak_device;
-  bool pools = false;
+  const char* took = "";  // what reached that peak
 };
 
 void add_device(const Report& report, const DeviceReport& device, bool many, Sums* sums) {
@@ -45,10 +47,12 @@ void add_device(const Report& report, const DeviceReport& device, bool many, Sum
   const std::uint64_t peak = peak_memory(device);
   if (peak <= sums->peak) return;
   sums->peak = peak;
-  sums->pools = device.pool && device.pool->reserved_high == peak;
+  sums->took = device.pool && device.pool->reserved_high == peak        ? "The pool reserved"
+               : bytes_of(device.gauge(Gauge::held_bytes).peak) == peak ? "cupool held"
+                                                                        : "The process took";
   sums->total = device.total_memory;
   sums->own_peak = bytes_of(device.gauge("device_bytes").peak);
-  sums->idle = bytes_of(device.gauge(stats::Gauge::cached_bytes).current) +
+  sums->idle = bytes_of(device.gauge(Gauge::cached_bytes).current) +
                bytes_of(device.driver_slack.value_or(0));
   sums->peak_device = "device " + std::to_string(device.ordinal);
   if (many) sums->peak_device += " of " + name_of(report, false);
@@ -109,13 +113,13 @@ report::RunFigures run_figures_of(const std::vector<Report>& reports, const Sums
       if (!setting.is_default) run.note_setting(setting.name, setting.value);
     }
     for (const DeviceReport& device : report.devices) {
-      run.host_peak_bytes += bytes_of(device.gauge(stats::Gauge::host_held_bytes).peak);
-      run.host_idle_bytes += bytes_of(device.gauge(stats::Gauge::host_cached_bytes).current);
+      run.host_peak_bytes += bytes_of(device.gauge(Gauge::host_held_bytes).peak);
+      run.host_idle_bytes += bytes_of(device.gauge(Gauge::host_cached_bytes).current);
       if (device.counter(Counter::free_waits_pending_limit_total) == 0) continue;
-      run.suggested_pending_bytes = std::max(
-          run.suggested_pending_bytes,
-          report::suggested_pending_bytes(bytes_of(device.gauge(stats::Gauge::retired_bytes).peak),
-                                          device.total_memory));
+      run.suggested_pending_bytes =
+          std::max(run.suggested_pending_bytes,
+                   report::suggested_pending_bytes(
+                       bytes_of(device.gauge(Gauge::retired_bytes).peak), device.total_memory));
     }
   }
   return run;
@@ -171,8 +175,7 @@ std::string stalls_in_words(const Sums& sums) {
 
 std::string memory_in_words(const Sums& sums) {
   if (sums.peak == 0) return "";
-  std::string text = std::string(sums.pools ? "The pool reserved" : "cupool held") + " at most " +
-                     format_bytes(sums.peak);
+  std::string text = sums.took + (" at most " + format_bytes(sums.peak));
   if (sums.total > 0) {
     text += " of " + format_bytes(sums.total) + " (" + format_percent(sums.peak, sums.total) + ")";
   }
@@ -267,9 +270,10 @@ std::uint64_t observed_figure(const Report& report, const char* key) {
 }
 
 std::uint64_t peak_memory(const DeviceReport& device) {
-  const std::uint64_t held = bytes_of(device.gauge("held_bytes").peak);
-  // Held memory includes plain memory, which is in no pool.
-  return device.pool ? std::max(device.pool->reserved_high, held) : held;
+  return report::peak_bytes({bytes_of(device.gauge(Gauge::held_bytes).peak),
+                             device.pool ? device.pool->reserved_high : 0,
+                             bytes_of(device.gauge(Gauge::device_bytes).peak),
+                             bytes_of(device.gauge(Gauge::passthrough_bytes).current)});
 }
 
 std::vector<std::string> modes_in_words(const std::vector<Report>& reports) {

@@ -76,7 +76,7 @@ std::vector<std::string> name_outliers(const std::vector<Report>& reports,
 /// A figure of an observed run by its key; 0 of other runs.
 std::uint64_t observed_figure(const Report& report, const char* key);
 
-/// The larger of two peaks of a device: memory reserved by its pools, and memory held by cupool.
+/// The peak of a device's memory: report::peak_bytes.
 std::uint64_t peak_memory(const DeviceReport& device);
 
 /// The bytes of a gauge; 0 if negative.

@@ -343,7 +343,7 @@ std::uint64_t highest_gauge(const std::vector<Trial>& trials, const std::string&
   return highest;
 }
 
-std::uint64_t highest_held(const std::vector<Trial>& trials) {
+std::uint64_t highest_memory(const std::vector<Trial>& trials) {
   std::uint64_t highest = 0;
   for (const Trial& trial : trials) {
     for (const Report& report : trial.reports) {
@@ -365,6 +365,16 @@ bool any_report(const std::vector<Trial>& trials, const Test& test) {
 }
 
 }  // namespace
+
+bool held_memory(const std::vector<Trial>& trials) {
+  return any_report(trials, [](const Report& report) {
+    return std::any_of(report.devices.begin(), report.devices.end(),
+                       [](const DeviceReport& device) {
+                         return device.gauge(stats::Gauge::held_bytes).peak > 0 ||
+                                (device.pool && device.pool->reserved_high > 0);
+                       });
+  });
+}
 
 bool served_other_kinds(const std::vector<Trial>& trials) {
   return any_report(trials, [](const Report& report) {

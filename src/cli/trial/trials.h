@@ -98,9 +98,13 @@ Spread wall_time(const std::vector<Trial>& trials);
 /// "12.3 ms (11.9 ms to 14.0 ms)".
 std::string spread_text(const Spread& nanoseconds);
 
-/// The highest peak of any device in the reports of `trials`: of a gauge, or of held memory.
+/// The highest peak of any device in the reports of `trials`: of a gauge, or of its memory
+/// (peak_memory).
 std::uint64_t highest_gauge(const std::vector<Trial>& trials, const std::string& gauge);
-std::uint64_t highest_held(const std::vector<Trial>& trials);
+std::uint64_t highest_memory(const std::vector<Trial>& trials);
+
+/// Whether cupool held device memory in one of `trials`.
+bool held_memory(const std::vector<Trial>& trials);
 
 /// Whether cupool served page-locked or stream-ordered memory in one of `trials`.
 bool served_other_kinds(const std::vector<Trial>& trials);
