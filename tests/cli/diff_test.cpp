@@ -109,9 +109,25 @@ TEST(Diff, SaysWhatDidNotChangeByItsName) {
   device["gauges"]["application_bytes"] = {{"current", 0}, {"peak", 1 << 20}};
   const Difference difference = between(example_report(), after);
   EXPECT_TRUE(contains(difference.headline,
-                       "changed, but not the time in malloc and free together, nor the memory "
-                       "taken from devices"))
+                       "changed, but not the time in malloc and free together, nor the memory at "
+                       "the peak"))
       << difference.headline;
+}
+
+// The peak of `cupool report`, which the sample of the highest use may miss.
+TEST(Diff, HasThePeakOfTheReport) {
+  json before = example_report();
+  before["devices"][0]["peak_use"] = {{"taken_bytes", 33554432}};
+  json after = before;
+  after["devices"][0]["peak_use"]["taken_bytes"] = 67108864;
+  EXPECT_EQ(between(before, after).headline, "Nothing changed by more than noise");
+  after["devices"][0]["pool"]["reserved_high_bytes"] = 167772160;
+  after["devices"][0]["gauges"]["device_bytes"]["peak"] = 104857600;
+  const Difference difference = between(before, after);
+  EXPECT_EQ(difference.headline, "More memory at the peak: 160 MiB instead of 100 MiB");
+  EXPECT_EQ(find(difference, "of the device, in all").after, "160 MiB");
+  EXPECT_EQ(find(difference, "the program's own").before, "50.0 MiB");
+  EXPECT_EQ(find(difference, "the program's own").after, "100 MiB");
 }
 
 TEST(Diff, SumsOverProcesses) {

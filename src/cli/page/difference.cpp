@@ -137,19 +137,25 @@ double spent(const Reports& reports) {
   return in_malloc().value(reports) + in_free().value(reports);
 }
 
-Figure taken_from_devices() {
-  return or_observed(summed(
-                         "taken from devices",
-                         [](const DeviceReport& device) {
-                           return static_cast<double>(device.taken_peak ? *device.taken_peak
-                                                                        : peak_memory(device));
-                         },
-                         util::format_bytes, kBytesNoise),
-                     "live_peak_bytes");
+// The peak of `cupool report`.
+Figure peak_in_all() {
+  return or_observed(
+      summed(
+          "of the device, in all",
+          [](const DeviceReport& device) { return static_cast<double>(peak_memory(device)); },
+          util::format_bytes, kBytesNoise),
+      "live_peak_bytes");
 }
 
-double taken(const Reports& reports) {
-  return taken_from_devices().value(reports);
+// Without what cupool adds.
+Figure peak_of_program() {
+  Figure figure = or_observed(peak_of(Gauge::device_bytes), "live_peak_bytes");
+  figure.name = "the program's own";
+  return figure;
+}
+
+double at_peak(const Reports& reports) {
+  return peak_in_all().value(reports);
 }
 
 std::vector<FigureGroup> figure_groups() {
@@ -163,8 +169,8 @@ std::vector<FigureGroup> figure_groups() {
         counted(Counter::message_wait_ns_total, kTimes, util::format_duration_ns),
         timed("in synchronise", &DeviceReport::synchronize_time)}},
       {"Peak memory",
-       {peak_of(Gauge::application_bytes), peak_of(Gauge::held_bytes), taken_from_devices(),
-        peak_of(Gauge::passthrough_bytes)}},
+       {peak_in_all(), peak_of_program(), peak_of(Gauge::application_bytes),
+        peak_of(Gauge::held_bytes), peak_of(Gauge::passthrough_bytes)}},
       {"Allocations",
        {or_observed(counted(Counter::malloc_calls_total), "malloc_calls_total"),
         counted(Counter::served_thread_cache_total), counted(Counter::served_shared_cache_total),
@@ -387,13 +393,13 @@ std::string headline_of(const Reports& before, const Reports& after, std::size_t
                               spent(before), spent(after), kTimeNoise, util::format_duration_ns);
   const std::string memory =
       compared(text.empty() ? "Less memory at the peak" : "less memory at the peak",
-               text.empty() ? "More memory at the peak" : "more memory at the peak", taken(before),
-               taken(after), kBytesNoise, util::format_bytes);
+               text.empty() ? "More memory at the peak" : "more memory at the peak",
+               at_peak(before), at_peak(after), kBytesNoise, util::format_bytes);
   if (!memory.empty()) text += (text.empty() ? "" : "; ") + memory;
   if (!text.empty()) return text;
   return util::format_count(changes) + (changes == 1 ? " figure" : " figures") +
-         " changed, but not the time in malloc and free together, nor the memory taken from "
-         "devices";
+         " changed, but not the time in malloc and free together, nor the memory at the "
+         "peak";
 }
 
 }  // namespace

@@ -75,8 +75,7 @@ struct DeviceReport {
   std::optional<PoolReport> pool;
   std::optional<std::int64_t> driver_slack;
   std::int64_t unaccounted = 0;
-  std::vector<Bucket> sizes;                ///< requests by size
-  std::optional<std::uint64_t> taken_peak;  ///< most that was taken from the device, if sampled
+  std::vector<Bucket> sizes;  ///< requests by size
 
   std::uint64_t counter(const std::string& key) const;
   std::uint64_t counter(stats::Counter which) const { return counter(stats::key_of(which)); }

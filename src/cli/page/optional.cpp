@@ -131,10 +131,6 @@ std::vector<Bucket> read_buckets(const JsonReader& json, const char* key, const 
 
 void read_optional_of_device(const JsonReader& json, DeviceReport* device) {
   device->sizes = read_buckets(json, "requested_sizes", "upper_bound_bytes");
-  if (json.has("peak_use")) {
-    const JsonReader use = json.object("peak_use");
-    if (use.has("taken_bytes")) device->taken_peak = use.number("taken_bytes");
-  }
 }
 
 void read_optional_of_report(const JsonReader& json, Report* report) {
