@@ -90,5 +90,39 @@ TEST(ReportCommand, CountsAFileOnce) {
   EXPECT_EQ(cupool({"report", folder.path(), folder.path() + "/.", file}).out, once);
 }
 
+// Files of `--stats-signal USR2`, named one by one: snapshots of one process are not processes.
+TEST(ReportCommand, CountsAProcessOnce) {
+  const ScratchFolder folder;
+  std::vector<std::string> files;
+  for (int number = 1; number <= 3; ++number) {
+    json snapshot = example_report();
+    snapshot["snapshot_number"] = number;
+    snapshot["process"]["end_wall_ns"] = 2000000000 + std::min(number, 2);  // two at one moment
+    snapshot["devices"][0]["counters"]["malloc_calls_total"] = 100 * number;
+    files.push_back(write_report(folder.path(), std::to_string(number) + ".json", snapshot));
+  }
+  const ProcessResult snapshots = cupool({"report", files[0], files[1], files[2]});
+  EXPECT_EQ(snapshots.out, cupool({"report", files[2]}).out) << "the latest";
+  EXPECT_TRUE(contains(snapshots.err, "cupool: left out 2 snapshots: a later report of the "))
+      << snapshots.err;
+  const std::string at_exit = write_report(folder.path(), "exit.json", example_report());
+  EXPECT_EQ(cupool({"report", files[2], at_exit}).out, cupool({"report", at_exit}).out);
+  EXPECT_TRUE(contains(cupool({"tune", files[0], files[2]}).out, "from 1 report."));
+}
+
+TEST(ReportCommand, CountsACopyOfAReportOnce) {
+  const ScratchFolder folder;
+  const std::string file = write_report(folder.path(), "a.json", example_report());
+  const std::string copy = write_report(folder.path(), "b.json", example_report());
+  const ProcessResult both = cupool({"report", file, copy});
+  EXPECT_EQ(both.out, cupool({"report", file}).out);
+  EXPECT_TRUE(contains(both.err, "left out 1 copy of a report: " + copy + " is that of " + file))
+      << both.err;
+  json of_other_rank = example_report();
+  of_other_rank["process"]["rank"] = "1";  // in a container of its own
+  const std::string other = write_report(folder.path(), "c.json", of_other_rank);
+  EXPECT_TRUE(contains(cupool({"report", file, other}).out, "rank 1 on node1"));
+}
+
 }  // namespace
 }  // namespace cli

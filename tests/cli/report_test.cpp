@@ -515,7 +515,9 @@ TEST(ReportCommand, SaysWhatItWrote) {
   const std::string page = folder.path() + "/p.html";
   EXPECT_EQ(cupool({"report", "--html", page, file}).err,
             "cupool: wrote " + page + ", 1 process\n");
-  const std::string other = write_report(folder.path(), "b.json", example_report());
+  json second = example_report();
+  second["process"]["pid"] = 43;
+  const std::string other = write_report(folder.path(), "b.json", second);
   const ProcessResult many = cupool({"report", "--html", page, file, other});
   EXPECT_TRUE(contains(many.err, "2 processes")) << many.err;
   EXPECT_EQ(many.out, "");

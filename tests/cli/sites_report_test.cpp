@@ -84,7 +84,9 @@ TEST(SitesReport, IsAFileOfSpeedscope) {
 TEST(SitesReport, NeedsSitesAndOneReport) {
   const ScratchFolder folder;
   const std::string with = write_report(folder.path(), "with.json", report_with_sites());
-  const std::string without = write_report(folder.path(), "without.json", example_report());
+  json other = example_report();
+  other["process"]["pid"] = 43;
+  const std::string without = write_report(folder.path(), "without.json", other);
   EXPECT_EQ(cupool({"report", "--collapsed", without}).exit_code, 2);
   EXPECT_TRUE(contains(cupool({"report", "--collapsed", without}).err, "CUPOOL_SITES=1"));
   EXPECT_EQ(cupool({"report", "--speedscope", with, without}).exit_code, 2);
@@ -112,8 +114,10 @@ TEST(SitesReport, NamesWhatRanAndOnlyThat) {
   const std::string text = cupool({"report", folder.path() + "/a.json"}).out;
   EXPECT_TRUE(contains(text, "Where memory comes from")) << text;
   EXPECT_TRUE(contains(text, "site_kept < main")) << text;
-  const std::string copy = write_report(folder.path(), "b.json", report);
-  const std::string two = cupool({"report", folder.path() + "/a.json", copy}).out;
+  json of_other = report;
+  of_other["process"]["pid"] = 43;
+  const std::string other_file = write_report(folder.path(), "b.json", of_other);
+  const std::string two = cupool({"report", folder.path() + "/a.json", other_file}).out;
   EXPECT_FALSE(contains(two, "site_large")) << two;
   for (const json& other : {json("0123"), json(nullptr)}) {
     for (json& module : report["sites"]["modules"]) module["build_id"] = other;

@@ -187,10 +187,10 @@ Report parse_report(const std::string& text, const std::string& file);
 /// Reads one report from a file ("-": standard input). Throws ReportError.
 Report read_report(const std::string& file);
 
-/// The reports that the command was given, ranks in numeric order. A directory stands for the
-/// reports in it: its files that end in .json. Of those, others than reports are named on standard
-/// error, and snapshots of a process are left out for its latest report. Throws UsageError if a
-/// file is not readable, if a directory holds no report, and for a newer schema.
+/// The reports that the command was given, ranks in numeric order, one of each process: at exit, or
+/// else its latest snapshot. A directory stands for the reports in it: its files that end in .json.
+/// What is left out, and files there that are no reports, are named on standard error. Throws
+/// UsageError if a file is not readable, if a directory holds no report, and for a newer schema.
 std::vector<Report> read_reports(const std::vector<std::string>& files);
 
 /// "rank 3" or "process 4711", and the host where `with_host`.

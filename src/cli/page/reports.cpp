@@ -32,25 +32,49 @@ std::vector<std::string> json_files_in(const std::string& folder) {
   return files;
 }
 
-// The report at exit, or else the latest snapshot, of each process.
-std::vector<Report> latest_of_each(std::vector<Report> reports) {
-  using Process = std::tuple<std::string, std::int64_t, std::uint64_t>;
-  const auto process_of = [](const Report& report) {
-    return Process{report.host, report.pid, report.start_wall};
-  };
-  std::map<Process, std::pair<bool, std::uint64_t>> latest;  // at exit; time
-  const auto age_of = [](const Report& report) {
-    return std::pair{report.snapshot_number == 0, report.end_wall};
-  };
-  for (const Report& report : reports) {
-    auto& known = latest[process_of(report)];
-    known = std::max(known, age_of(report));
+// The process of a report. Ranks in containers of one host may have one process id.
+using Process = std::tuple<std::string, std::int64_t, std::uint64_t, std::string>;
+Process process_of(const Report& report) {
+  return {report.host, report.pid, report.start_wall, report.rank};
+}
+
+// Orders the reports of a process: snapshots by time, then the one at exit.
+std::tuple<bool, std::uint64_t, std::uint64_t> age_of(const Report& report) {
+  return {report.snapshot_number == 0, report.end_wall, report.snapshot_number};
+}
+
+void tell_left_out(std::size_t number, const char* one, const char* many, const std::string& why) {
+  if (number == 0) return;
+  std::fprintf(stderr, "cupool: left out %s %s: %s\n", util::format_count(number).c_str(),
+               number == 1 ? one : many, util::printable(why).c_str());
+}
+
+// Keeps one report of each process: at exit, or else the latest snapshot. All would count twice.
+void keep_latest_of_each(std::vector<Report>* reports) {
+  std::map<Process, const Report*> latest;
+  for (const Report& report : *reports) {
+    const Report*& known = latest[process_of(report)];
+    if (known == nullptr || age_of(*known) < age_of(report)) known = &report;
   }
-  const auto is_old = [&](const Report& report) {
-    return age_of(report) < latest[process_of(report)];
-  };
-  reports.erase(std::remove_if(reports.begin(), reports.end(), is_old), reports.end());
-  return reports;
+  std::size_t snapshots = 0;
+  std::size_t copies = 0;
+  std::string copy;
+  std::vector<Report> kept;
+  for (Report& report : *reports) {
+    const Report* const known = latest[process_of(report)];
+    if (known == &report) continue;
+    if (age_of(report) < age_of(*known)) {
+      ++snapshots;
+    } else if (copies++ == 0) {
+      copy = report.file + " is that of " + known->file;
+    }
+  }
+  for (Report& report : *reports) {
+    if (latest[process_of(report)] == &report) kept.push_back(std::move(report));
+  }
+  *reports = std::move(kept);
+  tell_left_out(snapshots, "snapshot", "snapshots", "a later report of the process is among these");
+  tell_left_out(copies, "copy of a report", "copies of reports", copy);
 }
 
 std::vector<Report> reports_in(const std::string& folder, Progress* progress) {
@@ -78,7 +102,7 @@ std::vector<Report> reports_in(const std::string& folder, Progress* progress) {
                  others == 1 ? "" : "s", util::printable(folder).c_str(),
                  util::printable(first).c_str());
   }
-  return latest_of_each(std::move(reports));
+  return reports;
 }
 
 // Ranks by their number, before processes without one, which keep their order.
@@ -124,7 +148,9 @@ std::vector<Report> read_reports(const std::vector<std::string>& files) {
                      std::string("\nTo write a report: cupool run --stats json --stats-file "
                                  "report.json ./program"));
   }
+  progress.clear();
   drop_repeated(&reports);
+  keep_latest_of_each(&reports);
   std::stable_sort(reports.begin(), reports.end(),
                    [](const Report& a, const Report& b) { return place_of(a) < place_of(b); });
   return reports;
