@@ -4,9 +4,12 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "cli/command.h"
 #include "cli/page/text.h"
+#include "cli/shell/input.h"
+#include "cli/shell/output.h"
 #include "cli/shell/settings_arguments.h"
 #include "cli/trial/replay_player.h"
 #include "cli/trial/trials.h"
@@ -37,14 +40,16 @@ int play_here(const ReplayArguments& arguments) {
   ReplayOptions options;
   options.stream_ordered = arguments.play_as == kAsync;
   options.touch = arguments.touch;
-  std::puts(play(read_trace(arguments.trace), options).c_str());
+  const ReplayTrace trace = parse_trace(read_trace(arguments.trace), arguments.trace);
+  std::puts(play(trace, options).c_str());
   return exit_ok;
 }
 
-std::vector<std::string> player_words(const ReplayArguments& arguments, const std::string& as) {
+std::vector<std::string> player_words(const ReplayArguments& arguments, const std::string& as,
+                                      const std::string& trace) {
   std::vector<std::string> words = {"/proc/self/exe", "replay", "--play-as", as};
   if (arguments.touch) words.emplace_back("--touch");
-  words.push_back(arguments.trace);
+  words.push_back(trace);
   return words;
 }
 
@@ -100,19 +105,30 @@ void print_table(const std::vector<std::string>& names, const std::vector<Figure
   std::fputs(text_table(rows).c_str(), stdout);
 }
 
+// Where the players find the trace: a pipe has been read, and their standard input is empty.
+std::string trace_for_players(const std::string& file, std::string text,
+                              const ScratchFolder& scratch) {
+  std::string path = path_for_others(file);
+  if (!path.empty()) return path;
+  path = scratch.path() + "/trace.csv";
+  write_file(path, text);
+  return path;
+}
+
 // Runs the ways in turn, each run in a process of its own.
-std::vector<std::vector<Trial>> play_in_turn(const ReplayArguments& arguments,
+std::vector<std::vector<Trial>> play_in_turn(const ReplayArguments& arguments, std::string text,
                                              const std::vector<Way>& ways) {
   std::vector<std::vector<Trial>> trials(ways.size());
   const ScratchFolder scratch;
+  const std::string trace = trace_for_players(arguments.trace, std::move(text), scratch);
   std::vector<std::size_t> order;
   for (std::size_t run = 0; run < ways.size() * static_cast<std::size_t>(arguments.rounds); ++run) {
     order.push_back(run % ways.size());
   }
   RunProgress progress(names_of(ways), order);
   for (const std::size_t way : order) {
-    trials[way].push_back(
-        run_trial(player_words(arguments, ways[way].name), ways[way], {}, scratch, &progress));
+    trials[way].push_back(run_trial(player_words(arguments, ways[way].name, trace), ways[way], {},
+                                    scratch, &progress));
     if (trials[way].back().end.shell_code() != 0) return trials;
   }
   return trials;
@@ -121,12 +137,13 @@ std::vector<std::vector<Trial>> play_in_turn(const ReplayArguments& arguments,
 int act(const ReplayArguments& arguments) {
   if (!arguments.play_as.empty()) return play_here(arguments);
   const auto variables = arguments.settings.variables();
-  const ReplayTrace trace = read_trace(arguments.trace);
+  std::string text = read_trace(arguments.trace);
+  const ReplayTrace trace = parse_trace(text, arguments.trace);
   if (trace.allocations == 0) throw UsageError(arguments.trace + ": has no allocations");
   const std::vector<Way> ways = {{kLegacy, environment_without()},
                                  {kAsync, environment_without()},
                                  {kCupool, environment_with(variables)}};
-  const std::vector<std::vector<Trial>> trials = play_in_turn(arguments, ways);
+  const std::vector<std::vector<Trial>> trials = play_in_turn(arguments, std::move(text), ways);
   for (const std::vector<Trial>& of_way : trials) {
     for (const Trial& trial : of_way) {
       if (trial.end.shell_code() == 0) continue;
@@ -158,7 +175,9 @@ void add_replay(CLI::App& app, Session& session) {
   CLI::App* command =
       add_command(app, session, "replay", "Replay a trace of allocations with three allocators.",
                   ProgramWords::none, [arguments](Session&) { return act(*arguments); });
-  command->add_option("trace", arguments->trace, "A trace, as CUPOOL_TRACE=run.csv writes it")
+  command
+      ->add_option("trace", arguments->trace,
+                   "A trace, as CUPOOL_TRACE=run.csv writes it (-: standard input)")
       ->required()
       ->type_name("FILE");
   command->add_option("-n,--runs", arguments->rounds, "Runs with each allocator (default 3)")

@@ -73,13 +73,34 @@ TEST(ReplayTrace, NamesFileAndLineOfWhatIsWrong) {
                        "line 3: more live bytes than 64 bits count"));
 }
 
+// A trace that only the command itself can read, as `zcat run.csv.gz | cupool replay -` gives it.
+TEST(Replay, PlaysATraceFromStandardInputAndFromAPipe) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
+  const ScratchFolder folder;
+  const std::string trace = folder.path() + "/run.csv";
+  std::ofstream(trace) << kHeader << "1,t,allocate,0x1,512,0\n1,t,free,0x1,512,0\n";
+  for (const char* line :
+       {"\"$0\" replay -n 1 - < \"$1\"", "cat \"$1\" | \"$0\" replay -n 1 -",
+        "\"$0\" replay -n 1 /dev/stdin < \"$1\"", "cat \"$1\" | \"$0\" replay -n 1 /dev/fd/0",
+        "exec 5< \"$1\"; rm \"$1\"; \"$0\" replay -n 1 - <&5"}) {
+    preload::Command command;
+    command.argv = {"/bin/sh", "-c", line, tested_command(), trace};
+    command.environment = environment({{"TMPDIR", folder.path()}});
+    const ProcessResult result = preload::run(command);
+    EXPECT_EQ(result.exit_code, 0) << line << result.describe();
+    EXPECT_TRUE(contains(result.out, "1 allocations and 1 frees of 1 thread")) << result.out;
+    EXPECT_TRUE(contains(result.out, "\n  cupool ")) << result.out;
+  }
+  EXPECT_EQ(folder.files(), std::vector<std::string>{}) << "copies go with the command";
+}
+
 TEST(Replay, PlaysWhatTheLibraryTraced) {
   const ScratchFolder folder;
   const std::string trace = folder.path() + "/run.csv";
   const ProcessResult run = cupool({"run", "--trace", trace, "--stats", "off", "--",
                                     preload::probe_path("probe_runtime_shared"), "threads=3"});
   ASSERT_EQ(run.exit_code, 0) << run.describe();
-  const ReplayTrace read = cupool::cli::read_trace(trace);
+  const ReplayTrace read = parse_trace(cupool::cli::read_trace(trace), trace);
   EXPECT_GT(read.allocations, 10u);
   EXPECT_EQ(read.skipped, 0u);
   for (const bool touch : {false, true}) {

@@ -182,7 +182,7 @@ Report parse_report(const std::string& text, const std::string& file) {
 Report read_report(const std::string& file) {
   std::string content;
   std::string reason;
-  if (!read_input(file == "-" ? "/dev/stdin" : file, kMostReportBytes, &content, &reason)) {
+  if (!read_input(file, kMostReportBytes, &content, &reason)) {
     throw ReportError(file + ": cannot be read: " + reason);
   }
   return parse_report(content, file);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "util/text.h"
 
@@ -18,6 +19,10 @@ namespace cupool::cli {
 namespace {
 
 constexpr int kIdleSeconds = 30;
+
+std::string input_path(const std::string& path) {
+  return path == "-" ? "/dev/stdin" : path;
+}
 
 struct Descriptor {
   int number = -1;
@@ -114,7 +119,7 @@ bool read_start_of_file(const std::string& path, std::uint64_t length, std::stri
 
 bool read_input(const std::string& path, std::uint64_t limit, std::string* content,
                 std::string* reason) {
-  const Descriptor file{open_without_blocking(path)};
+  const Descriptor file{open_without_blocking(input_path(path))};
   struct stat status {};
   if (file.number < 0 || fstat(file.number, &status) != 0) {
     *reason = std::strerror(errno);
@@ -131,6 +136,12 @@ bool read_input(const std::string& path, std::uint64_t limit, std::string* conte
   // Without a writer, a read would report the end of the file at once.
   if (S_ISFIFO(status.st_mode) && !wait_for_input(file.number, reason)) return false;
   return read_all(file.number, limit, content, reason);
+}
+
+std::string path_for_others(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path file = std::filesystem::canonical(input_path(path), error);
+  return !error && std::filesystem::is_regular_file(file, error) ? file.string() : "";
 }
 
 }  // namespace cupool::cli

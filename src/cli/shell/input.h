@@ -19,9 +19,13 @@ bool read_regular_file(const std::string& path, std::uint64_t limit, std::string
 bool read_start_of_file(const std::string& path, std::uint64_t length, std::string* content,
                         std::string* reason);
 
-/// Reads a file, pipe or terminal to its end, at most `limit` bytes. Gives up on a pipe whose
-/// writer pauses for 30 s. Returns false with a `reason` on failure.
+/// Reads a file, pipe or terminal to its end ("-": standard input), at most `limit` bytes. Gives up
+/// on a pipe whose writer pauses for 30 s. Returns false with a `reason` on failure.
 bool read_input(const std::string& path, std::uint64_t limit, std::string* content,
                 std::string* reason);
+
+/// The path at which another process finds what read_input() reads, or "" if there is none: of a
+/// pipe, or of a file that was deleted.
+std::string path_for_others(const std::string& path);
 
 }  // namespace cupool::cli

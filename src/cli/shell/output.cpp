@@ -71,6 +71,11 @@ std::string write_text(const std::string& name, const std::string& text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     return "";
   }
+  write_file(file, text);
+  return file;
+}
+
+void write_file(const std::string& file, const std::string& text) {
   std::FILE* const stream = std::fopen(file.c_str(), "we");
   if (stream == nullptr) throw UsageError(cannot_write(file, errno));
   errno = 0;
@@ -78,7 +83,6 @@ std::string write_text(const std::string& name, const std::string& text) {
   const int error = errno;
   const bool closed = std::fclose(stream) == 0;
   if (!written || !closed) throw UsageError(cannot_write(file, written ? errno : error));
-  return file;
 }
 
 void tell_written(const std::string& file, const std::string& what) {

@@ -21,6 +21,9 @@ std::string overwrites_report(const std::string& name);
 /// file, "" for standard output. Throws UsageError with the reason and a way out.
 std::string write_text(const std::string& name, const std::string& text);
 
+/// The same for a name that is taken as it is, and is always a file.
+void write_file(const std::string& file, const std::string& text);
+
 /// Throws what write_text would throw for want of a folder or of permission, before a long run.
 /// Does not create the file.
 void require_writable(const std::string& name);

@@ -125,14 +125,14 @@ ReplayTrace parse_trace(const std::string& text, const std::string& file) {
   return std::move(reading.trace);
 }
 
-ReplayTrace read_trace(const std::string& file) {
+std::string read_trace(const std::string& file) {
   std::string content;
   std::string reason;
   if (!read_input(file, kMostTraceBytes, &content, &reason)) {
     throw UsageError(file + ": cannot be read: " + reason +
                      ". cupool run --trace run.csv ./program writes a trace");
   }
-  return parse_trace(content, file);
+  return content;
 }
 
 }  // namespace cupool::cli

@@ -28,6 +28,8 @@ struct ReplayTrace {
 
 /// Parses a trace. Throws UsageError with file and line if it is not one.
 ReplayTrace parse_trace(const std::string& text, const std::string& file);
-ReplayTrace read_trace(const std::string& file);
+
+/// The text of a trace ("-": standard input). Throws UsageError if it cannot be read.
+std::string read_trace(const std::string& file);
 
 }  // namespace cupool::cli
