@@ -158,6 +158,33 @@ TEST(Trials, LeaveNothingBehindHoweverTheyEnd) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
+// As `2>&1 | head -1` does: the reader has gone when the findings come.
+TEST(Trials, LeaveNothingBehindWhenTheirReaderHasGone) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
+  const ScratchFolder folder;
+  const ScratchFolder temporary;
+  const std::string trace = folder.path() + "/run.csv";
+  std::ofstream(trace) << "Thread,Action,Pointer,Size\n1,allocate,0x1,512\n1,free,0x1,512\n";
+  const std::string program = preload::probe_path("probe_runtime_shared");
+  for (const std::string& words : {"observe " + program, "compare -n 1 " + program,
+                                   "tune -n 1 " + program, "replay -n 1 " + trace}) {
+    preload::Command command;
+    command.argv = {"/bin/sh", "-c", tested_command() + " " + words + " 2>&1 >/dev/null | true"};
+    command.environment = environment({{"TMPDIR", temporary.path()}});
+    preload::run(command);
+    command.argv[2] = tested_command() + " " + words + " 2>&1 | true";
+    preload::run(command);
+    EXPECT_EQ(temporary.files(), std::vector<std::string>{}) << words;
+  }
+  // A reader that goes ends a program as without the command.
+  preload::Command command;
+  command.argv = {"/bin/sh", "-c", tested_command() + " observe yes | head -1"};
+  command.environment = environment();
+  const ProcessResult result = preload::run(command);
+  EXPECT_EQ(result.out, "y\n");
+  EXPECT_EQ(result.exit_code, 0) << result.describe();
+}
+
 TEST(Trials, SayWhichSignalEndedThem) {
   const ProcessResult result = cupool({"compare", words(), "loop=5", "kill=15"});
   EXPECT_EQ(result.signal, SIGTERM) << result.describe();

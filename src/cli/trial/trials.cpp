@@ -145,6 +145,9 @@ bool is_interrupted(const ChildEnd& end) {
          end.signal == SIGHUP;
 }
 
+// A handler, since a program inherits signals that are ignored, but no handlers.
+void go_on(int /*signal*/) {}
+
 }  // namespace
 
 ScratchFolder::ScratchFolder() {
@@ -157,11 +160,17 @@ ScratchFolder::ScratchFolder() {
                      ". Set TMPDIR to a folder that can be written");
   }
   path_ = pattern;
+  struct sigaction action {};
+  action.sa_handler = go_on;
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGPIPE, nullptr, &before_);
+  if (before_.sa_handler == SIG_DFL) ::sigaction(SIGPIPE, &action, nullptr);
 }
 
 ScratchFolder::~ScratchFolder() {
   std::error_code ignored;
   std::filesystem::remove_all(path_, ignored);
+  ::sigaction(SIGPIPE, &before_, nullptr);
 }
 
 Trial run_trial(const std::vector<std::string>& program, const Way& way,

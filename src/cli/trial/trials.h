@@ -3,6 +3,8 @@
 // alternate between the ways, so that a machine that warms up favours none.
 #pragma once
 
+#include <signal.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -15,7 +17,8 @@
 namespace cupool::cli {
 
 /// A temporary folder, removed with its content. What was printed before is written out first: a
-/// reader that has gone ends the command before the folder is there.
+/// reader that has gone ends the command before the folder is there. While it is there, such a
+/// reader (`2>&1 | head`) does not end the command, which would leave the folder behind.
 class ScratchFolder {
  public:
   ScratchFolder();  ///< throws UsageError if it cannot be created
@@ -26,6 +29,7 @@ class ScratchFolder {
 
  private:
   std::string path_;
+  struct sigaction before_ {};  ///< of SIGPIPE
 };
 
 /// One way to run the program.
