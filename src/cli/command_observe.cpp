@@ -9,7 +9,9 @@
 #include "cli/page/observed.h"
 #include "cli/page/story.h"
 #include "cli/page/text.h"
+#include "cli/shell/input.h"
 #include "cli/shell/output.h"
+#include "cli/shell/program_word.h"
 #include "cli/shell/settings_arguments.h"
 #include "cli/shell/shell_words.h"
 #include "cli/trial/trials.h"
@@ -66,15 +68,44 @@ std::vector<std::string> files_for(const std::string& pattern, const std::vector
   return files;
 }
 
-void keep(const std::string& from, const std::string& to) {
-  std::error_code error;
-  std::filesystem::copy_file(from, to, std::filesystem::copy_options::overwrite_existing, error);
-  if (error)
-    std::fprintf(stderr, "cupool: cannot write %s: %s\n", to.c_str(), error.message().c_str());
+// Refuses a file that is no place for a report, before a long run.
+void check_file(const std::string& file) {
+  if (file == "-") {
+    throw UsageError("--json -: standard output is the program's. Name a file: --json report.json");
+  }
+  if (is_program_file(file)) {
+    throw UsageError("--json " + file +
+                     ": a program, which the report would overwrite. To observe it: cupool observe "
+                     "--json report.json -- " +
+                     shell_words({file}));
+  }
+  require_writable(file);
 }
 
-// Prints the findings on standard error: standard output is the program's.
-void tell_what_was_seen(const ScratchFolder& scratch, const ObserveArguments& arguments,
+// Copies the reports to their files. Returns false, with a line on standard error, if it cannot.
+bool keep(const std::vector<Report>& reports, const std::string& pattern) {
+  warn_of_letters(pattern);
+  const std::vector<std::string> files = files_for(pattern, reports);
+  bool all = true;
+  for (std::size_t i = 0; i < reports.size(); ++i) {
+    try {
+      std::string content;
+      std::string reason;
+      if (!read_regular_file(reports[i].file, INT64_MAX, &content, &reason)) {
+        throw UsageError("cannot read " + reports[i].file + ": " + reason);
+      }
+      write_file(files[i], content);
+    } catch (const UsageError& error) {
+      std::fprintf(stderr, "cupool: %s\n", util::printable(error.what()).c_str());
+      all = false;
+    }
+  }
+  return all;
+}
+
+// Prints the findings on standard error: standard output is the program's. Returns false if a
+// report could not be kept.
+bool tell_what_was_seen(const ScratchFolder& scratch, const ObserveArguments& arguments,
                         const std::vector<std::string>& program, const ChildEnd& end) {
   if (end.signal == 0 && end.exit_code != 0) {
     std::fprintf(
@@ -91,7 +122,7 @@ void tell_what_was_seen(const ScratchFolder& scratch, const ObserveArguments& ar
           "page-locked and stream-ordered memory.\n",
           stderr);
     }
-    return;
+    return true;
   }
   if (end.leaves_processes) {
     std::fputs(
@@ -100,11 +131,7 @@ void tell_what_was_seen(const ScratchFolder& scratch, const ObserveArguments& ar
         stderr);
   }
   std::vector<Report> reports = read_reports(files);
-  if (!arguments.json.empty()) {
-    warn_of_letters(arguments.json);
-    const std::vector<std::string> kept = files_for(arguments.json, reports);
-    for (std::size_t i = 0; i < reports.size(); ++i) keep(reports[i].file, kept[i]);
-  }
+  const bool kept = arguments.json.empty() || keep(reports, arguments.json);
   for (Report& report : reports) report.file = "observed";
   std::fprintf(stderr, "\n%s", story_text(reports).c_str());
   if (util::launcher_rank().empty()) {  // else the launcher started this command, too
@@ -114,27 +141,30 @@ void tell_what_was_seen(const ScratchFolder& scratch, const ObserveArguments& ar
   if (is_worth_a_try(reports)) {
     hint("to measure the effect: cupool compare -- " + shell_words(program));
   }
+  return kept;
 }
 
 int act(const ObserveArguments& arguments, const Session& session) {
   const auto variables = arguments.settings.variables();
+  if (!arguments.json.empty()) check_file(arguments.json);
   if (session.program.empty()) {
     throw UsageError("observe needs a program: cupool observe -- ./program");
   }
-  require_writable(arguments.json);
   ChildStart start;
   start.argv = session.program;
   start.environment = environment_with(variables);
   start.environment.set("CUPOOL_MODE", "observe");
   start.sees_orphans = true;
   ChildEnd end;
+  bool kept = true;
   {  // the folder goes before a signal ends this process, too
     const ScratchFolder scratch;
     start.environment.set("CUPOOL_STATS_FILE", scratch.path() + "/report-%h-%r-%p.json");
     end = run_child(start);
-    if (end.start_code == 0) tell_what_was_seen(scratch, arguments, session.program, end);
+    if (end.start_code == 0) kept = tell_what_was_seen(scratch, arguments, session.program, end);
   }
-  return hand_on(end);
+  const int code = hand_on(end);
+  return code == exit_ok && !kept ? exit_usage : code;
 }
 
 }  // namespace

@@ -104,7 +104,7 @@ void add_report(CLI::App& app, Session& session) {
   command
       ->add_option("--html", arguments->html,
                    "Write a page with charts to this file (-: standard output)")
-      ->check(overwrites_report)
+      ->check(overwrites_input)
       ->type_name("FILE");
   command->add_flag("--text", arguments->text, "Print the text too, with --html");
   CLI::Option* const collapsed = command->add_flag(

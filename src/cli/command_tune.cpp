@@ -176,7 +176,7 @@ void add_tune(CLI::App& app, Session& session) {
   command->add_option("reports", arguments->reports, "Reports, as CUPOOL_STATS=json writes them")
       ->type_name("FILE");
   command->add_option("-o,--output", arguments->output, "Write the settings to this file")
-      ->check(overwrites_report)
+      ->check(overwrites_input)
       ->type_name("FILE");
   command
       ->add_option("-n,--runs", arguments->rounds,

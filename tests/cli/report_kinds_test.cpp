@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `cupool report` of what is not the usual run under cupool: observed runs among others, memory of
 // other kinds that was never freed, files that are named twice.
+#include <filesystem>
+
 #include "cli/page/story.h"
 #include "cli/page/text.h"
 #include "command.h"
@@ -122,6 +124,21 @@ TEST(ReportCommand, CountsACopyOfAReportOnce) {
   of_other_rank["process"]["rank"] = "1";  // in a container of its own
   const std::string other = write_report(folder.path(), "c.json", of_other_rank);
   EXPECT_TRUE(contains(cupool({"report", file, other}).out, "rank 1 on node1"));
+}
+
+TEST(ReportCommand, OverwritesNoProgram) {
+  const ScratchFolder folder;
+  const std::string file = write_report(folder.path(), "a.json", example_report());
+  const std::string program = folder.path() + "/program";
+  std::filesystem::copy_file("/bin/true", program);
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"report", "--html", program, file}, {"tune", "-o", program, file}}) {
+    const ProcessResult result = cupool(words);
+    EXPECT_EQ(result.exit_code, 2) << result.describe();
+    EXPECT_TRUE(contains(result.err, program + " is a program and would be overwritten"))
+        << result.err;
+  }
+  EXPECT_TRUE(preload::read_file(program) == preload::read_file("/bin/true"));
 }
 
 }  // namespace

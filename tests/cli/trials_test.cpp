@@ -185,6 +185,44 @@ TEST(Trials, LeaveNothingBehindWhenTheirReaderHasGone) {
   EXPECT_EQ(result.exit_code, 0) << result.describe();
 }
 
+TEST(Observe, SaysThatItCannotKeepTheReport) {
+  const std::string program = preload::probe_path("probe_runtime_shared");
+  const ProcessResult full = cupool({"observe", "--json", "/dev/full", program});
+  EXPECT_EQ(full.exit_code, 2) << full.describe();
+  EXPECT_TRUE(contains(full.err, "cannot write /dev/full: No space left on device. Make room"))
+      << full.err;
+  EXPECT_TRUE(contains(full.err, "allocations took")) << "the findings all the same: " << full.err;
+  const ProcessResult failed =
+      cupool({"observe", "--json", "/dev/full", words(), "loop=5", "exit=7"});
+  EXPECT_EQ(failed.exit_code, 7) << failed.describe();
+}
+
+// What the option's value is not: the program's own output, and a program.
+TEST(Observe, RefusesAFileThatIsNoPlaceForAReport) {
+  const ScratchFolder folder;
+  const std::string program = script(folder, "echo ran");
+  const ProcessResult output = cupool({"observe", "--json", "-", program});
+  EXPECT_EQ(output.exit_code, 2) << output.describe();
+  EXPECT_EQ(output.out, "");
+  EXPECT_EQ(output.err,
+            "cupool: --json -: standard output is the program's. Name a file: --json "
+            "report.json\n");
+  for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{{}, {"true"}}) {
+    std::vector<std::string> arguments = {"observe", "--json", program};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const std::string before = preload::read_file(program);
+    const ProcessResult result = cupool(arguments);
+    EXPECT_EQ(result.exit_code, 2) << result.describe();
+    EXPECT_TRUE(contains(result.err,
+                         "a program, which the report would overwrite. To observe it: "
+                         "cupool observe --json report.json -- " +
+                             program))
+        << result.err;
+    EXPECT_EQ(preload::read_file(program), before);
+  }
+  EXPECT_EQ(folder.files(), std::vector<std::string>{program});
+}
+
 TEST(Trials, SayWhichSignalEndedThem) {
   const ProcessResult result = cupool({"compare", words(), "loop=5", "kill=15"});
   EXPECT_EQ(result.signal, SIGTERM) << result.describe();

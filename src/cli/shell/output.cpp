@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "cli/shell/exit_code.h"
+#include "cli/shell/program_word.h"
 #include "util/clock.h"
 #include "util/path_pattern.h"
 #include "util/text.h"
@@ -30,7 +31,10 @@ std::string cannot_write(const std::string& file, int error) {
 
 }  // namespace
 
-std::string overwrites_report(const std::string& name) {
+std::string overwrites_input(const std::string& name) {
+  if (is_program_file(name)) {
+    return name + " is a program and would be overwritten. Name a new file first";
+  }
   const std::filesystem::path path(name);
   std::error_code ignored;
   if (path.extension() != ".json" || !std::filesystem::exists(path, ignored)) return "";

@@ -13,9 +13,9 @@ void warn_of_letters(const std::string& name);
 /// warn_of_letters().
 std::string expanded_name(const std::string& name);
 
-/// Why nothing but a report is written to a file of this name, or "": it ends in .json and exists.
-/// `--html *.json` would take the first report for the page.
-std::string overwrites_report(const std::string& name);
+/// Why no page and no profile is written to a file of this name, or "": it is a program, or it ends
+/// in .json and exists. `--html *.json` would take the first report for the page.
+std::string overwrites_input(const std::string& name);
 
 /// Writes the text to standard output ("" or "-") or to a file, whose name is expanded. Returns the
 /// file, "" for standard output. Throws UsageError with the reason and a way out.

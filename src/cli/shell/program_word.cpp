@@ -23,4 +23,15 @@ bool is_program_word(const std::string& word) {
   return !read_start_of_file(path, 1, &start, &reason) || start != "{";
 }
 
+bool is_program_file(const std::string& name) {
+  const std::string path = name.find('/') == std::string::npos ? "./" + name : name;
+  if (find_program(path, Environment::inherited()).exit_code != 0) return false;
+  std::string start;
+  std::string reason;
+  return read_start_of_file(path, 4, &start, &reason) && (start ==
+                                                              "\x7f"
+                                                              "ELF" ||
+                                                          start.compare(0, 2, "#!") == 0);
+}
+
 }  // namespace cupool::cli

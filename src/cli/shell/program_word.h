@@ -10,4 +10,8 @@ namespace cupool::cli {
 /// directory, a name that ends in .json and a file that begins as JSON are reports.
 bool is_program_word(const std::string& word);
 
+/// Whether the file `name` is a program that writing to it would destroy: it may be executed, and
+/// begins as a program or as a script.
+bool is_program_file(const std::string& name);
+
 }  // namespace cupool::cli
