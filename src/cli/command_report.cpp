@@ -5,6 +5,7 @@
 
 #include "cli/command.h"
 #include "cli/page/html.h"
+#include "cli/page/leaks.h"
 #include "cli/page/story.h"
 #include "cli/page/text.h"
 #include "cli/shell/output.h"
@@ -61,14 +62,20 @@ int write_stacks(const ReportArguments& arguments, const std::vector<Report>& re
   return exit_ok;
 }
 
+void name_functions(const ReportArguments& arguments, std::vector<Report>* reports) {
+  std::vector<SitesReport*> places;
+  const bool shows_sites = reports->size() == 1 || !arguments.html.empty();
+  for (Report& report : *reports) {
+    if (shows_sites) places.push_back(&report.sites);  // the text of several has no call sites
+    places.push_back(&report.leak_places);
+  }
+  name_sites(places);
+  for (Report& report : *reports) name_leaks(&report);
+}
+
 int act(const ReportArguments& arguments) {
   std::vector<Report> reports = read_reports(arguments.files);
-  // The text of several has no call sites.
-  if (reports.size() == 1 || !arguments.html.empty()) {
-    std::vector<SitesReport*> sites;
-    for (Report& report : reports) sites.push_back(&report.sites);
-    name_sites(sites);
-  }
+  name_functions(arguments, &reports);
   if (arguments.collapsed || arguments.speedscope) return write_stacks(arguments, reports);
   if (!arguments.html.empty()) {
     const std::string page = page_of(reports);

@@ -28,29 +28,31 @@ Json figures_of(const stats::SiteFigures& figures) {
 
 }  // namespace
 
+ModuleNumbers::ModuleNumbers(const std::vector<stats::SiteModule>& modules)
+    : modules_(modules), numbers_(modules.size(), -1) {}
+
+Json ModuleNumbers::of(int index) {
+  if (index < 0) return nullptr;
+  int& number = numbers_[static_cast<std::size_t>(index)];
+  if (number < 0) {
+    number = static_cast<int>(list_.size());
+    const stats::SiteModule& known = modules_[static_cast<std::size_t>(index)];
+    list_.push_back({{"path", known.path},
+                     {"build_id", known.build_id.empty() ? Json(nullptr) : Json(known.build_id)}});
+  }
+  return number;
+}
+
 Json sites_of(const stats::Sites& sites) {
   if (sites.interval_bytes == 0) return nullptr;
-  std::vector<int> numbers(sites.modules.size(), -1);
-  Json modules = Json::array();
+  ModuleNumbers numbers(sites.modules);
   Json frames = Json::array();
   for (const stats::SiteFrame& frame : sites.frames) {
     if (!frame.function.empty()) {
       frames.push_back({{"function", frame.function}, {"file", frame.file}, {"line", frame.line}});
       continue;
     }
-    Json module = nullptr;
-    if (frame.module >= 0) {
-      int& number = numbers[static_cast<std::size_t>(frame.module)];
-      if (number < 0) {
-        number = static_cast<int>(modules.size());
-        const stats::SiteModule& known = sites.modules[static_cast<std::size_t>(frame.module)];
-        modules.push_back(
-            {{"path", known.path},
-             {"build_id", known.build_id.empty() ? Json(nullptr) : Json(known.build_id)}});
-      }
-      module = number;
-    }
-    frames.push_back({{"module", module}, {"offset", frame.offset}});
+    frames.push_back({{"module", numbers.of(frame.module)}, {"offset", frame.offset}});
   }
   Json listed = Json::array();
   for (const stats::Site& site : sites.sites) {
@@ -60,7 +62,7 @@ Json sites_of(const stats::Sites& sites) {
   }
   return {{"interval_bytes", sites.interval_bytes},
           {"widest_interval_bytes", sites.widest_interval_bytes},
-          {"modules", std::move(modules)},
+          {"modules", numbers.list()},
           {"frames", std::move(frames)},
           {"sites", std::move(listed)},
           {"others", figures_of(sites.others)},

@@ -4,6 +4,7 @@
 #include "report/json_timeline.h"
 
 #include "report/derived.h"
+#include "report/json_sites.h"
 #include "stats/labels.h"
 
 namespace cupool::report {
@@ -95,12 +96,14 @@ Json series_of(const stats::Snapshot& snapshot) {
 Json leaks_of(const stats::Snapshot& snapshot) {
   if (snapshot.leaks.one_in == 0) return nullptr;
   Json sites = Json::array();
+  ModuleNumbers numbers(snapshot.leaks.modules);
   for (const stats::LeakSite& site : snapshot.leaks.sites) {
     Json frames = Json::array();
     for (const stats::LeakFrame& frame : site.frames) {
       frames.push_back({{"module", frame.module},
                         {"offset", frame.offset},
-                        {"symbol", frame.symbol.empty() ? Json(nullptr) : Json(frame.symbol)}});
+                        {"symbol", frame.symbol.empty() ? Json(nullptr) : Json(frame.symbol)},
+                        {"module_index", numbers.of(frame.loaded)}});
     }
     sites.push_back({{"kind", site.kind},
                      {"device", site.device},
@@ -110,6 +113,7 @@ Json leaks_of(const stats::Snapshot& snapshot) {
   }
   return {{"sampled_one_in", snapshot.leaks.one_in},
           {"is_estimate", snapshot.leaks.one_in > 1},
+          {"modules", numbers.list()},
           {"sites", std::move(sites)}};
 }
 

@@ -93,6 +93,7 @@ struct LeakFrame {
   std::string module;        ///< path of the program or library; empty: unknown
   std::uint64_t offset = 0;  ///< in the module, for addr2line
   std::string symbol;        ///< name of the function; empty if not exported
+  int loaded = -1;           ///< index of the module in Leaks::modules; -1: unknown
 };
 
 /// Live allocations of one call site, of one kind, on one device; `blocks` and `bytes` are scaled
@@ -109,6 +110,7 @@ struct LeakSite {
 struct Leaks {
   std::uint64_t one_in = 0;     ///< 0: off; 1: every allocation; N: one in N
   std::vector<LeakSite> sites;  ///< most bytes first
+  std::vector<SiteModule> modules;
 };
 
 /// State of the trace (CUPOOL_TRACE).

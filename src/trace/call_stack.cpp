@@ -68,8 +68,10 @@ std::size_t walk_stack(std::uintptr_t* addresses, std::size_t most, std::size_t 
   return std::min(walk.depth, most);
 }
 
-std::vector<stats::LeakFrame> frames_of(const CallStack& stack) {
+std::vector<stats::LeakFrame> frames_of(const CallStack& stack,
+                                        std::vector<stats::SiteModule>* modules) {
   std::vector<stats::LeakFrame> frames;
+  std::vector<const void*> bases;  // of the modules
   for (const std::uintptr_t address : stack.addresses) {
     if (address == 0 || frames.size() == kShownFrames) break;
     Dl_info info{};
@@ -81,8 +83,14 @@ std::vector<stats::LeakFrame> frames_of(const CallStack& stack) {
       continue;
     }
     if (frames.empty() && is_between(info)) continue;
+    const auto place = std::find(bases.begin(), bases.end(), info.dli_fbase);
+    const auto number = static_cast<int>(place - bases.begin());
+    if (place == bases.end()) {
+      bases.push_back(info.dli_fbase);
+      modules->push_back(module_at(address - 1));
+    }
     frames.push_back({info.dli_fname, address - 1 - module->l_addr,
-                      info.dli_sname == nullptr ? "" : util::demangled(info.dli_sname)});
+                      info.dli_sname == nullptr ? "" : util::demangled(info.dli_sname), number});
   }
   return frames;
 }

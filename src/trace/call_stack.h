@@ -29,8 +29,9 @@ CallStack call_stack() noexcept;
 std::size_t walk_stack(std::uintptr_t* addresses, std::size_t most, std::size_t longest,
                        bool* in_handler) noexcept;
 
-/// At most 8 frames of the program, without those of cupool, libcudart and libcuda above them.
-/// Throws only std::bad_alloc.
-std::vector<stats::LeakFrame> frames_of(const CallStack& stack);
+/// At most 8 frames of the program, without those of cupool, libcudart and libcuda above them; what
+/// they are in goes to `modules`. Throws only std::bad_alloc.
+std::vector<stats::LeakFrame> frames_of(const CallStack& stack,
+                                        std::vector<stats::SiteModule>* modules);
 
 }  // namespace cupool::trace

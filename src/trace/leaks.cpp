@@ -52,6 +52,17 @@ struct Sites {
   std::mutex mutex;
   std::unordered_map<CallStack, std::size_t, HashOfStack> numbers;
   std::deque<std::vector<stats::LeakFrame>> frames{{}};  // the first is for sites beyond kMostSites
+  std::vector<stats::SiteModule> modules;
+
+  int number_of(const stats::SiteModule& module) {
+    const auto is_it = [&module](const stats::SiteModule& known) {
+      return known.path == module.path && known.build_id == module.build_id;
+    };
+    const auto place = std::find_if(modules.begin(), modules.end(), is_it);
+    const auto number = static_cast<int>(place - modules.begin());
+    if (place == modules.end()) modules.push_back(module);
+    return number;
+  }
 };
 
 struct State {
@@ -92,9 +103,15 @@ std::size_t site_of(Sites& sites, const CallStack& stack) {
     if (found != sites.numbers.end()) return found->second;
     if (sites.numbers.size() >= kMostSites) return 0;
   }
+  std::vector<stats::SiteModule> modules;
   std::vector<stats::LeakFrame> frames =
-      frames_of(stack);  // calls the dynamic linker: no lock held
+      frames_of(stack, &modules);  // calls the dynamic linker: no lock held
   const std::lock_guard<std::mutex> lock(sites.mutex);
+  for (stats::LeakFrame& frame : frames) {
+    if (frame.loaded >= 0) {
+      frame.loaded = sites.number_of(modules[static_cast<std::size_t>(frame.loaded)]);
+    }
+  }
   const auto [place, added] = sites.numbers.emplace(stack, sites.frames.size());
   if (added) sites.frames.push_back(std::move(frames));
   return place->second;
@@ -176,9 +193,11 @@ stats::Leaks live_by_call_site() {
       site.bytes += block.bytes * now->one_in;
     }
   }
+  stats::Leaks leaks;
   std::map<Key, stats::LeakSite> merged;
   {
     const std::lock_guard<std::mutex> lock(now->sites.mutex);
+    leaks.modules = now->sites.modules;
     for (const auto& [number, live] : by_number) {
       const auto [site_number, kind, device] = number;
       const std::vector<stats::LeakFrame>& frames = now->sites.frames[site_number];
@@ -190,7 +209,6 @@ stats::Leaks live_by_call_site() {
       site.bytes += live.bytes;
     }
   }
-  stats::Leaks leaks;
   leaks.one_in = now->one_in;
   for (auto& [key, site] : merged) leaks.sites.push_back(std::move(site));
   std::stable_sort(

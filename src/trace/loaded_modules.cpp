@@ -21,6 +21,16 @@ bool holds_this(std::uintptr_t begin, std::uintptr_t end) {
   return begin <= own && own < end;
 }
 
+using ProgramPath = std::array<char, 1024>;
+
+// The program itself has no name in the list.
+const char* path_of(const dl_phdr_info& info, ProgramPath* program) {
+  if (info.dlpi_name != nullptr && *info.dlpi_name != '\0') return info.dlpi_name;
+  const ssize_t length = ::readlink("/proc/self/exe", program->data(), program->size() - 1);
+  (*program)[static_cast<std::size_t>(std::max<ssize_t>(length, 0))] = '\0';
+  return program->data();
+}
+
 }  // namespace
 
 bool is_cuda_library(const char* path) noexcept {
@@ -90,7 +100,8 @@ void LoadedModules::read_build_id(const dl_phdr_info& info, Module* module) noex
   }
 }
 
-void LoadedModules::add(const dl_phdr_info& info) noexcept {
+// Without its path; empty if nothing of it is loaded.
+LoadedModules::Module LoadedModules::seen_in(const dl_phdr_info& info) noexcept {
   Module seen{};
   seen.base = info.dlpi_addr;
   seen.begin = UINTPTR_MAX;
@@ -101,15 +112,15 @@ void LoadedModules::add(const dl_phdr_info& info) noexcept {
     seen.begin = std::min(seen.begin, begin);
     seen.end = std::max(seen.end, begin + header.p_memsz);
   }
+  return seen;
+}
+
+void LoadedModules::add(const dl_phdr_info& info) noexcept {
+  Module seen = seen_in(info);
   if (seen.begin >= seen.end) return;
   read_build_id(info, &seen);
-  char program[1024];
-  const char* path = info.dlpi_name == nullptr ? "" : info.dlpi_name;
-  if (*path == '\0') {  // the program itself
-    const ssize_t length = ::readlink("/proc/self/exe", program, sizeof program - 1);
-    program[std::max<ssize_t>(length, 0)] = '\0';
-    path = program;
-  }
+  ProgramPath program;
+  const char* const path = path_of(info, &program);
   const std::size_t number = number_of(seen, path);
   if (number == kMost) return;
   modules_[number].loaded = true;
@@ -154,18 +165,44 @@ bool LoadedModules::is_between(std::uint64_t frame) const noexcept {
   return module != PackedFrame::kUnknown && module <= count_ && modules_[module - 1].between;
 }
 
+stats::SiteModule LoadedModules::in_words(const Module& module, const char* path) {
+  stats::SiteModule words{path, ""};
+  for (std::size_t byte = 0; byte < module.build_id_bytes; ++byte) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    words.build_id += kDigits[module.build_id[byte] >> 4];
+    words.build_id += kDigits[module.build_id[byte] & 15u];
+  }
+  return words;
+}
+
 std::vector<stats::SiteModule> LoadedModules::list() const {
   std::vector<stats::SiteModule> modules;
   for (std::size_t i = 0; i < count_; ++i) {
-    stats::SiteModule module{&text_[modules_[i].path], ""};
-    for (std::size_t byte = 0; byte < modules_[i].build_id_bytes; ++byte) {
-      constexpr char kDigits[] = "0123456789abcdef";
-      module.build_id += kDigits[modules_[i].build_id[byte] >> 4];
-      module.build_id += kDigits[modules_[i].build_id[byte] & 15u];
-    }
-    modules.push_back(std::move(module));
+    modules.push_back(in_words(modules_[i], &text_[modules_[i].path]));
   }
   return modules;
+}
+
+struct LoadedModules::Search {
+  std::uintptr_t address;
+  Module found;
+  const char* path;
+  ProgramPath program;
+};
+
+int LoadedModules::search(dl_phdr_info* info, std::size_t /*size*/, void* state) noexcept {
+  auto* const search = static_cast<Search*>(state);
+  search->found = seen_in(*info);
+  if (search->address < search->found.begin || search->address >= search->found.end) return 0;
+  read_build_id(*info, &search->found);
+  search->path = path_of(*info, &search->program);
+  return 1;
+}
+
+stats::SiteModule module_at(std::uintptr_t address) {
+  LoadedModules::Search search{address, {}, "", {}};
+  if (dl_iterate_phdr(LoadedModules::search, &search) == 0) return {};
+  return LoadedModules::in_words(search.found, search.path);
 }
 
 }  // namespace cupool::trace

@@ -32,6 +32,10 @@ class PackedFrame {
   }
 };
 
+/// The module that an address is in, of code that is running, or one without a path. Takes the
+/// dynamic linker's lock for the list of modules. Throws only std::bad_alloc.
+stats::SiteModule module_at(std::uintptr_t address);
+
 /// All-zero memory is a valid empty list: it lies in memory that the system zeroed. Not
 /// thread-safe.
 class LoadedModules {
@@ -52,6 +56,8 @@ class LoadedModules {
   std::vector<stats::SiteModule> list() const;
 
  private:
+  friend stats::SiteModule module_at(std::uintptr_t address);
+
   static constexpr std::size_t kBuildIdBytes = 20;
   static constexpr std::size_t kTextBytes = std::size_t{512} << 10;
 
@@ -66,10 +72,14 @@ class LoadedModules {
     std::array<unsigned char, kBuildIdBytes> build_id;
   };
   struct Visit;
+  struct Search;
+  static int search(dl_phdr_info* info, std::size_t size, void* state) noexcept;
   static int visit(dl_phdr_info* info, std::size_t size, void* state) noexcept;
   void add(const dl_phdr_info& info) noexcept;
   std::size_t number_of(const Module& seen, const char* path) noexcept;
+  static Module seen_in(const dl_phdr_info& info) noexcept;
   static void read_build_id(const dl_phdr_info& info, Module* module) noexcept;
+  static stats::SiteModule in_words(const Module& module, const char* path);
   bool same_as(const Module& known, const Module& seen, const char* path) const noexcept;
 
   unsigned long long adds_;

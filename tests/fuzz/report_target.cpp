@@ -48,8 +48,10 @@ const char kWhole[] = R"({
  {"time_ns": 1600000000, "kind": "out_of_memory", "device": 0, "count": 1, "bytes": 8}],
 "threads": [{"tid": 43, "name": "worker", "malloc_calls_total": 500, "free_calls_total": 400}],
 "other_threads": {"threads": 3, "malloc_calls_total": 20},
-"leaks": {"sampled_one_in": 64, "sites": [{"blocks": 10, "bytes": 4096,
-  "frames": [{"module": "/opt/simulate", "symbol": "solve", "offset": 16}, {"module": "/opt/simulate", "offset": 9}]}]},
+"leaks": {"sampled_one_in": 64, "modules": [{"path": "/opt/simulate", "build_id": null}],
+ "sites": [{"blocks": 10, "bytes": 4096,
+  "frames": [{"module": "/opt/simulate", "symbol": "solve", "offset": 16, "module_index": 0},
+             {"module": "/opt/simulate", "offset": 9}]}]},
 "sites": {"interval_bytes": 524288, "unfollowed_samples": 2, "lost_samples": 1,
  "modules": [{"path": "/opt/simulate", "build_id": "00112233445566778899aabbccddeeff00112233"},
   {"path": "/opt/libwork.so", "build_id": null}],
@@ -122,6 +124,9 @@ void run_report(const std::string& input) {
     require(cupool::cli::printable_text(text).size() == text.size() && !text.empty(),
             "a report has a text");
     cupool::cli::story_text({report, other, report, other});
+    const std::string leaks = cupool::cli::leaks_text({report, other});
+    require(cupool::cli::printable_text(leaks).size() == leaks.size(),
+            "a place brings no control characters");
     check_sites(report.sites);
     check_page(cupool::cli::html_page({report}), input);
     check_page(cupool::cli::html_page({report, other, report, other}), input);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is never freed, by call site (docs/statistics.md, Leaks).
+#include <filesystem>
+
 #include "harness.h"
 
 namespace preload {
@@ -44,6 +46,12 @@ TEST(Leaks, SayWhereInWhichModule) {
   ASSERT_GE(frames.size(), 2u);
   EXPECT_EQ(frames.at(0).at("symbol"), "leak_large") << "nothing of cupool or libcudart before it";
   EXPECT_EQ(frames.at(0).at("module"), probe_path("probe_leaks"));
+  const nlohmann::json& modules = result.reports.at(0).at("leaks").at("modules");
+  const nlohmann::json& module = modules.at(frames.at(0).at("module_index").get<size_t>());
+  EXPECT_EQ(module.at("path"), std::filesystem::canonical(probe_path("probe_leaks")).string());
+  EXPECT_EQ(module.at("build_id").get<std::string>().size(), 40u) << "hexadecimal, as ld makes it";
+  EXPECT_EQ(frames.at(1).at("module_index"), frames.at(0).at("module_index"));
+  EXPECT_LE(modules.size(), 2u) << "each once: " << modules.dump(1);
   EXPECT_TRUE(frames.at(1).at("symbol").is_null()) << "main is not exported";
   const char* const functions[] = {"leak_large\n", "main\n"};
   for (size_t i = 0; i < 2; ++i) {

@@ -116,9 +116,10 @@ struct ThreadReport {
 
 /// Blocks of one call site that were never freed; an estimate if allocations were sampled.
 struct LeakReport {
-  std::string kind;     ///< of memory, in words
-  std::string site;     ///< the innermost frame
-  std::string callers;  ///< the others, the nearest first
+  std::string kind;                 ///< of memory, in words
+  std::vector<std::size_t> frames;  ///< of Report::leak_places, innermost first
+  std::string site;                 ///< the innermost frame
+  std::string callers;              ///< the others, the nearest first
   std::uint64_t blocks = 0;
   std::uint64_t bytes = 0;
 };
@@ -165,6 +166,7 @@ struct Report {
   std::uint64_t thread_count = 0;  ///< threads that called malloc or free; 0: unknown
   std::vector<LeakReport> leaks;
   std::uint64_t leaks_sampled_one_in = 1;
+  SitesReport leak_places;  ///< modules and frames alone
   SitesReport sites;
   std::optional<ObserveReport> observe;
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Histograms, threads, events, the time series, leaks, and the findings of CUPOOL_MODE=observe.
+// Histograms, threads, events, the time series, and the findings of CUPOOL_MODE=observe.
 #include "cli/page/optional.h"
 
 #include <algorithm>
-#include <cstdio>
 
-#include "util/text.h"
+#include "cli/page/leaks.h"
 
 namespace cupool::cli {
 
@@ -63,44 +62,6 @@ void read_threads(const JsonReader& json, Report* report) {
   thread.counters.erase("threads");
   thread.name = std::to_string(number) + " other threads";
   report->threads.push_back(std::move(thread));
-}
-
-std::string frame_text(const JsonReader& frame) {
-  const std::string module = frame.text("module");
-  const std::string symbol = frame.text("symbol");
-  char offset[32];
-  std::snprintf(offset, sizeof offset, "+0x%llx",
-                static_cast<unsigned long long>(frame.number("offset")));
-  const std::string place = util::base_name(module) + offset;
-  return symbol.empty() ? place : symbol + " (" + place + ")";
-}
-
-// Reports of earlier versions have device memory alone, and do not say so.
-std::string memory_kind(std::string name) {
-  if (name.empty()) return "device";
-  std::replace(name.begin(), name.end(), '_', '-');
-  return name;
-}
-
-void read_leaks(const JsonReader& json, Report* report) {
-  if (!json.has("leaks")) return;
-  const JsonReader leaks = json.object("leaks");
-  report->leaks_sampled_one_in = std::max<std::uint64_t>(leaks.number("sampled_one_in"), 1);
-  for (const JsonReader& row : leaks.array("sites")) {
-    LeakReport leak;
-    leak.kind = memory_kind(row.text("kind"));
-    leak.blocks = row.number("blocks");
-    leak.bytes = row.number("bytes");
-    for (const JsonReader& frame : row.array("frames")) {
-      if (leak.site.empty()) {
-        leak.site = frame_text(frame);
-      } else {
-        leak.callers += (leak.callers.empty() ? "" : ", ") + frame_text(frame);
-      }
-    }
-    if (leak.site.empty()) leak.site = "unknown";
-    report->leaks.push_back(std::move(leak));
-  }
 }
 
 void read_observe(const JsonReader& json, Report* report) {

@@ -18,14 +18,6 @@ constexpr std::size_t kShownCallers = 3;
 constexpr std::size_t kMostFrames = 1024;      // of a site; the library's have 64
 constexpr std::size_t kMostSitesRead = 65536;  // the library's reports have 3,072
 
-std::string place_in(const SitesReport& sites, const SiteFrameReport& frame) {
-  char offset[32];
-  std::snprintf(offset, sizeof offset, "0x%llx", static_cast<unsigned long long>(frame.offset));
-  if (frame.module < 0) return offset;
-  const std::string& path = sites.modules[static_cast<std::size_t>(frame.module)].path;
-  return util::base_name(path) + "+" + offset;
-}
-
 std::uint64_t figure(const SiteReport& site, const std::string& key) {
   const auto found = site.figures.find(key);
   return found == site.figures.end() ? 0 : found->second;
@@ -45,6 +37,14 @@ std::string folded_name(std::string name) {
 }
 
 }  // namespace
+
+std::string place_of(const SitesReport& sites, const SiteFrameReport& frame) {
+  char offset[32];
+  std::snprintf(offset, sizeof offset, "0x%llx", static_cast<unsigned long long>(frame.offset));
+  if (frame.module < 0) return offset;
+  const std::string& path = sites.modules[static_cast<std::size_t>(frame.module)].path;
+  return util::base_name(path) + "+" + offset;
+}
 
 SitesReport read_sites(const JsonReader& json) {
   SitesReport read;
@@ -66,7 +66,7 @@ SitesReport read_sites(const JsonReader& json) {
       frame.module = static_cast<int>(module);
     }
     const std::string function = row.text("function");
-    frame.names = {function.empty() ? place_in(read, frame)
+    frame.names = {function.empty() ? place_of(read, frame)
                                     : function + " (" + util::base_name(row.text("file")) + ":" +
                                           std::to_string(row.number("line")) + ")"};
     read.frames.push_back(std::move(frame));

@@ -59,6 +59,9 @@ inline constexpr std::array<SiteMeasure, 4> kSiteMeasures = {{
 /// Reads the report's `sites`, with names like "libfoo.so+0x1234". Throws ReportError.
 SitesReport read_sites(const JsonReader& json);
 
+/// The place of a frame: "libfoo.so+0x1234".
+std::string place_of(const SitesReport& sites, const SiteFrameReport& frame);
+
 /// Makes sites one whose functions have the same names, once they are named.
 void merge_sites(SitesReport* sites);
 

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "cli/page/leaks.h"
 #include "cli/page/story.h"
 #include "util/text.h"
 
@@ -43,6 +44,21 @@ void add_suggestions(const std::vector<Report>& reports, std::string* text) {
 
 constexpr std::size_t kLongestCallers = 200;  // bytes
 constexpr std::size_t kLeakSites = 10;
+constexpr std::size_t kUncheckedFiles = 3;
+
+// Why there are places without a name.
+std::string unchecked_text(const std::vector<Report>& reports) {
+  const std::vector<std::string> files = unchecked_files(reports);
+  if (files.empty()) return "";
+  std::string text = "Not checked for names, since the report has no build id of it: ";
+  for (std::size_t i = 0; i < std::min(files.size(), kUncheckedFiles); ++i) {
+    text += (i == 0 ? "" : ", ") + printable_text(files[i]);
+  }
+  if (files.size() > kUncheckedFiles) {
+    text += " and " + util::format_count(files.size() - kUncheckedFiles) + " more";
+  }
+  return text + "\n";
+}
 
 }  // namespace
 
@@ -81,7 +97,8 @@ std::string leaks_text(const std::vector<Report>& reports) {
   if (order.size() > kLeakSites) {
     text += "  and " + util::format_count(order.size() - kLeakSites) + " more call sites\n";
   }
-  return text + "addr2line -Cfpe FILE OFFSET names a place that has no name here.\n";
+  return text + unchecked_text(reports) +
+         "addr2line -Cfpe FILE OFFSET names a place that has no name here.\n";
 }
 
 std::string printable_text(const std::string& text) {
