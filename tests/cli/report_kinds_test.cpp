@@ -3,6 +3,7 @@
 // other kinds that was never freed, files that are named twice.
 #include <filesystem>
 
+#include "cli/page/html.h"
 #include "cli/page/story.h"
 #include "cli/page/text.h"
 #include "command.h"
@@ -83,6 +84,58 @@ TEST(Outliers, HaveNothingAgainstAProcessWithoutLeaks) {
   const std::vector<std::string> named =
       cupool::cli::name_outliers(reports, cupool::cli::compare_processes(reports));
   EXPECT_TRUE(named.empty()) << named.front();
+}
+
+json report_of(int pid, const std::string& program, int allocations) {
+  json report = example_report();
+  report["process"]["pid"] = pid;
+  report["process"]["program_path"] = program;
+  report["devices"][0]["counters"]["malloc_calls_total"] = allocations;
+  return report;
+}
+
+TEST(Processes, AreNamedWithTheirProgramsWhereTheyDiffer) {
+  json other = report_of(2, "/opt/reduce", 10);
+  other["cupool_version"] = "0.2.0";
+  const std::vector<Report> mixed = {parsed(report_of(1, "/opt/map", 10)), parsed(other)};
+  const std::string text = cupool::cli::story_text(mixed);
+  EXPECT_TRUE(contains(text, "\n  process 1 on node1, map ")) << text;
+  EXPECT_TRUE(contains(text, "\n  process 2 on node1, reduce ")) << text;
+  EXPECT_TRUE(contains(text, "\nThese processes are of different programs (map, reduce).\n"))
+      << text;
+  EXPECT_TRUE(contains(text, "different versions of cupool (0.1.0, 0.2.0)")) << text;
+  const std::string page = cupool::cli::html_page(mixed);
+  EXPECT_TRUE(contains(page, "<th scope=\"row\">process 1 on node1, map</th>")) << page.size();
+  const std::string alike = cupool::cli::story_text(
+      {parsed(report_of(1, "/opt/map", 10)), parsed(report_of(2, "/home/map", 10))});
+  EXPECT_TRUE(contains(alike, "\n  process 1 on node1 ")) << alike;
+  EXPECT_FALSE(contains(alike, "different")) << alike;
+}
+
+// Of two values each is as far from the median as the other.
+TEST(Outliers, AreNotAmongTwoProcesses) {
+  const std::vector<Report> two = {parsed(report_of(1, "/opt/map", 10)),
+                                   parsed(report_of(2, "/opt/map", 1000))};
+  EXPECT_EQ(cupool::cli::find_outliers({10, 1000}), std::vector<bool>({false, false}));
+  const std::string text = cupool::cli::story_text(two);
+  EXPECT_TRUE(contains(text, "No outliers.")) << text;
+  EXPECT_TRUE(contains(text, "with two there is none")) << text;
+}
+
+// The driver's peak is no measure of the pools'.
+TEST(Outliers, OfObservedProcessesAreAmongThese) {
+  std::vector<Report> reports;
+  for (int pid = 1; pid <= 6; ++pid) {
+    json report = pid <= 3 ? report_of(pid, "/opt/map", 1000) : observed_report();
+    report["process"]["pid"] = pid;
+    report["process"]["program_path"] = "/opt/map";
+    if (pid > 3) report["observe"]["malloc_calls_total"] = pid == 6 ? 100 : 10;
+    reports.push_back(parsed(report));
+  }
+  const std::vector<std::string> named =
+      cupool::cli::name_outliers(reports, cupool::cli::compare_processes(reports));
+  ASSERT_EQ(named.size(), 1u) << named.front();
+  EXPECT_EQ(named[0], "process 6 on node1: allocations 100 (high)");
 }
 
 TEST(ReportCommand, CountsAFileOnce) {

@@ -14,8 +14,9 @@ namespace cupool::cli {
 
 const char* const kOutlierRule =
     "An outlier is more than 1.5 times the interquartile range beyond the quartiles, and more than "
-    "a quarter away from the median. With fewer than four processes, it is more than twice the "
-    "median or less than half of it.";
+    "a quarter away from the median. With three processes, it is more than twice the median or "
+    "less "
+    "than half of it; with two there is none.";
 
 namespace {
 
@@ -23,6 +24,7 @@ constexpr double kFences = 1.5;
 constexpr double kLeastDifference = 0.25;
 constexpr double kRatioOfFew = 2.0;
 constexpr std::size_t kEnoughForQuartiles = 4;
+constexpr std::size_t kEnoughForMedian = 3;  // of two values, each is as far from it
 
 // A quantile of sorted values, with linear interpolation.
 double quantile(const std::vector<double>& sorted, double share) {
@@ -61,6 +63,25 @@ std::vector<double> sorted_values(const std::vector<double>& values) {
                [](double value) { return value >= 0; });
   std::sort(sorted.begin(), sorted.end());
   return sorted;
+}
+
+// The values of one kind of process; -1 in place of the others.
+std::vector<double> values_of_kind(const std::vector<double>& values,
+                                   const std::vector<Report>& reports, bool observed) {
+  std::vector<double> kind = values;
+  for (std::size_t i = 0; i < kind.size(); ++i) {
+    if (reports[i].observe.has_value() != observed) kind[i] = -1;
+  }
+  return kind;
+}
+
+// What the driver takes is no measure of what cupool takes.
+std::vector<bool> outliers_of_each_kind(const std::vector<double>& values,
+                                        const std::vector<Report>& reports) {
+  std::vector<bool> outliers = find_outliers(values_of_kind(values, reports, false));
+  const std::vector<bool> observed = find_outliers(values_of_kind(values, reports, true));
+  for (std::size_t i = 0; i < outliers.size(); ++i) outliers[i] = outliers[i] || observed[i];
+  return outliers;
 }
 
 constexpr const char* kRunTime = "run time";
@@ -105,7 +126,7 @@ std::vector<Column> columns_of_table() {
 std::vector<bool> find_outliers(const std::vector<double>& values) {
   std::vector<bool> outliers(values.size(), false);
   const std::vector<double> sorted = sorted_values(values);
-  if (sorted.size() < 2) return outliers;
+  if (sorted.size() < kEnoughForMedian) return outliers;
   const double median = quantile(sorted, 0.5);
   const double low = quantile(sorted, 0.25);
   const double high = quantile(sorted, 0.75);
@@ -142,7 +163,7 @@ std::vector<Comparison> compare_processes(const std::vector<Report>& reports) {
       row.texts.push_back(column.format(value));
     }
     if (sorted_values(row.values).empty()) continue;
-    row.is_outlier = find_outliers(row.values);
+    row.is_outlier = outliers_of_each_kind(row.values, reports);
     // Nothing leaked is nothing to look into.
     for (std::size_t i = 0; column.name == kLeaked && i < reports.size(); ++i) {
       row.is_outlier[i] = row.is_outlier[i] && row.values[i] > 0;
@@ -152,19 +173,34 @@ std::vector<Comparison> compare_processes(const std::vector<Report>& reports) {
   return table;
 }
 
+std::vector<std::string> names_in_tables(const std::vector<Report>& reports) {
+  const auto program_of = [](const Report& report) { return util::base_name(report.program); };
+  const bool differ = std::any_of(reports.begin(), reports.end(), [&](const Report& report) {
+    return program_of(report) != program_of(reports.front());
+  });
+  std::vector<std::string> names;
+  for (const Report& report : reports) {
+    names.push_back(name_of(report, true) + (differ ? ", " + program_of(report) : ""));
+  }
+  return names;
+}
+
 std::vector<std::string> name_outliers(const std::vector<Report>& reports,
                                        const std::vector<Comparison>& columns) {
   std::vector<std::string> sentences;
+  const std::vector<std::string> names = names_in_tables(reports);
   for (std::size_t i = 0; i < reports.size(); ++i) {
+    const bool observed = reports[i].observe.has_value();
     std::string found;
     for (const Comparison& column : columns) {
       if (!column.is_outlier[i]) continue;
-      const std::vector<double> sorted = sorted_values(column.values);
+      const std::vector<double> sorted =
+          sorted_values(values_of_kind(column.values, reports, observed));
       const bool above = column.values[i] > quantile(sorted, 0.5);
       found += (found.empty() ? "" : ", ") + column.name + " " + column.texts[i] +
                (above ? " (high)" : " (low)");
     }
-    if (!found.empty()) sentences.push_back(name_of(reports[i], true) + ": " + found);
+    if (!found.empty()) sentences.push_back(names[i] + ": " + found);
   }
   if (sentences.size() > kMostRowsOfProcesses) {
     const std::size_t others = sentences.size() - kMostRowsOfProcesses;

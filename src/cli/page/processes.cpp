@@ -41,22 +41,22 @@ void draw_bars(Svg* svg, const Comparison& column, const LinearScale& x, double 
   }
 }
 
-void draw_outliers(Svg* svg, const std::vector<Report>& reports, const Comparison& column,
+void draw_outliers(Svg* svg, const std::vector<std::string>& names, const Comparison& column,
                    const LinearScale& x, double middle) {
   std::size_t drawn = 0;
-  for (std::size_t i = 0; i < reports.size() && drawn < kMostDots; ++i) {
+  for (std::size_t i = 0; i < names.size() && drawn < kMostDots; ++i) {
     if (!column.is_outlier[i]) continue;
     ++drawn;
     const double place = x(column.values[i]);
     svg->circle(place, middle, 4, "c-event");
     svg->hit(place - 5, middle - 5, 10, 10,
-             {name_of(reports[i], true) + ": " + column.name + " " + column.texts[i]});
+             {names[i] + ": " + column.name + " " + column.texts[i]});
   }
 }
 
-std::string processes_chart(const std::string& id, const std::vector<Report>& reports,
+std::string processes_chart(const std::string& id, const std::vector<std::string>& names,
                             const std::vector<Comparison>& columns) {
-  Svg svg(id, "Distribution of " + util::format_count(reports.size()) + " processes",
+  Svg svg(id, "Distribution of " + util::format_count(names.size()) + " processes",
           "A histogram for each figure; outliers are dots. The table has the quartiles.",
           kWholeWidth, kRowHeight * static_cast<double>(columns.size()) + 8);
   double bottom = kBarHeight + 8;
@@ -68,7 +68,7 @@ std::string processes_chart(const std::string& id, const std::vector<Report>& re
     svg.text(x.from, bottom + 14, "0", "start", "tick");
     svg.text(x.to, bottom + 14, column.format(whole_number(highest)), "end", "tick");
     draw_bars(&svg, column, x, bottom);
-    draw_outliers(&svg, reports, column, x, bottom - kBarHeight / 2);
+    draw_outliers(&svg, names, column, x, bottom - kBarHeight / 2);
     bottom += kRowHeight;
   }
   return svg.finish();
@@ -80,6 +80,7 @@ Section processes_section(const std::vector<Report>& reports) {
   Section section{"processes", "Processes", ""};
   const std::vector<Comparison> columns = compare_processes(reports);
   const std::vector<std::string> outliers = name_outliers(reports, columns);
+  const std::vector<std::string> names = names_in_tables(reports);
   if (outliers.empty()) section.html += "<p>No outliers.</p>\n";
   if (!outliers.empty()) section.html += "<p>Outliers:</p>\n<ul>\n";
   for (const std::string& outlier : outliers) {
@@ -88,7 +89,7 @@ Section processes_section(const std::vector<Report>& reports) {
   if (!outliers.empty()) section.html += "</ul>\n";
   if (reports.size() > kMostRowsOfProcesses) {
     section.html +=
-        "<div class=\"wide\">" + processes_chart("processes-chart", reports, columns) + "</div>\n";
+        "<div class=\"wide\">" + processes_chart("processes-chart", names, columns) + "</div>\n";
   }
   section.html +=
       "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"The processes "
@@ -100,7 +101,7 @@ Section processes_section(const std::vector<Report>& reports) {
   section.html += "</tr>\n";
   const std::vector<std::size_t> listed = processes_with_rows(columns);
   for (const std::size_t i : listed) {
-    section.html += "<tr><th scope=\"row\">" + escape_html(name_of(reports[i], true)) + "</th>";
+    section.html += "<tr><th scope=\"row\">" + escape_html(names[i]) + "</th>";
     for (const Comparison& column : columns) {
       section.html += column.is_outlier[i]
                           ? "<td class=\"outlier\">* " + escape_html(column.texts[i]) + "</td>"

@@ -306,7 +306,22 @@ std::string missing_ranks_in_words(const std::vector<Report>& reports) {
          "this one's TMPDIR; set it to a shared folder.";
 }
 
-Story tell(const std::vector<Report>& reports) {
+namespace {
+
+// "a, b, c and 2 more", of each value once.
+std::string listed(const std::set<std::string>& values) {
+  constexpr std::size_t kMost = 3;
+  std::string text;
+  std::size_t number = 0;
+  for (const std::string& value : values) {
+    if (++number > kMost) break;
+    text += (text.empty() ? "" : ", ") + value;
+  }
+  return values.size() <= kMost ? text
+                                : text + " and " + format_count(values.size() - kMost) + " more";
+}
+
+Story tell_figures(const std::vector<Report>& reports) {
   const auto is_observed = [](const Report& report) { return report.observe.has_value(); };
   const auto observed =
       static_cast<std::size_t>(std::count_if(reports.begin(), reports.end(), is_observed));
@@ -314,7 +329,7 @@ Story tell(const std::vector<Report>& reports) {
   if (observed > 0 && observed < reports.size()) {
     std::vector<Report> served;
     std::remove_copy_if(reports.begin(), reports.end(), std::back_inserter(served), is_observed);
-    Story story = tell(served);
+    Story story = tell_figures(served);
     story.sentences.push_back(
         "Left out: " + number_of(observed, "process", "processes") +
         " that only observed (CUPOOL_MODE=observe). cupool served nothing there.");
@@ -341,6 +356,34 @@ Story tell(const std::vector<Report>& reports) {
   add(serving_in_words(sums), &story.sentences);
   add_troubles(reports, &story);
   add_tiles(sums, run.counts_stalls, &story);
+  return story;
+}
+
+}  // namespace
+
+std::vector<std::string> differences_in_words(const std::vector<Report>& reports) {
+  std::set<std::string> programs;
+  std::set<std::string> versions;
+  for (const Report& report : reports) {
+    programs.insert(util::base_name(report.program));
+    versions.insert(report.cupool_version);
+  }
+  std::vector<std::string> sentences;
+  if (programs.size() > 1) {
+    sentences.push_back("These processes are of different programs (" + listed(programs) + ").");
+  }
+  if (versions.size() > 1) {
+    sentences.push_back("They ran with different versions of cupool (" + listed(versions) +
+                        "): what differs between them may be due to that.");
+  }
+  return sentences;
+}
+
+Story tell(const std::vector<Report>& reports) {
+  Story story = tell_figures(reports);
+  for (std::string& text : differences_in_words(reports)) {
+    story.sentences.push_back(std::move(text));
+  }
   return story;
 }
 

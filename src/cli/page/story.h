@@ -26,6 +26,9 @@ struct Story {
   std::vector<Tile> tiles;
 };
 
+/// Sentences if the processes are not of one program, or not of one version of cupool. Pure.
+std::vector<std::string> differences_in_words(const std::vector<Report>& reports);
+
 /// The story of one process, or of a job's processes together. Pure.
 Story tell(const std::vector<Report>& reports);
 
@@ -62,10 +65,14 @@ std::vector<DistributionRow> distribution_of(const std::vector<Comparison>& colu
 /// The definition of an outlier, in a sentence.
 extern const char* const kOutlierRule;
 
-/// Marks the outliers among `values`; negative ones are none.
+/// Marks the outliers among `values`, of which there have to be three; negative ones are none.
 std::vector<bool> find_outliers(const std::vector<double>& values);
 
-/// The columns of the table of processes that any of them has a value in. Pure.
+/// The processes' names in tables: name_of(), and the program where programs differ. Pure.
+std::vector<std::string> names_in_tables(const std::vector<Report>& reports);
+
+/// The columns of the table of processes that any of them has a value in. Processes that only
+/// observed are compared with one another. Pure.
 std::vector<Comparison> compare_processes(const std::vector<Report>& reports);
 
 /// The outliers of `columns`, one sentence per process that has any; at most kMostRowsOfProcesses,

@@ -141,8 +141,9 @@ std::string story_text(const std::vector<Report>& reports) {
     std::vector<std::vector<std::string>> rows = {{"process"}};
     for (const Comparison& column : columns) rows[0].push_back(column.name);
     const std::vector<std::size_t> listed = processes_with_rows(columns);
+    const std::vector<std::string> names = names_in_tables(reports);
     for (const std::size_t i : listed) {
-      rows.push_back({printable_text(name_of(reports[i], true))});
+      rows.push_back({printable_text(names[i])});
       for (const Comparison& column : columns) {
         rows.back().push_back((column.is_outlier[i] ? "* " : "") + column.texts[i]);
       }
