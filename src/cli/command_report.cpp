@@ -40,7 +40,7 @@ std::string page_of(const std::vector<Report>& reports) {
 }
 
 // The call sites of one report in the format of another tool.
-int write_stacks(const ReportArguments& arguments, const std::vector<Report>& reports) {
+void write_stacks(const ReportArguments& arguments, const std::vector<Report>& reports) {
   if (reports.size() != 1) {
     throw UsageError("--collapsed and --speedscope take one report, not " +
                      std::to_string(reports.size()));
@@ -59,7 +59,6 @@ int write_stacks(const ReportArguments& arguments, const std::vector<Report>& re
                                ? speedscope_file(report.sites, util::base_name(report.program))
                                : collapsed_stacks(report.sites, arguments.measure);
   std::fputs(text.c_str(), stdout);
-  return exit_ok;
 }
 
 void name_functions(const ReportArguments& arguments, std::vector<Report>* reports) {
@@ -74,9 +73,14 @@ void name_functions(const ReportArguments& arguments, std::vector<Report>* repor
 }
 
 int act(const ReportArguments& arguments) {
-  std::vector<Report> reports = read_reports(arguments.files);
+  bool all = true;
+  std::vector<Report> reports = read_readable_reports(arguments.files, &all);
+  const int code = all ? exit_ok : exit_usage;
   name_functions(arguments, &reports);
-  if (arguments.collapsed || arguments.speedscope) return write_stacks(arguments, reports);
+  if (arguments.collapsed || arguments.speedscope) {
+    write_stacks(arguments, reports);
+    return code;
+  }
   if (!arguments.html.empty()) {
     const std::string page = page_of(reports);
     tell_written(write_text(arguments.html, page), processes_in_words(reports.size()));
@@ -93,7 +97,7 @@ int act(const ReportArguments& arguments) {
            (arguments.files.size() > 1 ? " ..." : "") + " makes an HTML page");
     }
   }
-  return exit_ok;
+  return code;
 }
 
 }  // namespace
@@ -131,8 +135,8 @@ void add_report(CLI::App& app, Session& session) {
       ->type_name("FIGURE");
   command->footer(
       "Several files (ranks of a job, hosts) become one page that compares the processes and\n"
-      "names outliers. Exit code 2: a file is not a report, or has a newer schema, or the page\n"
-      "cannot be written.");
+      "names outliers. Exit code 2: a file is not a report, or has a newer schema (the others are\n"
+      "shown), or the page cannot be written.");
 }
 
 }  // namespace cupool::cli

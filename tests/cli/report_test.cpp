@@ -433,12 +433,42 @@ TEST(ReportCommand, EndsWith2ForWhatIsNoReport) {
     EXPECT_EQ(result.exit_code, 2) << result.describe();
     EXPECT_TRUE(contains(result.err, files.back() + ": ")) << result.err;
     EXPECT_EQ(result.out, "");
-    EXPECT_FALSE(std::filesystem::exists(folder.path() + "/page.html"));
+    EXPECT_EQ(std::filesystem::exists(folder.path() + "/page.html"), files.front() == good);
+    std::filesystem::remove(folder.path() + "/page.html");
   }
   EXPECT_TRUE(contains(cupool({"report", bad}).err, "schema version 4"));
   const ProcessResult both = cupool({"report", folder.path()});
   EXPECT_EQ(both.exit_code, 2) << "not passed over: its figures would be missing silently";
   EXPECT_TRUE(contains(both.err, "schema version 4")) << both.err;
+  EXPECT_TRUE(contains(both.out, "/opt/simulate, process 42")) << "nor does it hide the others";
+}
+
+TEST(ReportCommand, ShowsTheFilesThatItCanRead) {
+  const ScratchFolder folder;
+  const std::string good = write_report(folder.path(), "good.json", example_report());
+  const std::string cut = folder.path() + "/cut.json";
+  const std::string whole = example_report().dump();
+  std::ofstream(cut) << whole.substr(0, whole.size() / 2);
+  const std::string trace = folder.path() + "/run.csv";
+  std::ofstream(trace) << "Thread,Time,Action,Pointer,Size,Stream\n";
+  const ProcessResult result = cupool({"report", cut, good, trace, folder.path() + "/none.json"});
+  EXPECT_EQ(result.exit_code, 2) << result.describe();
+  EXPECT_EQ(result.out, cupool({"report", good}).out);
+  EXPECT_TRUE(contains(result.err, "cupool: " + cut + ": ends early or is damaged")) << result.err;
+  EXPECT_TRUE(
+      contains(result.err, "cupool: " + trace + ": that is a trace: cupool replay " + trace + "\n"))
+      << result.err;
+  EXPECT_TRUE(contains(result.err, "/none.json: cannot be read: No such file")) << result.err;
+  const ProcessResult none = cupool({"report", cut, trace});
+  EXPECT_EQ(none.exit_code, 2) << none.describe();
+  EXPECT_TRUE(contains(none.err, cut) && contains(none.err, trace)) << none.err;
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"tune", good, cut}, {"diff", good, cut}}) {
+    const ProcessResult strict = cupool(words);
+    EXPECT_EQ(strict.exit_code, 2) << strict.describe();
+    EXPECT_EQ(strict.out, "") << "sums and settings are of all";
+    EXPECT_TRUE(contains(strict.err, cut + ": ends early or is damaged")) << strict.err;
+  }
 }
 
 // Files that never end, or that nobody writes to.

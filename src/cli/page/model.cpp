@@ -148,6 +148,22 @@ bool nested_too_deeply(const std::string& text) {
   return false;
 }
 
+// A trace of CUPOOL_TRACE=run.csv begins with the names of its columns.
+bool is_trace(const std::string& text) {
+  const std::string first = text.substr(0, text.find('\n'));
+  return first.find("Thread") != std::string::npos && first.find("Action") != std::string::npos &&
+         first.find("Pointer") != std::string::npos;
+}
+
+std::string why_not_json(const std::string& text, const std::string& file) {
+  if (is_trace(text)) return "that is a trace: cupool replay " + file;
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (first != std::string::npos && text[first] == '{') {
+    return "ends early or is damaged: it begins as JSON and is none";
+  }
+  return "not JSON (CUPOOL_STATS=json writes it)";
+}
+
 }  // namespace
 
 Report parse_report(const std::string& text, const std::string& file) {
@@ -155,7 +171,7 @@ Report parse_report(const std::string& text, const std::string& file) {
     throw ReportError(file + ": not a report of cupool (nested too deeply)");
   }
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (json.is_discarded()) throw ReportError(file + ": not JSON (CUPOOL_STATS=json writes it)");
+  if (json.is_discarded()) throw ReportError(file + ": " + why_not_json(text, file));
   if (!json.is_object()) {
     throw ReportError(file + ": not a report of cupool (CUPOOL_STATS=json writes one)");
   }

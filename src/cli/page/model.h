@@ -192,8 +192,13 @@ Report read_report(const std::string& file);
 /// The reports that the command was given, ranks in numeric order, one of each process: at exit, or
 /// else its latest snapshot. A directory stands for the reports in it: its files that end in .json.
 /// What is left out, and files there that are no reports, are named on standard error. Throws
-/// UsageError if a file is not readable, if a directory holds no report, and for a newer schema.
+/// UsageError if a file is not readable or no report, if a directory holds none, and for a newer
+/// schema.
 std::vector<Report> read_reports(const std::vector<std::string>& files);
+
+/// The same without the files that cannot be read: each is named on standard error with the reason,
+/// and `all` is false. Throws UsageError if no report remains.
+std::vector<Report> read_readable_reports(const std::vector<std::string>& files, bool* all);
 
 /// "rank 3" or "process 4711", and the host where `with_host`.
 std::string name_of(const Report& report, bool with_host);

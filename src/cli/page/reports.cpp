@@ -77,32 +77,61 @@ void keep_latest_of_each(std::vector<Report>* reports) {
   tell_left_out(copies, "copy of a report", "copies of reports", copy);
 }
 
-std::vector<Report> reports_in(const std::string& folder, Progress* progress) {
+// A file that was to be read and cannot be.
+struct Failure {
+  std::string text;
+  bool is_schema = false;
+};
+
+// What the command was given, as far as it can be read.
+struct Reading {
   std::vector<Report> reports;
+  std::vector<Failure> failures;
+  Progress progress;
+};
+
+void read_folder(const std::string& folder, Reading* reading) {
+  std::size_t found = 0;
   std::size_t others = 0;
   std::string first;
   const std::vector<std::string> files = json_files_in(folder);
   for (const std::string& file : files) {
-    progress->show_step(kReading, static_cast<std::size_t>(&file - files.data()) + 1, files.size());
+    reading->progress.show_step(kReading, static_cast<std::size_t>(&file - files.data()) + 1,
+                                files.size());
     try {
-      reports.push_back(read_report(file));
-    } catch (const SchemaError&) {
-      throw;
+      reading->reports.push_back(read_report(file));
+      ++found;
+    } catch (const SchemaError& error) {
+      reading->failures.push_back({error.what(), true});
+      ++found;
     } catch (const ReportError& error) {
       if (others++ == 0) first = error.what();
     }
   }
-  if (reports.empty()) {
+  if (found == 0) {
     throw ReportError(folder + ": no report in this directory (files that end in .json)" +
                       (others == 0 ? "" : "; " + first));
   }
   if (others > 0) {
-    progress->clear();
+    reading->progress.clear();
     std::fprintf(stderr, "cupool: passed over %zu file%s of %s: %s\n", others,
                  others == 1 ? "" : "s", util::printable(folder).c_str(),
                  util::printable(first).c_str());
   }
-  return reports;
+}
+
+void read_named(const std::string& file, std::size_t files, Reading* reading) {
+  std::error_code ignored;
+  try {
+    if (std::filesystem::is_directory(file, ignored)) return read_folder(file, reading);
+    const std::size_t step = reading->reports.size() + reading->failures.size() + 1;
+    reading->progress.show_step(kReading, step, std::max(files, step));
+    reading->reports.push_back(read_report(file));
+  } catch (const SchemaError& error) {
+    reading->failures.push_back({error.what(), true});
+  } catch (const ReportError& error) {
+    reading->failures.push_back({error.what(), false});
+  }
 }
 
 // Ranks by their number, before processes without one, which keep their order.
@@ -124,31 +153,38 @@ void drop_repeated(std::vector<Report>* reports) {
   reports->erase(std::remove_if(reports->begin(), reports->end(), is_repeated), reports->end());
 }
 
+[[noreturn]] void fail(const std::vector<Failure>& failures) {
+  std::string text;
+  bool is_schema = false;
+  for (const Failure& failure : failures) {
+    text += (text.empty() ? "" : "\n") + failure.text;
+    is_schema = is_schema || failure.is_schema;
+  }
+  if (!is_schema) {
+    text += "\nTo write a report: cupool run --stats json --stats-file report-%p.json -- ./program";
+  }
+  throw UsageError(text);
+}
+
 }  // namespace
 
 std::vector<Report> read_reports(const std::vector<std::string>& files) {
-  std::vector<Report> reports;
-  Progress progress;
-  try {
-    for (const std::string& file : files) {
-      std::error_code ignored;
-      if (!std::filesystem::is_directory(file, ignored)) {
-        progress.show_step(kReading, reports.size() + 1,
-                           std::max(files.size(), reports.size() + 1));
-        reports.push_back(read_report(file));
-        continue;
-      }
-      std::vector<Report> found = reports_in(file, &progress);
-      std::move(found.begin(), found.end(), std::back_inserter(reports));
-    }
-  } catch (const SchemaError& error) {
-    throw UsageError(error.what());
-  } catch (const ReportError& error) {
-    throw UsageError(error.what() +
-                     std::string("\nTo write a report: cupool run --stats json --stats-file "
-                                 "report.json ./program"));
+  bool all = true;
+  std::vector<Report> reports = read_readable_reports(files, &all);
+  if (!all) throw UsageError("all of these files are needed: name only those that are reports");
+  return reports;
+}
+
+std::vector<Report> read_readable_reports(const std::vector<std::string>& files, bool* all) {
+  Reading reading;
+  for (const std::string& file : files) read_named(file, files.size(), &reading);
+  reading.progress.clear();
+  *all = reading.failures.empty();
+  std::vector<Report> reports = std::move(reading.reports);
+  if (reports.empty() && !*all) fail(reading.failures);
+  for (const Failure& failure : reading.failures) {
+    std::fprintf(stderr, "cupool: %s\n", util::printable(failure.text).c_str());
   }
-  progress.clear();
   drop_repeated(&reports);
   keep_latest_of_each(&reports);
   std::stable_sort(reports.begin(), reports.end(),
