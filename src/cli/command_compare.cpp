@@ -139,6 +139,7 @@ void print_table(const std::vector<ComparedPart>& parts,
         "within 8 MiB a thread; the driver's overhead is not included.");
     print_processes(trials[1]);
   }
+  tell_simulated(trials[1]);
 }
 
 // All runs and what was found.

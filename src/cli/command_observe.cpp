@@ -14,6 +14,7 @@
 #include "cli/shell/program_word.h"
 #include "cli/shell/settings_arguments.h"
 #include "cli/shell/shell_words.h"
+#include "cli/shell/simulated_device.h"
 #include "cli/trial/trials.h"
 #include "util/launcher.h"
 #include "util/path_pattern.h"
@@ -134,6 +135,7 @@ bool tell_what_was_seen(const ScratchFolder& scratch, const ObserveArguments& ar
   const bool kept = arguments.json.empty() || keep(reports, arguments.json);
   for (Report& report : reports) report.file = "observed";
   std::fprintf(stderr, "\n%s", story_text(reports).c_str());
+  if (is_simulated(reports)) std::fprintf(stderr, "%s\n", kSimulatedTimes);
   if (util::launcher_rank().empty()) {  // else the launcher started this command, too
     const std::string missing = missing_ranks_in_words(reports);
     if (!missing.empty()) std::fprintf(stderr, "%s\n", missing.c_str());

@@ -162,6 +162,7 @@ int act(const ReplayArguments& arguments) {
       arguments.rounds, arguments.rounds == 1 ? "" : "s",
       arguments.touch ? ";\neach block is written on the GPU"
                       : ",\nso no free finds the GPU busy (--touch writes each block)");
+  tell_simulated(trials.back());  // the others have no report
   for (const Figures& way : figures) {
     if (way.refused != 0) return exit_negative;
   }

@@ -91,6 +91,7 @@ void print_table(const std::vector<std::vector<Trial>>& trials) {
          util::format_duration_ns(static_cast<std::uint64_t>(spread_of(waited).median))});
   }
   std::printf("\n%s\n", text_table(rows).c_str());
+  tell_simulated(trials.back());
 }
 
 // The first trial whose program failed, or null: a failing program is not tuned.

@@ -223,6 +223,26 @@ TEST(Observe, RefusesAFileThatIsNoPlaceForAReport) {
   EXPECT_EQ(folder.files(), std::vector<std::string>{program});
 }
 
+// What times are worth there.
+TEST(Trials, SayThatTheDeviceIsSimulated) {
+  const ScratchFolder folder;
+  const std::string trace = folder.path() + "/run.csv";
+  std::ofstream(trace) << "Thread,Action,Pointer,Size\n1,allocate,0x1,512\n1,free,0x1,512\n";
+  const std::string program = preload::probe_path("probe_runtime_shared");
+  const std::string line = "\nOn cupool's simulated device: times say nothing of a GPU.\n";
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"observe", program},
+                                             {"compare", "-n", "1", program},
+                                             {"tune", "-n", "1", program},
+                                             {"replay", "-n", "1", trace}}) {
+    const ProcessResult result = cupool(words);
+    EXPECT_TRUE(contains(words[0] == "observe" ? result.err : result.out, line))
+        << result.describe();
+  }
+  const ProcessResult none = cupool({"compare", "-n", "1", "true"});
+  EXPECT_FALSE(contains(none.out, "simulated")) << none.out;
+}
+
 TEST(Trials, SayWhichSignalEndedThem) {
   const ProcessResult result = cupool({"compare", words(), "loop=5", "kill=15"});
   EXPECT_EQ(result.signal, SIGTERM) << result.describe();

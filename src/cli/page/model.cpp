@@ -3,10 +3,12 @@
 // clear error instead of a page of nonsense.
 #include "cli/page/model.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "cli/page/optional.h"
 #include "cli/shell/input.h"
+#include "cli/shell/simulated_device.h"
 
 namespace cupool::cli {
 
@@ -202,6 +204,13 @@ Report read_report(const std::string& file) {
     throw ReportError(file + ": cannot be read: " + reason);
   }
   return parse_report(content, file);
+}
+
+bool is_simulated(const std::vector<Report>& reports) {
+  return std::any_of(reports.begin(), reports.end(), [](const Report& report) {
+    return std::any_of(report.devices.begin(), report.devices.end(),
+                       [](const DeviceReport& device) { return device.name == kSimulatedDevice; });
+  });
 }
 
 std::string name_of(const Report& report, bool with_host) {

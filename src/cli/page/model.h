@@ -200,6 +200,9 @@ std::vector<Report> read_reports(const std::vector<std::string>& files);
 /// and `all` is false. Throws UsageError if no report remains.
 std::vector<Report> read_readable_reports(const std::vector<std::string>& files, bool* all);
 
+/// Whether a process had the simulated device (shell/simulated_device.h).
+bool is_simulated(const std::vector<Report>& reports);
+
 /// "rank 3" or "process 4711", and the host where `with_host`.
 std::string name_of(const Report& report, bool with_host);
 

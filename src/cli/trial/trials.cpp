@@ -22,6 +22,7 @@
 #include "cli/shell/input.h"
 #include "cli/shell/settings_arguments.h"
 #include "cli/shell/shell_words.h"
+#include "cli/shell/simulated_device.h"
 #include "config/settings.h"
 #include "util/text.h"
 
@@ -400,6 +401,12 @@ bool kept_default_pool(const std::vector<Trial>& trials) {
                                  });
     return !off && report.counter(stats::Counter::own_async_malloc_calls_total) != 0;
   });
+}
+
+void tell_simulated(const std::vector<Trial>& trials) {
+  const bool simulated = std::any_of(
+      trials.begin(), trials.end(), [](const Trial& trial) { return is_simulated(trial.reports); });
+  if (simulated) std::puts(kSimulatedTimes);
 }
 
 std::string no_report_in_words(const ChildEnd& end, const std::vector<std::string>& program) {

@@ -115,6 +115,9 @@ bool served_other_kinds(const std::vector<Trial>& trials);
 /// Whether the program used cudaMallocAsync, and the default pools' memory was kept for it.
 bool kept_default_pool(const std::vector<Trial>& trials);
 
+/// Says on standard output if `trials` had the simulated device.
+void tell_simulated(const std::vector<Trial>& trials);
+
 /// Why there is no report of a program that ended like this, and what to do.
 std::string no_report_in_words(const ChildEnd& end, const std::vector<std::string>& program);
 
