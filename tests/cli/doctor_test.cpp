@@ -93,6 +93,19 @@ TEST(Doctor, FindsAStaticRuntimeByItsTextsWhereSymbolsAreStripped) {
   EXPECT_EQ(diagnosis.json.at("cuda").at("routes"), std::set<int>{3});
 }
 
+// What nvcc makes cannot start there.
+TEST(Doctor, SaysThatTheSimulatedDeviceTakesNoProgramOfNvcc) {
+  for (const char* name : {"cli_nvcc_shared_runtime_program", "cli_nvcc_static_runtime_program",
+                           "cli_nvcc_gpu_code_program"}) {
+    SCOPED_TRACE(name);
+    const Diagnosis diagnosis = doctor({program(name)});
+    EXPECT_EQ(diagnosis.process.exit_code, 1) << diagnosis.process.describe();
+    EXPECT_EQ(diagnosis.ids("obstacle"), Ids{"simulated-device"}) << diagnosis.all();
+    EXPECT_TRUE(preload::contains(diagnosis.all(), "-L$LD_LIBRARY_PATH -lcudart -o program"))
+        << diagnosis.all();
+  }
+}
+
 TEST(Doctor, SaysTheVersionOfASharedRuntime) {
   const Diagnosis diagnosis = doctor({preload::probe_path("probe_runtime_shared")});
   const nlohmann::json& runtime = diagnosis.json.at("cuda").at("runtimes").at(0);

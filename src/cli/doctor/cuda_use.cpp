@@ -46,11 +46,26 @@ bool needs(const ElfFile& elf, const char* library) {
   return false;
 }
 
-bool has_static_runtime_symbols(const ElfFile& elf) {
+bool has_nvidia_static_symbols(const ElfFile& elf) {
   for (const ElfSymbol& symbol : elf.symbols) {
     if (symbol.defined && util::starts_with(symbol.name, "libcudart_static")) return true;
   }
-  return elf.defines("cudaMalloc");
+  return false;
+}
+
+bool has_static_runtime_symbols(const ElfFile& elf) {
+  return has_nvidia_static_symbols(elf) || elf.defines("cudaMalloc");
+}
+
+// `gpu_code`: the release of the compiler of the file's GPU code, which stripping does not remove.
+void note_nvidia_runtime(const std::string& path, const ElfFile& elf, const std::string& gpu_code,
+                         CudaUse* use) {
+  if (!use->needs_nvidia_runtime.empty()) return;
+  if (has_nvidia_static_symbols(elf)) {
+    use->needs_nvidia_runtime = path + " contains NVIDIA's static runtime";
+  } else if (elf.uses(kRegistersGpuCode) || !gpu_code.empty()) {
+    use->needs_nvidia_runtime = path + " has GPU code of nvcc";
+  }
 }
 
 void look_at_file(const std::string& path, CudaUse* use) {
@@ -63,10 +78,12 @@ void look_at_file(const std::string& path, CudaUse* use) {
       find_texts(path, {"libcuda.so", "cuGetProcAddress", "cudaErrorInvalidValue", "libcudart.so"});
   const bool runtime_texts = texts[0] && texts[1] && texts[2];
   const bool runtime_inside = has_static_runtime_symbols(elf) || (runtime_texts && !runtime_linked);
+  const std::string gpu_code = runtime_inside ? gpu_compiler_release(path) : "";
+  note_nvidia_runtime(path, elf, gpu_code, use);
   if (driver_linked) use->linked_to_driver.push_back(path);
   if (driver_linked) use->routes.insert(1);
   if (runtime_inside) {
-    use->runtimes.push_back({true, path, gpu_compiler_release(path)});
+    use->runtimes.push_back({true, path, gpu_code});
     use->routes.insert(3);
     return;
   }

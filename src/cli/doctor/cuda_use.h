@@ -23,6 +23,9 @@ struct CudaUse {
   std::vector<std::string> open_driver;       ///< files that name libcuda.so without linking it
   std::vector<std::string> open_runtime;      ///< files that name libcudart.so without linking it
   std::vector<std::string> agents;            ///< MPI, UCX and the like
+  /// Why only NVIDIA's own runtime will do: "FILE contains NVIDIA's static runtime"; "" if another
+  /// may.
+  std::string needs_nvidia_runtime;
   /// The routes of docs/design.md by which cupool will intercept calls.
   std::set<int> routes;
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "cli/shell/simulated_device.h"
 #include "util/known_cuda.h"
 
 namespace cupool::cli {
@@ -233,6 +234,21 @@ void judge_devices(const Facts& facts, Findings* findings) {
   }
 }
 
+// It has a runtime of its own, without GPU code.
+void judge_simulated(const Facts& facts, Findings* findings) {
+  if (facts.use.needs_nvidia_runtime.empty()) return;
+  const auto& devices = facts.driver.devices;
+  const bool simulated = std::any_of(devices.begin(), devices.end(), [](const auto& device) {
+    return device.name == kSimulatedDevice;
+  });
+  if (!simulated) return;
+  obstacle(findings, "simulated-device",
+           facts.use.needs_nvidia_runtime +
+               ", and does not start on cupool's simulated device, which runs no kernels",
+           "build it for this device: g++ -I/usr/local/cuda/include program.cpp "
+           "-L$LD_LIBRARY_PATH -lcudart -o program");
+}
+
 void judge_use(const Facts& facts, Findings* findings) {
   if (!is_elf_program(facts)) return;
   if (facts.file.is_python()) {
@@ -286,6 +302,7 @@ std::vector<Finding> diagnose(const Facts& facts) {
   judge_settings(facts, &findings);
   judge_driver(facts, &findings);
   judge_devices(facts, &findings);
+  judge_simulated(facts, &findings);
   judge_use(facts, &findings);
   std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
     return static_cast<int>(a.severity) < static_cast<int>(b.severity);

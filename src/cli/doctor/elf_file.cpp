@@ -83,7 +83,8 @@ std::string name_at(const std::vector<char>& names, std::uint64_t offset,
 }
 
 bool of_cuda(std::string_view name) {
-  return name.substr(0, 2) == "cu" || name.substr(0, 16) == "libcudart_static";
+  return name.substr(0, 2) == "cu" || name.substr(0, 16) == "libcudart_static" ||
+         name == kRegistersGpuCode;
 }
 
 // One 64-bit little-endian file.

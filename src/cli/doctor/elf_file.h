@@ -15,6 +15,9 @@ struct ElfSymbol {
   bool defined = false;
 };
 
+/// The function of NVIDIA's runtime to which nvcc's code hands kernels, before main().
+inline constexpr char kRegistersGpuCode[] = "__cudaRegisterFatBinary";
+
 struct ElfFile {
   int bits = 0;  ///< 32 or 64
   bool little_endian = true;
@@ -25,9 +28,10 @@ struct ElfFile {
   bool dynamic = false;     ///< has a dynamic section
   std::string soname;
   std::vector<std::string> needed;
-  std::string rpath;               ///< DT_RPATH, a search path for `needed`
-  std::string runpath;             ///< DT_RUNPATH, which overrides DT_RPATH
-  std::vector<ElfSymbol> symbols;  ///< those that begin with "cu" or "libcudart_static"
+  std::string rpath;    ///< DT_RPATH, a search path for `needed`
+  std::string runpath;  ///< DT_RUNPATH, which overrides DT_RPATH
+  /// Those that begin with "cu" or "libcudart_static", and kRegistersGpuCode.
+  std::vector<ElfSymbol> symbols;
 
   bool defines(const std::string& symbol) const;
   bool uses(const std::string& symbol) const;  ///< as an undefined symbol
