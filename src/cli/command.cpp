@@ -108,7 +108,8 @@ std::string unknown_argument(const CLI::App& app, const std::vector<std::string>
     if (!is_option(word) && find_row(word) != nullptr) {
       return "cupool has no command " + word + ". It is a setting: cupool options " + word;
     }
-    return "cupool has no " + std::string(is_option(word) ? "option " : "command ") + word +
+    const std::string whose = first == 1 ? "cupool " + command->get_name() : "cupool";
+    return whose + " has no " + std::string(is_option(word) ? "option " : "command ") + word +
            (first == 0 && is_option(word) ? " before a command" : "") + did_you_mean(word, names);
   }
   return "";

@@ -177,7 +177,7 @@ TEST(Env, RefusesWhatRunRefuses) {
   } cases[] = {
       {{"--free-mode", "sometimes"}, "it takes auto, ordered or sync"},
       {{"--set", "FREE_MODE=sync"}, "Did you mean CUPOOL_FREE_MODE=sync?"},
-      {{"--free-mod", "sync"}, "cupool has no option --free-mod. Did you mean --free-mode?"},
+      {{"--free-mod", "sync"}, "cupool env has no option --free-mod. Did you mean --free-mode?"},
       {{"--profile", "mpu"}, "Did you mean mpi?"},
       {{"--shell", "kubernete"}, "Did you mean kubernetes?"},
       {{"./program"}, "./program"},

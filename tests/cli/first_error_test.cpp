@@ -44,6 +44,7 @@ TEST(FirstError, SaysWhatToDoNext) {
       {{"doctor", lost}, 2, "names an interpreter that cannot be started: "},
       {{"doctor", windows}, 2, "The lines end as those of Windows: sed -i 's/\\r$//' "},
       {{"-n", "3", "compare", "true"}, 2, "cupool has no option -n before a command\n"},
+      {{"compare", "--json", "true"}, 2, "cupool compare has no option --json"},
       {{"leaks", "./program"}, 2, "cupool has no command leaks. It is a setting: cupool options"},
       {{"run", "--leaks", "./program"}, 2, "CUPOOL_LEAKS=\"./program\" is not understood"},
       {{"observe", "--ipc", "./program"}, 2, "CUPOOL_IPC=\"./program\" is not understood"},

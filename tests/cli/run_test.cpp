@@ -158,7 +158,7 @@ TEST(Run, RefusesSettingsThatTheLibraryWouldNotTake) {
       {{"--set", "CUPOOL_FREE_MODE"},
        "--set takes CUPOOL_NAME=VALUE, not CUPOOL_FREE_MODE: a value"},
       {{"--set", "FOO=1"}, "--set takes CUPOOL_NAME=VALUE, not FOO=1. cupool options lists"},
-      {{"--free-mod", "sync"}, "cupool has no option --free-mod. Did you mean --free-mode?"},
+      {{"--free-mod", "sync"}, "cupool run has no option --free-mod. Did you mean --free-mode?"},
       {{"--ipc", "0", "--set", "CUPOOL_IPC=1"}, "CUPOOL_IPC is given twice"},
       {{"--profile", "mpu"}, "Did you mean mpi?"},
       {{"--max-size", ""}, "is empty"},
