@@ -243,6 +243,7 @@ int main_of(const std::vector<std::string>& arguments) {
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
   if (!written) {
     std::perror("cupool: cannot write");
+    std::clearerr(stdout);  // `help` is a command within a command: told once
     if (session.exit_code == exit_ok) return exit_usage;
   }
   return session.exit_code;

@@ -133,6 +133,17 @@ TEST(Command, AMisspeltCommandGivesTheNearest) {
             "cupool: cupool has no command rnu. Did you mean run?\nSee: cupool --help\n");
 }
 
+// `help` is a command within a command.
+TEST(Command, AFullDiskIsToldOnce) {
+  if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
+  preload::Command command;
+  command.argv = {"/bin/sh", "-c", tested_command() + " help run >/dev/full"};
+  command.environment = environment();
+  const ProcessResult result = preload::run(command);
+  EXPECT_EQ(result.exit_code, 2) << result.describe();
+  EXPECT_EQ(result.err, "cupool: cannot write: No space left on device\n");
+}
+
 TEST(Command, AFullDiskIsNoSuccess) {
   if (const char* reason = reason_without_shell()) GTEST_SKIP() << reason;
   preload::Command command;
