@@ -47,6 +47,8 @@ TEST(FirstError, SaysWhatToDoNext) {
       {{"compare", "--json", "true"}, 2, "cupool compare has no option --json"},
       {{"leaks", "./program"}, 2, "cupool has no command leaks. It is a setting: cupool options"},
       {{"run", "--leaks", "./program"}, 2, "CUPOOL_LEAKS=\"./program\" is not understood"},
+      {{"run", "--leaks", windows}, 2, ". For the program: cupool run --leaks 1 /"},
+      {{"compare", "--ipc", windows, "x"}, 2, ". For the program: cupool compare --ipc VALUE /"},
       {{"observe", "--ipc", "./program"}, 2, "CUPOOL_IPC=\"./program\" is not understood"},
       {{"compare", "--ipc", "./program"}, 2, "CUPOOL_IPC=\"./program\" is not understood"},
       {{"tune", "--ipc", "./program"}, 2, "CUPOOL_IPC=\"./program\" is not understood"},

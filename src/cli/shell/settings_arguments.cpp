@@ -9,6 +9,8 @@
 #include "cli/shell/exit_code.h"
 #include "cli/shell/library.h"
 #include "cli/shell/options_text.h"
+#include "cli/shell/program_word.h"
+#include "cli/shell/shell_words.h"
 #include "config/settings.h"
 #include "util/text.h"
 
@@ -116,6 +118,21 @@ std::vector<std::pair<std::string, std::string>> SettingsArguments::variables() 
   return variables;
 }
 
+// Where the program stands in the place of a value: how to give one; else "".
+std::string SettingsArguments::forgotten_value(
+    const std::vector<std::pair<std::string, std::string>>& variables,
+    const std::string& warning) const {
+  for (const auto& [name, value] : variables) {
+    const config::Row* const row = find_row(name);
+    if (row == nullptr || !util::starts_with(warning, name + "=")) continue;
+    if (!is_program_file(value)) continue;
+    const bool is_switch = name == "CUPOOL_LEAKS" || name == "CUPOOL_SITES";
+    return ". For the program: cupool " + command_ + " " + flag_of(*row) +
+           (is_switch ? " 1 " : " VALUE ") + shell_words({value});
+  }
+  return "";
+}
+
 // With the environment, which may hold what they need. What is wrong without them is not theirs.
 void SettingsArguments::check_together(
     const std::vector<std::pair<std::string, std::string>>& variables) const {
@@ -125,7 +142,8 @@ void SettingsArguments::check_together(
   const std::vector<std::string> before = warnings_of(environment);
   for (const auto& [name, value] : variables) environment.set(name, value);
   for (const std::string& warning : warnings_of(environment)) {
-    if (std::find(before.begin(), before.end(), warning) == before.end()) throw UsageError(warning);
+    if (std::find(before.begin(), before.end(), warning) != before.end()) continue;
+    throw UsageError(warning + forgotten_value(variables, warning));
   }
 }
 

@@ -41,6 +41,8 @@ class SettingsArguments {
     std::string value;
   };
   bool is_decided(const std::string& variable) const;
+  std::string forgotten_value(const std::vector<std::pair<std::string, std::string>>& variables,
+                              const std::string& warning) const;
   void check_together(const std::vector<std::pair<std::string, std::string>>& variables) const;
 
   std::string command_;
