@@ -4,12 +4,14 @@
 
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include "cli/command.h"
 #include "cli/doctor/preload_check.h"
 #include "cli/shell/child.h"
 #include "cli/shell/library.h"
+#include "cli/shell/output.h"
 #include "cli/shell/settings_arguments.h"
 #include "cli/shell/shell_words.h"
 #include "cli/shell/terminal.h"
@@ -52,6 +54,15 @@ void suggest_next(const RunArguments& arguments, const std::vector<std::string>&
   hint("to keep the report: cupool run --stats json --stats-file report-%p.json -- " + words);
 }
 
+// What could only be told at the end of a long run. In a folder of each process: not known yet.
+void require_files(const std::vector<std::pair<std::string, std::string>>& variables) {
+  for (const auto& [name, value] : variables) {
+    if (name != "CUPOOL_STATS_FILE" && name != "CUPOOL_TRACE") continue;
+    const std::string folder = std::filesystem::path(value).parent_path().string();
+    if (folder.find('%') == std::string::npos) require_writable(value);
+  }
+}
+
 int act(const RunArguments& arguments, const Session& session) {
   const auto variables = arguments.settings.variables();  // one may have taken the program's word
   if (session.program.empty()) throw UsageError("run needs a program: cupool run ./program");
@@ -62,6 +73,7 @@ int act(const RunArguments& arguments, const Session& session) {
     print_command(start.environment, arguments, session.program);
     return exit_ok;
   }
+  require_files(variables);
   const std::string reason =
       reason_not_to_preload(session.program.front(), find_library(), Environment::inherited());
   if (!reason.empty()) {

@@ -175,6 +175,23 @@ TEST(Run, RefusesSettingsThatTheLibraryWouldNotTake) {
   }
 }
 
+// At the end of a long run it would be too late.
+TEST(Run, RefusesAFileThatCannotBeWritten) {
+  const ScratchFolder folder;
+  for (const char* option : {"--stats-file", "--trace"}) {
+    const std::string file = folder.path() + "/none/x";
+    const ProcessResult result = cupool({"run", option, file, "--", "/bin/echo", "ran"});
+    EXPECT_EQ(result.exit_code, 2) << result.describe();
+    EXPECT_EQ(result.out, "");
+    EXPECT_EQ(result.err, "cupool: cannot write " + file +
+                              ": No such file or directory. Create the folder first, or name "
+                              "another file\n");
+    for (const std::string& later : {folder.path() + "/x", folder.path() + "/%p/x"}) {
+      EXPECT_EQ(cupool({"run", option, later, "--", "/bin/echo", "ran"}).out, "ran\n") << later;
+    }
+  }
+}
+
 // A value that each option takes and that has an effect; beside it what it needs.
 TEST(Run, TakesEveryOptionAsAFlag) {
   const std::map<std::string, std::vector<std::string>> values = {
