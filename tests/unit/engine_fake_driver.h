@@ -121,6 +121,12 @@ inline CUresult allocate(CUdeviceptr* address, std::size_t bytes) {
   *address = gpu.next_address.fetch_add((bytes + kUnit - 1) / kUnit * kUnit);
   return CUDA_SUCCESS;
 }
+inline CUresult memory_info(std::size_t* free_bytes, std::size_t* total_bytes) {
+  *total_bytes = gpu.capacity.load();
+  const std::size_t held = gpu.held_bytes.load();
+  *free_bytes = *total_bytes - (held < *total_bytes ? held : *total_bytes);
+  return CUDA_SUCCESS;
+}
 inline CUresult free(CUdeviceptr) {
   gpu.frees.fetch_add(1, std::memory_order_relaxed);
   return CUDA_SUCCESS;
@@ -153,6 +159,7 @@ inline cuda::Driver fake_driver() {
   driver.cuCtxSynchronize = fake::synchronize;
   driver.cuMemAlloc_v2 = fake::allocate;
   driver.cuMemFree_v2 = fake::free;
+  driver.cuMemGetInfo_v2 = fake::memory_info;
   return driver;
 }
 

@@ -181,7 +181,7 @@ inline CUresult free_to_pool(CUdeviceptr address, CUstream) {
   pools->blocks.erase(freed);
   return CUDA_SUCCESS;
 }
-inline CUresult memory_info(std::size_t* free_bytes, std::size_t* total_bytes) {
+inline CUresult memory_info_with_pools(std::size_t* free_bytes, std::size_t* total_bytes) {
   *total_bytes = gpu.capacity.load();
   *free_bytes = *total_bytes - pools->reserved();
   return CUDA_SUCCESS;
@@ -215,7 +215,7 @@ inline cuda::Driver fake_driver_with_pools() {
   driver.cuMemPoolTrimTo = fake::trim_pool;
   driver.cuMemAllocFromPoolAsync = fake::allocate_from_pool;
   driver.cuMemFreeAsync = fake::free_to_pool;
-  driver.cuMemGetInfo_v2 = fake::memory_info;
+  driver.cuMemGetInfo_v2 = fake::memory_info_with_pools;
   driver.cuStreamCreate = fake::create_stream;
   driver.cuStreamQuery = fake::stream_is_done;
   driver.cuStreamSynchronize = fake::stream_is_done;

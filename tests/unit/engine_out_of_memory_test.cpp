@@ -163,6 +163,38 @@ TEST_F(OutOfMemoryTest, TheSmallChunkStaysWhileTheGpuIsBusy) {
   EXPECT_EQ(gpu.frees, frees + 1);
 }
 
+TEST_F(OutOfMemoryTest, ARefusalByAPoolsOwnLimitGivesNothingBack) {
+  leave_idle_memory();
+  const unsigned trims = test::pools->trims.load();
+  Patience patience;
+  patience.wants(kBlock);
+  EXPECT_EQ(out_of_memory().retry_anywhere(hopeless(), patience), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(calls_, 1) << "another thread may just have freed";
+  EXPECT_EQ(test::pools->trims.load(), trims);
+  EXPECT_EQ(count(Counter::neighbours_asked_total), 0u);
+  // The memory that was there was taken before that call.
+  calls_ = 0;
+  const Call takes = [&] {
+    const std::lock_guard lock(test::pools->mutex);
+    test::pools->pools.begin()->second.reserved = gpu.capacity.load();
+    return hopeless()();
+  };
+  EXPECT_EQ(out_of_memory().retry_anywhere(takes, patience), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_GT(calls_, 1);
+  EXPECT_GT(test::pools->trims.load(), trims);
+}
+
+// The limit of a process: the device's free memory is not its own.
+TEST_F(OutOfMemoryTest, FreeMemorySaysNothingWhereTheProcessHasLessThanTheDevice) {
+  leave_idle_memory();
+  gpu.capacity.store(gpu.capacity.load() / 2);
+  const unsigned trims = test::pools->trims.load();
+  Patience patience;
+  patience.wants(kBlock);
+  EXPECT_EQ(out_of_memory().retry_anywhere(hopeless(), patience), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_GT(test::pools->trims.load(), trims);
+}
+
 // Who waits for the exit of a neighbour's request is the program.
 TEST_F(OutOfMemoryTest, ANeighbourIsServedForSoLongOnly) {
   Context* const first = context_;

@@ -89,6 +89,16 @@ TEST_F(ServeRefusalTest, ACallThatMeetsAStickyErrorIsAnsweredByTheDriver) {  // 
   EXPECT_EQ(calls, 2);
 }
 
+TEST_F(ServeRefusalTest, ALookForRoomThatMeetsAStickyErrorEndsTheServing) {  // I7
+  leave_idle_memory();
+  answers_of_driver.info = CUDA_ERROR_ILLEGAL_ADDRESS;
+  Patience patience;
+  patience.wants(kBlock);
+  EXPECT_EQ(out_of_memory().retry_anywhere([] { return CUDA_ERROR_OUT_OF_MEMORY; }, patience),
+            CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_FALSE(context_->usable());
+}
+
 TEST_F(ServeRefusalTest, WithoutPatienceNothingIsTriedAgain) {  // contract 4
   leave_idle_memory();
   int calls = 0;

@@ -10,6 +10,7 @@
 #include "engine/reclaim/patience.h"
 #include "engine/serve/async_memory.h"
 #include "engine/serve/idle_memory.h"
+#include "engine/serve/room.h"
 #include "stats/timeline.h"
 #include "util/clock.h"
 
@@ -20,7 +21,11 @@ class OutOfMemory {
  public:
   OutOfMemory(const cuda::Driver& driver, ContextRegistry& registry, IdleMemory& idle,
               AsyncMemory& async)
-      : driver_(driver), registry_(registry), idle_(idle), async_(async) {}
+      : driver_(driver),
+        registry_(registry),
+        idle_(idle),
+        async_(async),
+        room_(driver, registry, async) {}
 
   /// Maximum attempts of one call. Other threads may take the memory that was given back.
   static constexpr int kRetries = 64;
@@ -58,10 +63,16 @@ class OutOfMemory {
     return ask_neighbours(registry_.devices().of(ordinal), real, patience);
   }
 
-  /// As retry(), for a call whose device is unknown (memory of a pool or a stream). The current
-  /// device is tried first.
+  /// As retry(), for a call whose device is unknown (memory of a pool or a stream), and that may be
+  /// refused for another reason, as by the limit of a pool. The current device is tried first.
+  /// Nothing is given back where memory cannot be the cause.
   template <typename Call>
   CUresult retry_anywhere(const Call& real, Patience& patience) {
+    if (room_.beside_idle_memory(patience.wanted_bytes())) {
+      const CUresult result = real();  // another thread may just have given memory back
+      if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
+      if (room_.beside_idle_memory(patience.wanted_bytes())) return result;
+    }
     Context* context = registry_.current();
     const Device* first = context == nullptr ? nullptr : &context->device();
     patience.left_ns();  // one time for all devices
@@ -131,6 +142,11 @@ class OutOfMemory {
     // A sticky error may have kept memory back. Then the program gets that error (I7).
     const bool answered = context.usable() && !cuda::shut_down();
     if (result == CUDA_ERROR_OUT_OF_MEMORY && !answered) result = real();
+    // With room for it, neither a neighbour's memory nor a stream's is the cause.
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && answered &&
+        room_.is_there(context.device(), patience.wanted_bytes())) {
+      return result;
+    }
     if (result == CUDA_ERROR_OUT_OF_MEMORY && answered) {
       result = ask_neighbours(context.device(), real, patience);
     }
@@ -164,6 +180,7 @@ class OutOfMemory {
   ContextRegistry& registry_;
   IdleMemory& idle_;
   AsyncMemory& async_;
+  Room room_;
   ipc::Neighbours neighbours_;
 };
 

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Asks the driver for free memory, which costs little beside giving idle memory back in vain.
+#include "engine/serve/room.h"
+
+#include <algorithm>
+
+#include "cuda/scopes.h"
+#include "engine/serve/failure.h"
+#include "engine/serve/giving_back.h"
+#include "stats/device_stats.h"
+#include "stats/pool_growth.h"
+#include "util/mutation.h"
+
+namespace cupool::engine {
+
+using stats::Gauge;
+
+namespace {
+
+// Free memory beyond a request with which its refusal has another cause: a growth step for each
+// pool, which the driver may want at once.
+constexpr std::uint64_t kRoomBeside = 64ull << 20;
+
+bool is_enough(std::uint64_t free_bytes, std::uint64_t wanted_bytes) {
+  if (CUPOOL_MUTATED("sees-room-everywhere")) return true;
+  return wanted_bytes <= free_bytes &&
+         free_bytes >= stats::in_growth_steps(wanted_bytes) + kRoomBeside;
+}
+
+}  // namespace
+
+// Unknown where the process alone has a limit, which the total tells: free memory says nothing
+// then.
+std::optional<std::uint64_t> Room::free_bytes(Context& context) {
+  const ContextVisit visit(context, kShortNs);
+  if (!visit || !context.usable()) return std::nullopt;
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  const cuda::ContextScope scope(driver_, context.handle());
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  if (!scope.ok()) return std::nullopt;
+  const CUresult result = driver_.cuMemGetInfo_v2(&free_bytes, &total_bytes);
+  if (result != CUDA_SUCCESS) note_failure(context, result);
+  const bool known =
+      result == CUDA_SUCCESS && total_bytes + kRoomBeside >= context.device().total_bytes();
+  return known ? std::optional<std::uint64_t>(free_bytes) : std::nullopt;
+}
+
+bool Room::is_there(Device& device, std::uint64_t wanted_bytes) {
+  if (wanted_bytes == 0) return false;
+  for (Context* context : registry_.contexts_of(device.ordinal())) {
+    if (const auto free = free_bytes(*context)) return is_enough(*free, wanted_bytes);
+  }
+  return false;
+}
+
+// What of the device's memory could go back now. What the GPU still uses is included.
+std::uint64_t Room::idle_bytes(Device& device) {
+  for (Context* context : registry_.contexts_of(device.ordinal())) context->threads().fold();
+  const stats::DeviceStats& stats = device.stats();
+  const std::int64_t blocks =
+      stats.value(Gauge::cached_bytes).current + stats.value(Gauge::retired_bytes).current;
+  std::uint64_t idle = static_cast<std::uint64_t>(std::max<std::int64_t>(blocks, 0));
+  idle -= std::min(idle, device.budget().aside_bytes());
+  if (device.pools() != nullptr) idle += device.pools()->preallocation().bytes();
+  return idle + device.default_pool().fill().idle_bytes() + async_.idle().bytes(device);
+}
+
+bool Room::beside_idle_memory(std::uint64_t wanted_bytes) {
+  if (wanted_bytes == 0) return false;
+  bool any = false;
+  for (Device* device : registry_.devices().all()) {
+    const std::uint64_t slack = device->pools() == nullptr ? 0 : device->pools()->pair().slack();
+    if (idle_bytes(*device) == 0 && slack < stats::kPoolGrowthStep) continue;
+    if (!is_there(*device, wanted_bytes)) return false;
+    any = true;
+  }
+  return any;
+}
+
+}  // namespace cupool::engine

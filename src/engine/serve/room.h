@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether a device has room for a call that it has refused: then idle memory is not the cause.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "engine/context/context_registry.h"
+#include "engine/serve/async_memory.h"
+
+namespace cupool::engine {
+
+/// Part of OutOfMemory. Thread-safe; memory comes and goes meanwhile.
+class Room {
+ public:
+  Room(const cuda::Driver& driver, ContextRegistry& registry, AsyncMemory& async)
+      : driver_(driver), registry_(registry), async_(async) {}
+
+  /// Whether `device` has so much free memory that a refusal of `wanted_bytes` (0: not known) has
+  /// another cause.
+  bool is_there(Device& device, std::uint64_t wanted_bytes);
+
+  /// Whether that holds for each device with idle memory. False also if there is no such device.
+  bool beside_idle_memory(std::uint64_t wanted_bytes);
+
+ private:
+  std::optional<std::uint64_t> free_bytes(Context& context);
+  std::uint64_t idle_bytes(Device& device);
+
+  const cuda::Driver& driver_;
+  ContextRegistry& registry_;
+  AsyncMemory& async_;
+};
+
+}  // namespace cupool::engine

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a call that runs out of memory does to the memory that lies idle (contract 4): nothing where
+// that memory cannot be the cause.
+#include "harness.h"
+
+namespace preload {
+namespace {
+
+const Environment kIdleStays = {{"CUPOOL_SIM_MEMORY", "1G"},
+                                {"CUPOOL_POOL_START", "first"},
+                                {"CUPOOL_RELEASE_THRESHOLD", "100%"},
+                                {"CUPOOL_DECAY_MS", "0"}};
+
+void expect_nothing_given_back(const PreloadedRun& run) {
+  EXPECT_EQ(run.counter("returned_bytes_total"), 0u) << run.describe();
+  EXPECT_EQ(run.counter("trims_total"), 0u);
+  EXPECT_EQ(run.counter("neighbours_asked_total"), 0u);
+}
+
+TEST(Refused, ByTheLimitOfAPoolNothingIdleGoesBack) {
+  for (const char* current : {"0", "1"}) {
+    for (const char* async : {"threshold", "serve"}) {
+      SCOPED_TRACE(std::string(current) + ", " + async);
+      const PreloadedRun run =
+          expect_same(std::string("probe_refused case=bounded idle=400 current=") + current, 0, 1,
+                      with(kIdleStays, {{"CUPOOL_ASYNC", async}}));
+      EXPECT_EQ(run.process.out, "served 32\nrefused 8\n");
+      expect_nothing_given_back(run);
+    }
+  }
+}
+
+TEST(Refused, ByALimitThatMemoryHasWhatIsIdleGoesBack) {
+  for (const char* current : {"0", "1"}) {
+    const PreloadedRun run =
+        expect_same(std::string("probe_refused case=bounded idle=920 block=200 current=") + current,
+                    0, 1, kIdleStays);
+    EXPECT_EQ(run.process.out, "served 1\nrefused 39\n");
+    EXPECT_GT(run.counter("oom_rescues_total"), 0u);
+  }
+}
+
+}  // namespace
+}  // namespace preload
