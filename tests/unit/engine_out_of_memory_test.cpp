@@ -163,6 +163,38 @@ TEST_F(OutOfMemoryTest, TheSmallChunkStaysWhileTheGpuIsBusy) {
   EXPECT_EQ(gpu.frees, frees + 1);
 }
 
+// Other threads cache and allocate meanwhile, so that each round has something to give back.
+TEST_F(OutOfMemoryTest, ACallWithAnotherCauseEmptiesNothingAgainAndAgain) {
+  for (const std::uint64_t wanted : {std::uint64_t{1} << 20, gpu.capacity.load()}) {
+    SCOPED_TRACE(wanted);
+    calls_ = 0;
+    const Call real = [&] {
+      leave_idle_memory();
+      return hopeless()();
+    };
+    leave_idle_memory();
+    Patience patience;
+    patience.wants(wanted);
+    EXPECT_EQ(out_of_memory().retry(real, patience), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_GE(calls_, 2) << "one look decides nothing";
+    EXPECT_LE(calls_, 3);
+  }
+}
+
+// What is free, and what other threads have cached since, would do together.
+TEST_F(OutOfMemoryTest, ACallThatMemoryMayServeIsMadeAgain) {
+  const auto wanted = [] { return gpu.capacity.load() - test::FakePools::kStep; };
+  const Call real = [&] {
+    leave_idle_memory();
+    return hopeless()();
+  };
+  leave_idle_memory();
+  Patience patience;
+  patience.wants(wanted());
+  EXPECT_EQ(out_of_memory().retry(real, patience), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(calls_, OutOfMemory::kRetries);
+}
+
 TEST_F(OutOfMemoryTest, ARefusalByAPoolsOwnLimitGivesNothingBack) {
   leave_idle_memory();
   const unsigned trims = test::pools->trims.load();

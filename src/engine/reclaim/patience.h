@@ -29,10 +29,27 @@ class Patience {
   /// 0: not known.
   std::uint64_t wanted_bytes() const { return wanted_bytes_; }
 
+  /// What the call's attempts on one device have shown, whichever function made them.
+  struct Attempts {
+    int device = -1;
+    bool any = false;       ///< idle memory was given back, and the call was refused again
+    bool had_room = false;  ///< at the last look there was room for it
+    bool lacked = false;    ///< at the last look all idle memory would not have been enough
+  };
+  /// The attempts on `device`; those on another one are forgotten.
+  Attempts& attempts_on(int device) {
+    if (attempts_.device != device) {
+      attempts_ = Attempts();
+      attempts_.device = device;
+    }
+    return attempts_;
+  }
+
  private:
   const std::uint64_t longest_ns_;
   std::uint64_t end_ns_ = 0;
   std::uint64_t wanted_bytes_ = 0;
+  Attempts attempts_;
 };
 
 }  // namespace cupool::engine

@@ -275,6 +275,13 @@ bool OutOfMemory::neighbours_gave(Device& device, Patience& patience, std::uint6
 
 bool OutOfMemory::more_given_back(Context& context, std::uint64_t* tried_ns, Patience& patience) {
   const util::Uncancelled throughout;
+  const Room::Outlook outlook = room_.outlook(context, patience);
+  if (outlook == Room::Outlook::hopeless) return false;
+  if (outlook == Room::Outlook::try_again) {
+    *tried_ns = util::now_ns();
+    return true;
+  }
+  patience.attempts_on(context.device().ordinal()).any = true;
   const auto look = [&] {
     async_.idle().give_back(context, AsyncIdle::To::device);
     const std::uint64_t trimmed = trim_default_pool(context.device());

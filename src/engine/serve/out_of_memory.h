@@ -124,7 +124,8 @@ class OutOfMemory {
   void make_spare_streams(Context& context);
 
   /// True if memory was released since `*tried_ns`, by this thread or another: retry. Then sets
-  /// `*tried_ns` to the start of the new attempt.
+  /// `*tried_ns` to the start of the new attempt. False also if earlier attempts have shown that
+  /// another one is in vain.
   bool more_given_back(Context& context, std::uint64_t* tried_ns, Patience& patience);
 
  private:

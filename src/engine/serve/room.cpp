@@ -78,4 +78,21 @@ bool Room::beside_idle_memory(std::uint64_t wanted_bytes) {
   return any;
 }
 
+// After an attempt that idle memory did not help. Other threads take and give memory meanwhile, so
+// that one look decides nothing. Two in a row do: else such a call would empty the process again
+// and again for what the others have just cached.
+Room::Outlook Room::outlook(Context& context, Patience& patience) {
+  Device& device = context.device();
+  const std::uint64_t wanted = patience.wanted_bytes();
+  Patience::Attempts& attempts = patience.attempts_on(device.ordinal());
+  if (!attempts.any || wanted == 0) return Outlook::give_back;
+  const std::optional<std::uint64_t> free = free_bytes(context);
+  const bool has_room = free && is_enough(*free, wanted);
+  const bool lacks = free && *free + idle_bytes(device) < wanted;
+  if ((has_room && attempts.had_room) || (lacks && attempts.lacked)) return Outlook::hopeless;
+  attempts.had_room = has_room;
+  attempts.lacked = lacks;
+  return has_room ? Outlook::try_again : Outlook::give_back;
+}
+
 }  // namespace cupool::engine

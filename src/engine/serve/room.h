@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "engine/context/context_registry.h"
+#include "engine/reclaim/patience.h"
 #include "engine/serve/async_memory.h"
 
 namespace cupool::engine {
@@ -22,6 +23,10 @@ class Room {
 
   /// Whether that holds for each device with idle memory. False also if there is no such device.
   bool beside_idle_memory(std::uint64_t wanted_bytes);
+
+  /// Whether a call may succeed that was refused again after idle memory was given back.
+  enum class Outlook { give_back, try_again, hopeless };
+  Outlook outlook(Context& context, Patience& patience);
 
  private:
   std::optional<std::uint64_t> free_bytes(Context& context);
