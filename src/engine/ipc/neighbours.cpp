@@ -105,9 +105,10 @@ Neighbours::Answer Neighbours::ask(const DeviceId& device, std::uint64_t wanted_
   const util::Uncancelled throughout;
   const std::uint64_t asked_ns = util::now_ns();
   const std::lock_guard lock(mutex_);
-  if (given_ns_ >= asked_ns) return Answer::gave;
+  Asked& asked = asked_for(device);
+  if (asked.given_ns >= asked_ns) return Answer::gave;
   const std::uint64_t start_ns = util::now_ns();
-  if (start_ns < quiet_until_ns_ && device == quiet_device_) return quiet_answer_;
+  if (start_ns < asked.quiet_until_ns) return asked.quiet_answer;
   NeighbourRequest request;
   request.device = device;
   request.wanted_bytes = wanted_bytes;
@@ -116,20 +117,29 @@ Neighbours::Answer Neighbours::ask(const DeviceId& device, std::uint64_t wanted_
   const std::uint64_t enough = known ? wanted_bytes + stats::kPoolGrowthStep : UINT64_MAX;
   Round round(request, enough, start_ns + std::min(limit_ns, kLongestAskNs));
   if (round.ask() != 0) {
-    given_ns_ = start_ns;
+    asked.given_ns = start_ns;
     return Answer::gave;
   }
   const std::uint64_t end_ns = util::now_ns();
-  quiet_until_ns_ = end_ns + std::max(kAskAgainNs, end_ns - start_ns);
-  quiet_device_ = device;
-  quiet_answer_ = round.may_share() ? Answer::later : Answer::nothing;
-  return quiet_answer_;
+  asked.quiet_until_ns = end_ns + std::max(kAskAgainNs, end_ns - start_ns);
+  asked.quiet_answer = round.may_share() ? Answer::later : Answer::nothing;
+  return asked.quiet_answer;
 }
 
-void Neighbours::give_up(std::uint64_t waited_ns) {
+void Neighbours::give_up(const DeviceId& device, std::uint64_t waited_ns) {
   const std::lock_guard lock(mutex_);
-  quiet_until_ns_ = std::max(quiet_until_ns_, util::now_ns() + waited_ns);
-  quiet_answer_ = Answer::nothing;
+  Asked& asked = asked_for(device);
+  asked.quiet_until_ns = std::max(asked.quiet_until_ns, util::now_ns() + waited_ns);
+  asked.quiet_answer = Answer::nothing;
+}
+
+// There is a place for each device of a process.
+Neighbours::Asked& Neighbours::asked_for(const DeviceId& device) {
+  for (Asked& asked : asked_) {
+    if (asked.device == kNoDevice) asked.device = device;
+    if (asked.device == device) return asked;
+  }
+  return asked_.back();
 }
 
 }  // namespace cupool::engine::ipc

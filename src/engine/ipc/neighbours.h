@@ -3,10 +3,12 @@
 // come from process/neighbour_channel. Read with docs/design.md, section Neighbours.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
 #include "channel/messages.h"
+#include "stats/device_stats.h"
 #include "util/lock_order.h"
 
 namespace cupool::engine::ipc {
@@ -36,15 +38,22 @@ class Neighbours {
   /// visit.
   Answer ask(const channel::DeviceId& device, std::uint64_t wanted_bytes, std::uint64_t limit_ns);
 
-  /// A call has waited for `waited_ns` in vain. For as long the next ones are refused at once.
-  void give_up(std::uint64_t waited_ns);
+  /// A call for memory of `device` has waited for `waited_ns` in vain. For as long the next ones
+  /// are refused at once.
+  void give_up(const channel::DeviceId& device, std::uint64_t waited_ns);
 
  private:
+  /// What the requests for one device have brought.
+  struct Asked {
+    channel::DeviceId device = channel::kNoDevice;  ///< until the first request
+    std::uint64_t given_ns = 0;                     ///< start of the last one that brought some
+    std::uint64_t quiet_until_ns = 0;               ///< after one that brought nothing
+    Answer quiet_answer = Answer::nothing;          ///< until then
+  };
+  Asked& asked_for(const channel::DeviceId& device);
+
   util::Ranked<util::LockRank::neighbours> mutex_;  // held for a request
-  std::uint64_t given_ns_ = 0;                      ///< start of the last request that brought some
-  std::uint64_t quiet_until_ns_ = 0;                ///< after a request that brought nothing
-  Answer quiet_answer_ = Answer::nothing;           ///< until then
-  channel::DeviceId quiet_device_{};
+  std::array<Asked, stats::kMaxDevices> asked_;
 };
 
 }  // namespace cupool::engine::ipc

@@ -269,7 +269,7 @@ bool OutOfMemory::neighbours_gave(Device& device, Patience& patience, std::uint6
     std::this_thread::sleep_for(kMoment);
     return true;
   }
-  neighbours_.give_up(ipc::Neighbours::kLongestWaitNs);
+  neighbours_.give_up(device.id(), ipc::Neighbours::kLongestWaitNs);
   return false;
 }
 
