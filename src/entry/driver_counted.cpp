@@ -22,7 +22,10 @@
 using cupool::engine::Allocator;
 using cupool::engine::AsyncBlocks;
 using cupool::engine::AsyncMemory;
+using cupool::engine::Context;
+using cupool::engine::Device;
 using cupool::engine::HostTargets;
+using cupool::engine::OutOfMemory;
 using cupool::engine::Patience;
 using cupool::engine::Submission;
 using cupool::entry::legacy;
@@ -90,19 +93,16 @@ CUresult allocate_host(void** address, std::size_t bytes, unsigned kind, const v
   return result;
 }
 
-// The program's own allocator may run out of memory because of cupool's idle memory. `pool`: of
-// stream-ordered memory, null for the device's current one.
-template <typename Call>
-CUresult allocate_own(Counter counter, std::size_t bytes, CUmemoryPool pool, const Call& call) {
+// The program's own allocator may run out of memory because of cupool's idle memory. `retry` makes
+// the further attempts.
+template <typename Call, typename Retry>
+CUresult allocate_own(Counter counter, std::size_t bytes, const Call& call, const Retry& retry) {
   CUresult result = call();
   Allocator* const allocator = result == CUDA_ERROR_OUT_OF_MEMORY ? started_engine() : nullptr;
   if (allocator != nullptr) {
     Patience patience;
     patience.wants(bytes);
-    // A pool that is named may be another device's.
-    if (pool != nullptr || allocator->out_of_memory().may_fit(bytes)) {
-      result = allocator->out_of_memory().retry_anywhere(call, patience);
-    }
+    result = retry(*allocator, patience);
   }
   count(counter, result);
   return result;
@@ -149,10 +149,19 @@ CUresult allocate_unwatched_in_stream(CUdeviceptr* address, CUmemoryPool pool, s
     count(Counter::own_async_malloc_calls_total, CUDA_SUCCESS);
   } else {
     const auto as_asked = [&] { return real(bytes); };
-    result = allocate_own(Counter::own_async_malloc_calls_total, bytes, pool, [&] {
+    const auto call = [&] {
       Allocator* const serving = AsyncMemory::is_on() ? engine() : nullptr;
       return serving == nullptr ? as_asked() : serving->default_pools().async().noted(as_asked);
-    });
+    };
+    // A pool that is named may be any device's. The current one is that of the stream's device.
+    result = allocate_own(
+        Counter::own_async_malloc_calls_total, bytes, call,
+        [&](Allocator& serving, Patience& patience) {
+          Context* const context = pool == nullptr ? serving.streams().context_of(stream) : nullptr;
+          if (!OutOfMemory::may_fit(context, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+          const Device* const device = context == nullptr ? nullptr : &context->device();
+          return serving.out_of_memory().retry_anywhere(call, patience, device);
+        });
   }
   if (result != CUDA_SUCCESS || bytes == 0) return result;
   Allocator* const allocator = engine();
@@ -310,9 +319,14 @@ CUresult cupool_hook_cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
 CUresult cupool_hook_cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flags) {
   CUPOOL_REAL_OR_RETURN(cuMemAllocManaged);
   const auto call = [&] {
-    const CUresult result = allocate_own(Counter::managed_malloc_calls_total, bytes, nullptr, [&] {
-      return real.cuMemAllocManaged(address, bytes, flags);
-    });
+    const auto allocate = [&] { return real.cuMemAllocManaged(address, bytes, flags); };
+    const CUresult result =
+        allocate_own(Counter::managed_malloc_calls_total, bytes, allocate,
+                     [&](Allocator& serving, Patience& patience) {
+                       return OutOfMemory::may_fit(serving.registry().current(), bytes)
+                                  ? serving.out_of_memory().retry_anywhere(allocate, patience)
+                                  : CUDA_ERROR_OUT_OF_MEMORY;
+                     });
     Allocator* allocator = engine();
     if (allocator != nullptr && result == CUDA_SUCCESS) {
       allocator->pass_through().managed_allocated(*address, bytes);

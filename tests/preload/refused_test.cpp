@@ -40,5 +40,12 @@ TEST(Refused, ByALimitThatMemoryHasWhatIsIdleGoesBack) {
   }
 }
 
+TEST(Refused, InAStreamOfALargerDeviceWhatIsIdleThereGoesBack) {
+  const PreloadedRun run = expect_same(
+      "probe_refused case=small", 0, 1,
+      with(kIdleStays, {{"CUPOOL_SIM_DEVICES", "2"}, {"CUPOOL_SIM_MEMORY", "256M,1G"}}));
+  EXPECT_EQ(run.process.out, "in the stream 0\n");
+}
+
 }  // namespace
 }  // namespace preload

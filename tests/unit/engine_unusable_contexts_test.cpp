@@ -75,7 +75,8 @@ TEST_F(NoContextTest, ACallThatRanOutOfMemoryIsNotRepeated) {
   EXPECT_EQ(asked_, 0);
   EXPECT_EQ(out_of_memory().retry_stream([&] { return refuse(); }), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(asked_, 0) << "nor after the end of a spare stream";
-  EXPECT_TRUE(out_of_memory().may_fit(~std::uint64_t{0})) << "nobody knows";
+  EXPECT_TRUE(OutOfMemory::may_fit(allocator_->registry().current(), ~std::uint64_t{0}))
+      << "nobody knows";
   out_of_memory().trim_if_unclear();
 }
 

@@ -325,8 +325,7 @@ bool OutOfMemory::destroy_spare_stream() {
   return spare != nullptr && driver_.cuStreamDestroy_v2(spare) == CUDA_SUCCESS;
 }
 
-bool OutOfMemory::may_fit(std::uint64_t bytes) {
-  Context* context = registry_.current();
+bool OutOfMemory::may_fit(Context* context, std::uint64_t bytes) {
   const std::uint64_t total = context == nullptr ? 0 : context->device().total_bytes();
   return total == 0 || bytes <= total;  // 0: not known
 }

@@ -63,16 +63,17 @@ class OutOfMemory {
     return ask_neighbours(registry_.devices().of(ordinal), real, patience);
   }
 
-  /// As retry(), for a call whose device is unknown (memory of a pool or a stream), and that may be
-  /// refused for another reason, as by the limit of a pool. The current device is tried first.
+  /// As retry(), for a call that takes memory of the device `only` (null: not known, the current
+  /// one is tried first), and that may be refused for another reason, as by the limit of a pool.
   /// Nothing is given back where memory cannot be the cause.
   template <typename Call>
-  CUresult retry_anywhere(const Call& real, Patience& patience) {
-    if (room_.beside_idle_memory(patience.wanted_bytes())) {
+  CUresult retry_anywhere(const Call& real, Patience& patience, const Device* only = nullptr) {
+    if (room_.beside_idle_memory(only, patience.wanted_bytes())) {
       const CUresult result = real();  // another thread may just have given memory back
       if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
-      if (room_.beside_idle_memory(patience.wanted_bytes())) return result;
+      if (room_.beside_idle_memory(only, patience.wanted_bytes())) return result;
     }
+    if (only != nullptr) return retry_on(only->ordinal(), real, patience);
     Context* context = registry_.current();
     const Device* first = context == nullptr ? nullptr : &context->device();
     patience.left_ns();  // one time for all devices
@@ -84,9 +85,9 @@ class OutOfMemory {
     return result;
   }
 
-  /// Whether `bytes` fit on the current device when it is empty. If not, no idle memory is given
-  /// back and nobody waits.
-  bool may_fit(std::uint64_t bytes);
+  /// Whether `bytes` fit on the device of `context` (null: not known) when it is empty. If not, no
+  /// idle memory is given back and nobody waits.
+  static bool may_fit(Context* context, std::uint64_t bytes);
 
   /// Gives all idle memory of the context's device back, and waits for retired blocks within
   /// `patience`. True: there was some.

@@ -43,7 +43,7 @@ class PassThrough {
     const std::uint64_t life = context == nullptr ? 0 : context->incarnation();
     patience.wants(wanted);
     CUresult result = real();
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && out_of_memory_.may_fit(wanted)) {
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && OutOfMemory::may_fit(registry_.current(), wanted)) {
       result = out_of_memory_.retry(real, patience);
     }
     note_allocation(registry_.current(), result == CUDA_SUCCESS ? bytes() : 0, address, result,

@@ -66,10 +66,11 @@ std::uint64_t Room::idle_bytes(Device& device) {
   return idle + device.default_pool().fill().idle_bytes() + async_.idle().bytes(device);
 }
 
-bool Room::beside_idle_memory(std::uint64_t wanted_bytes) {
+bool Room::beside_idle_memory(const Device* only, std::uint64_t wanted_bytes) {
   if (wanted_bytes == 0) return false;
   bool any = false;
   for (Device* device : registry_.devices().all()) {
+    if (only != nullptr && device != only) continue;
     const std::uint64_t slack = device->pools() == nullptr ? 0 : device->pools()->pair().slack();
     if (idle_bytes(*device) == 0 && slack < stats::kPoolGrowthStep) continue;
     if (!is_there(*device, wanted_bytes)) return false;

@@ -21,8 +21,9 @@ class Room {
   /// another cause.
   bool is_there(Device& device, std::uint64_t wanted_bytes);
 
-  /// Whether that holds for each device with idle memory. False also if there is no such device.
-  bool beside_idle_memory(std::uint64_t wanted_bytes);
+  /// Whether that holds for each device with idle memory, or for `only` (null: not known) if it has
+  /// some. False also if there is no such device.
+  bool beside_idle_memory(const Device* only, std::uint64_t wanted_bytes);
 
   /// Whether a call may succeed that was refused again after idle memory was given back.
   enum class Outlook { give_back, try_again, hopeless };

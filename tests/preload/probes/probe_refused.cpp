@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls that run out of memory, and what that does to the memory that lies idle. case=bounded: a
 // pool with a limit of its own is at that limit, with idle= MiB freed before and blocks of block=
-// MiB; current=1: as the device's current pool.
+// MiB; current=1: as the device's current pool. case=small: a stream of a larger device than the
+// current one.
 #include <cuda.h>
 
+#include <string>
 #include <vector>
 
 #include "probe.h"
@@ -12,6 +14,7 @@
 namespace {
 
 using probe::Gpu;
+using probe::warm_up;
 
 constexpr size_t kMiB = 1 << 20;
 
@@ -51,9 +54,30 @@ int bounded(bool is_current, long idle, long block_mib) {
   return 0;
 }
 
+int larger_device() {
+  CUcontext contexts[2] = {};
+  CUstream stream = nullptr;
+  MUST(cuInit(0));
+  for (int device = 0; device < 2; ++device) {
+    MUST(cuDevicePrimaryCtxRetain(&contexts[device], device));
+    MUST(cuCtxSetCurrent(contexts[device]));
+    warm_up();
+  }
+  MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  leave_idle(960);
+  MUST(cuCtxSetCurrent(contexts[0]));
+  CUdeviceptr block = 0;
+  probe::say("in the stream", cuMemAllocAsync(&block, 700 * kMiB, stream));
+  if (block != 0) MUST(cuMemFreeAsync(block, stream));
+  MUST(cuStreamSynchronize(stream));
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  const std::string which = probe::argument(argc, argv, "case", "bounded");
+  if (which == "small") return larger_device();
   return bounded(probe::number(argc, argv, "current", 0) != 0, probe::number(argc, argv, "idle", 0),
                  probe::number(argc, argv, "block", 8));
 }

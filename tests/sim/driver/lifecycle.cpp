@@ -5,8 +5,10 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <vector>
 
 #include "driver/calls.h"
 #include "driver/world.h"
@@ -70,8 +72,9 @@ CUresult initialise(unsigned flags) {
     return CUDA_ERROR_NO_DEVICE;
   }
   for (int i = 0; i < w.settings.devices; ++i) {
-    w.devices.push_back(
-        std::make_unique<Device>(i, w.settings.memory_bytes, w.settings.shared_file));
+    const std::vector<size_t>& sizes = w.settings.memory_bytes;
+    const size_t memory = sizes[std::min(static_cast<size_t>(i), sizes.size() - 1)];
+    w.devices.push_back(std::make_unique<Device>(i, memory, w.settings.shared_file));
     Device& device = *w.devices.back();
     auto context = std::make_unique<Context>();
     context->device = &device;

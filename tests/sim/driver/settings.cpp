@@ -92,6 +92,20 @@ size_t parse_bytes(const char* text) {
   return static_cast<size_t>(number * scale);
 }
 
+namespace {
+
+bool parse_sizes(const std::string& text, std::vector<size_t>* sizes) {
+  sizes->clear();
+  for (size_t at = 0, end = 0; end != std::string::npos; at = end + 1) {
+    end = text.find(',', at);
+    sizes->push_back(parse_bytes(text.substr(at, end - at).c_str()));
+    if (sizes->back() == 0) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 Settings read_settings() {
   Settings s;
   s.driver_version = SIM_DRIVER_VERSION;
@@ -104,7 +118,7 @@ Settings read_settings() {
     s.devices = static_cast<int>(n);
     return true;
   });
-  read("CUPOOL_SIM_MEMORY", [&](const char* v) { return (s.memory_bytes = parse_bytes(v)) != 0; });
+  read("CUPOOL_SIM_MEMORY", [&](const char* v) { return parse_sizes(v, &s.memory_bytes); });
   read("CUPOOL_SIM_STREAM_BYTES",
        [&](const char* v) { return (s.stream_bytes = parse_bytes(v)) != 0 || *v == '0'; });
   read("CUPOOL_SIM_PEERS", [&](const char* v) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace cupool::sim {
 
@@ -31,8 +32,8 @@ struct Settings {
   Mode mode = Mode::late;
   Judge judge = Judge::off;
   int devices = 1;
-  size_t memory_bytes = size_t{4} << 30;  ///< per device
-  bool peers = true;                      ///< whether devices can access one another's memory
+  std::vector<size_t> memory_bytes = {size_t{4} << 30};  ///< by device; the last is all others'
+  bool peers = true;  ///< whether devices can access one another's memory
   bool pools = true;
   PoolIpc pool_ipc = PoolIpc::yes;
   size_t stream_bytes = 0;  ///< of each stream of a context but the first
