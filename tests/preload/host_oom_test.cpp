@@ -11,8 +11,10 @@ void expect_no_harm(const std::string& when, const std::vector<const char*>& how
   if (tested_build().has_memory_sanitizer() || tested_build().has_thread_sanitizer()) {
     GTEST_SKIP() << "the heap is the sanitizer's";
   }
-  const Environment environment = {
-      {"CUPOOL_POOL_START", "first"}, {"CUPOOL_DECAY_MS", "40"}, {"CUPOOL_STATS", "off"}};
+  const Environment environment = {{"CUPOOL_POOL_START", "first"},
+                                   {"CUPOOL_DECAY_MS", "40"},
+                                   {"CUPOOL_STATS", "off"},
+                                   {"CUPOOL_SIM_MEMORY", "1G"}};
   const std::string probe = "probe_host_oom when=" + when;
   const ProcessResult plain = run_plain(probe, environment);
   bool any = false;
@@ -42,6 +44,9 @@ TEST(HostMemoryRunsOut, BesideAllocationsAndFrees) {
 }
 TEST(HostMemoryRunsOut, WhileIdleMemoryGoesBack) {
   expect_no_harm("idle", {" all=0", " all=1"});
+}
+TEST(HostMemoryRunsOut, InCallsThatRunOutOfDeviceMemory) {
+  expect_no_harm("refused", {" all=0", " all=1"});
 }
 
 }  // namespace

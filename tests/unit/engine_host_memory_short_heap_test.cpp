@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Page-locked memory with a heap that gives nothing: the program's call succeeds, and what cupool
-// cannot record is taken for the worst (fail open, contract 2).
+// Memory with a heap that gives nothing: the program's call is answered as by the driver, and what
+// cupool cannot record of page-locked memory is taken for the worst (fail open, contract 2).
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -120,6 +120,58 @@ TEST_F(ShortHeapTest, NothingGoesBackBesideContextsThatCannotBeListed) {
   }
   EXPECT_FALSE(gave_back);
   EXPECT_TRUE(host().give_back(patience));
+}
+
+// Memory that the driver serves.
+class PassedShortHeapTest : public FastPathTest {
+ protected:
+  PassThrough& pass_through() { return allocator_->pass_through(); }
+  CUdeviceptr allocate_passed() {
+    CUdeviceptr address = next_ += kBytes;
+    Patience patience;
+    EXPECT_EQ(pass_through().allocate(
+                  kBytes, [&] { return kBytes; }, &address, patience, [] { return CUDA_SUCCESS; }),
+              CUDA_SUCCESS);
+    return address;
+  }
+  CUresult free_as(CUdeviceptr address, CUresult answer) {
+    return pass_through().free(address, [&] { return answer; });
+  }
+  static constexpr std::uint64_t kBytes = 4096;
+  CUdeviceptr next_ = 0x7500000000;
+};
+
+// The table of blocks has to grow for the 2,049th.
+TEST_F(PassedShortHeapTest, MemoryWithoutARecordIsTheDrivers) {
+  for (int i = 0; i < 2048; ++i) allocate_passed();
+  const std::int64_t known = now(Gauge::passthrough_bytes);
+  CUdeviceptr address = 0;
+  {
+    const test::EmptyHeap none;
+    address = allocate_passed();
+  }
+  EXPECT_EQ(now(Gauge::passthrough_bytes), known);
+  EXPECT_EQ(allocator_->blocks().find(address), nullptr);
+  EXPECT_EQ(free_as(address, CUDA_SUCCESS), CUDA_SUCCESS);
+  EXPECT_EQ(count(Counter::free_foreign_total), 1u);
+}
+
+// A call that runs out of memory makes lists of contexts.
+TEST_F(PassedShortHeapTest, ARefusalIsTheProgramsWhereNothingCanBeListed) {  // contract 3
+  pairs(20, kBytes);
+  Patience patience;
+  patience.wants(kBytes);
+  OutOfMemory& out_of_memory = allocator_->out_of_memory();
+  int calls = 0;
+  const auto real = [&] {
+    ++calls;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  };
+  const test::EmptyHeap none;
+  EXPECT_EQ(out_of_memory.retry(real, patience), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(out_of_memory.retry_on(0, real, patience), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(out_of_memory.retry_anywhere(real, patience), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(calls, 0);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // A call that ran out of memory is repeated after idle memory was given back (contract 4).
 #pragma once
 
+#include <new>
 #include <optional>
 #include <vector>
 
@@ -33,9 +34,7 @@ class OutOfMemory {
   /// Repeats a call that ran out of memory, if idle memory could be given back.
   template <typename Call>
   CUresult retry(const Call& real, Patience& patience) {
-    Context* context = registry_.current();
-    if (context == nullptr || !context->usable()) return CUDA_ERROR_OUT_OF_MEMORY;
-    return retry_in(*context, real, patience);
+    return until_heap_is_short(real, [&](const auto& call) { return retry_here(call, patience); });
   }
   template <typename Call>
   CUresult retry(const Call& real) {
@@ -56,11 +55,8 @@ class OutOfMemory {
   /// Without a context on it, nothing here is idle, but neighbours are asked.
   template <typename Call>
   CUresult retry_on(int ordinal, const Call& real, Patience patience = Patience()) {
-    for (Context* context : registry_.contexts_of(ordinal)) {
-      if (context->usable()) return retry_in(*context, real, patience);
-    }
-    if (ordinal < 0 || ordinal >= stats::kMaxDevices) return CUDA_ERROR_OUT_OF_MEMORY;
-    return ask_neighbours(registry_.devices().of(ordinal), real, patience);
+    return until_heap_is_short(real,
+                               [&](const auto& call) { return retry_of(ordinal, call, patience); });
   }
 
   /// As retry(), for a call that takes memory of the device `only` (null: not known, the current
@@ -68,21 +64,8 @@ class OutOfMemory {
   /// Nothing is given back where memory cannot be the cause.
   template <typename Call>
   CUresult retry_anywhere(const Call& real, Patience& patience, const Device* only = nullptr) {
-    if (room_.beside_idle_memory(only, patience.wanted_bytes())) {
-      const CUresult result = real();  // another thread may just have given memory back
-      if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
-      if (room_.beside_idle_memory(only, patience.wanted_bytes())) return result;
-    }
-    if (only != nullptr) return retry_on(only->ordinal(), real, patience);
-    Context* context = registry_.current();
-    const Device* first = context == nullptr ? nullptr : &context->device();
-    patience.left_ns();  // one time for all devices
-    CUresult result = retry(real, patience);
-    for (const Device* device : registry_.devices().all()) {
-      if (result != CUDA_ERROR_OUT_OF_MEMORY) break;
-      if (device != first) result = retry_on(device->ordinal(), real, patience);
-    }
-    return result;
+    return until_heap_is_short(
+        real, [&](const auto& call) { return retry_where_short(call, patience, only); });
   }
 
   /// Whether `bytes` fit on the device of `context` (null: not known) when it is empty. If not, no
@@ -133,6 +116,49 @@ class OutOfMemory {
   // Assumed duration of a call that ran out of memory, since its start is not known.
   static constexpr std::uint64_t kLongestCallNs = 10'000'000;
 
+  // Makes `attempts` of the call. Without host memory for what they need, the driver's last answer
+  // is the program's: no exception crosses a C boundary.
+  template <typename Call, typename Attempts>
+  static CUresult until_heap_is_short(const Call& real, const Attempts& attempts) {
+    CUresult last = CUDA_ERROR_OUT_OF_MEMORY;
+    try {
+      return attempts([&] { return last = real(); });
+    } catch (const std::bad_alloc&) {
+      return last;
+    }
+  }
+  template <typename Call>
+  CUresult retry_here(const Call& real, Patience& patience) {
+    Context* context = registry_.current();
+    if (context == nullptr || !context->usable()) return CUDA_ERROR_OUT_OF_MEMORY;
+    return retry_in(*context, real, patience);
+  }
+  template <typename Call>
+  CUresult retry_of(int ordinal, const Call& real, Patience patience) {
+    for (Context* context : registry_.contexts_of(ordinal)) {
+      if (context->usable()) return retry_in(*context, real, patience);
+    }
+    if (ordinal < 0 || ordinal >= stats::kMaxDevices) return CUDA_ERROR_OUT_OF_MEMORY;
+    return ask_neighbours(registry_.devices().of(ordinal), real, patience);
+  }
+  template <typename Call>
+  CUresult retry_where_short(const Call& real, Patience& patience, const Device* only) {
+    if (room_.beside_idle_memory(only, patience.wanted_bytes())) {
+      const CUresult result = real();  // another thread may just have given memory back
+      if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
+      if (room_.beside_idle_memory(only, patience.wanted_bytes())) return result;
+    }
+    if (only != nullptr) return retry_of(only->ordinal(), real, patience);
+    Context* context = registry_.current();
+    const Device* first = context == nullptr ? nullptr : &context->device();
+    patience.left_ns();  // one time for all devices
+    CUresult result = retry_here(real, patience);
+    for (const Device* device : registry_.devices().all()) {
+      if (result != CUDA_ERROR_OUT_OF_MEMORY) break;
+      if (device != first) result = retry_of(device->ordinal(), real, patience);
+    }
+    return result;
+  }
   template <typename Call>
   CUresult retry_in(Context& context, const Call& real, Patience& patience) {
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;

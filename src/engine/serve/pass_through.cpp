@@ -2,6 +2,8 @@
 // Records of passed-through memory in the statistics and the pointer map.
 #include "engine/serve/pass_through.h"
 
+#include <new>
+
 #include "engine/block/accounting.h"
 #include "engine/serve/retire.h"
 #include "util/clock.h"
@@ -33,7 +35,7 @@ void PassThrough::note_allocation(Context* context, std::uint64_t bytes, const C
   block->source = BlockSource::passed_through;
   block->state.store(BlockState::live, std::memory_order_relaxed);
   count_passed(stats, *block, +1);
-  forget(add_block(blocks_, block));
+  record(block);
 }
 
 // Removes the record before the real free: another thread may get the same address at once and add
@@ -59,7 +61,19 @@ void PassThrough::put_back(const Taken& passed) {
     count_passed(stats, *block, -1);
     return delete_block(block);
   }
-  forget(add_block(blocks_, block));
+  record(block);
+}
+
+// Without host memory for its record the block is the driver's alone.
+void PassThrough::record(Block* block) {
+  Block* replaced = nullptr;
+  try {
+    replaced = add_block(blocks_, block);
+  } catch (const std::bad_alloc&) {
+    blocks_.erase(block);
+    replaced = block;
+  }
+  forget(replaced);
 }
 
 // Memory that was freed by a route that cupool does not see. A block of cupool's stays as it is:

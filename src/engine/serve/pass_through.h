@@ -118,6 +118,7 @@ class PassThrough {
   Taken take(CUdeviceptr address);
   void note_free(const Taken& passed, CUresult result, std::uint64_t start_ns);
   void put_back(const Taken& passed);
+  void record(Block* block);
   static void forget(Block* replaced);
   std::uintptr_t start_of(CUdeviceptr device) const;
 

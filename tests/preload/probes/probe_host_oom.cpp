@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Host memory that runs out within the library: its n-th request fails (n=), or with all=1 each
 // from the n-th on. when=start: in its first allocation; when=later: beside frees, misses and
-// queries for memory; when=idle: while idle memory goes back. Says how many requests there were.
+// queries for memory; when=idle: while idle memory goes back; when=refused: in calls that run out
+// of device memory. Says how many requests there were.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <link.h>
@@ -68,6 +69,30 @@ void allocate_and_free(int count) {
   probe::say("answer", first_error);
 }
 
+// What is left of the device is less than each wants.
+void ask_for_too_much() {
+  constexpr size_t kMiB = 1 << 20;
+  CUdeviceptr block = 0;
+  CUdeviceptr kept[16] = {};
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  CUmemGenericAllocationHandle handle = 0;
+  CUarray array = nullptr;
+  const CUDA_ARRAY_DESCRIPTOR shape{1 << 15, 1 << 14, CU_AD_FORMAT_UNSIGNED_INT8, 1};
+  for (CUdeviceptr& each : kept) MUST(cuMemAlloc(&each, 50 * kMiB));
+  counts = true;
+  for (int i = 0; i < 2; ++i) {
+    probe::say("memory", cuMemAlloc(&block, 400 * kMiB));
+    probe::say("in a stream", cuMemAllocAsync(&block, 400 * kMiB, nullptr));
+    probe::say("physical", cuMemCreate(&handle, 400 * kMiB, &properties, 0));
+    probe::say("an array", cuArrayCreate(&array, &shape));
+    MUST(cuMemFree(kept[i]));
+  }
+  counts = false;
+  for (int i = 2; i < 16; ++i) MUST(cuMemFree(kept[i]));
+}
+
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) void* malloc(size_t bytes) {
@@ -89,8 +114,11 @@ int main(int argc, char** argv) {
       MUST(cuMemFree(block));
     }
   }
-  counts = true;
-  if (probe::argument_is(argc, argv, "when", "idle")) {
+  if (probe::argument_is(argc, argv, "when", "refused")) ask_for_too_much();
+  counts = !probe::argument_is(argc, argv, "when", "refused");
+  if (!counts) {
+    allocate_and_free(2);
+  } else if (probe::argument_is(argc, argv, "when", "idle")) {
     usleep(300'000);
   } else {
     allocate_and_free(probe::argument_is(argc, argv, "when", "start") ? 2 : 60);
