@@ -35,7 +35,11 @@ __attribute__((noinline)) CUresult rescue(const Call& call) {
   return allocator == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : allocator->out_of_memory().retry(call);
 }
 
-// Page-locked memory that lies idle goes back first.
+// Of the device such memory takes entries of page tables, 8 bytes for each 4 KiB.
+constexpr std::size_t kBytesPerEntryByte = 512;
+
+// Page-locked memory that lies idle goes back. Device memory does only where page tables may lack
+// room.
 template <typename Call>
 __attribute__((noinline)) CUresult rescue_pinned(size_t bytes, const Call& call) {
   cupool::engine::Allocator* allocator = cupool::process::started_engine();
@@ -44,7 +48,8 @@ __attribute__((noinline)) CUresult rescue_pinned(size_t bytes, const Call& call)
   patience.wants(bytes);
   const CUresult result = allocator->host().retry(call, cupool::util::now_ns(), patience);
   if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
-  return allocator->out_of_memory().retry(call, patience);
+  patience.wants(bytes / kBytesPerEntryByte + 1);
+  return allocator->out_of_memory().retry_anywhere(call, patience);
 }
 
 template <typename Call>

@@ -47,5 +47,15 @@ TEST(Refused, InAStreamOfALargerDeviceWhatIsIdleThereGoesBack) {
   EXPECT_EQ(run.process.out, "in the stream 0\n");
 }
 
+// Of the device such calls take page tables at most.
+TEST(Refused, ForLackOfHostMemoryNothingIdleGoesBack) {
+  const PreloadedRun run =
+      expect_same("probe_refused case=pinned", 0, 1,
+                  with(kIdleStays, {{"CUPOOL_SIM_FAIL", "cuMemHostRegister:*=2,cuMemCreate:*=2"}}));
+  EXPECT_EQ(lines_of(run.process.out).size(), 6u);
+  EXPECT_FALSE(contains(run.process.out, " 0\n")) << run.describe();
+  expect_nothing_given_back(run);
+}
+
 }  // namespace
 }  // namespace preload

@@ -2,7 +2,7 @@
 // Calls that run out of memory, and what that does to the memory that lies idle. case=bounded: a
 // pool with a limit of its own is at that limit, with idle= MiB freed before and blocks of block=
 // MiB; current=1: as the device's current pool. case=small: a stream of a larger device than the
-// current one.
+// current one. case=pinned: page-locked memory.
 #include <cuda.h>
 
 #include <string>
@@ -73,11 +73,28 @@ int larger_device() {
   return 0;
 }
 
+// Refused by injection.
+int pinned() {
+  const Gpu gpu;
+  leave_idle(200);
+  static char host[16384];
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+  CUmemGenericAllocationHandle handle = 0;
+  for (int i = 0; i < 3; ++i) {
+    probe::say("registered", cuMemHostRegister(host, sizeof host, 0));
+    probe::say("created", cuMemCreate(&handle, 2 * kMiB, &properties, 0));
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string which = probe::argument(argc, argv, "case", "bounded");
   if (which == "small") return larger_device();
+  if (which == "pinned") return pinned();
   return bounded(probe::number(argc, argv, "current", 0) != 0, probe::number(argc, argv, "idle", 0),
                  probe::number(argc, argv, "block", 8));
 }
