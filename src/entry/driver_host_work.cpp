@@ -31,15 +31,19 @@ using cupool::process::started_engine;
 namespace {
 
 // A graph's own memory and code may run out of memory because of cupool's idle memory (contract 4).
+// No free waits for the time between attempts: what was refused has submitted nothing.
 template <typename Call>
 CUresult launch_graph(CUstream stream, const Call& call) {
-  const CallToNote under_way(stream);
+  const auto launch = [&] {
+    const CallToNote under_way(stream);
+    const CUresult result = call();
+    note(
+        stream, [] { return true; }, result);
+    return result;
+  };
   Allocator* const allocator = engine();
-  const CUresult result =
-      allocator == nullptr ? call() : cupool::engine::rescue(allocator->out_of_memory(), call);
-  note(
-      stream, [] { return true; }, result);
-  return result;
+  return allocator == nullptr ? launch()
+                              : cupool::engine::rescue(allocator->out_of_memory(), launch);
 }
 
 bool is_pinned(CUdeviceptr address) {

@@ -63,11 +63,12 @@ template <typename Call>
 CUresult launch(const cupool::cuda::Driver& real, const void* configuration, CUstream stream,
                 CUfunction function, void** values, void** extra, const Call& call) {
   const cupool::engine::DependentLaunch dependent(real, configuration, stream);
-  const auto launch = [&] { return call(dependent.configuration()); };
-  const CUresult result = launch_noted(real, stream, function, values, extra, [&] {
-    const CUresult first = launch();
-    return __builtin_expect(first == CUDA_ERROR_OUT_OF_MEMORY, 0) ? rescue(launch) : first;
-  });
+  const auto launch = [&] {
+    return launch_noted(real, stream, function, values, extra,
+                        [&] { return call(dependent.configuration()); });
+  };
+  CUresult result = launch();
+  if (__builtin_expect(result == CUDA_ERROR_OUT_OF_MEMORY, 0)) result = rescue(launch);
   if (result == CUDA_SUCCESS) dependent.submitted();
   return result;
 }
@@ -101,17 +102,19 @@ CUresult launch(const cupool::cuda::Driver& real, const void* configuration, CUs
     }                                                                              \
     return result;                                                                 \
   }
-// A launch, which may touch page-locked memory, also if only the second attempt succeeds.
-#define CUPOOL_LAUNCH(symbol, to, extra_arguments, parameters, arguments)                   \
-  CUresult cupool_hook_##symbol parameters {                                                \
-    CUPOOL_REAL_OR_RETURN(symbol);                                                          \
-    const CUstream named = to;                                                              \
-    const InlineSubmission submission(real, named, #symbol);                                \
-    const auto call = [&] { return real.symbol arguments; };                                \
-    return launch_noted(real, named, function, values, extra_arguments, [&] {               \
-      const CUresult first = call();                                                        \
-      return __builtin_expect(first == CUDA_ERROR_OUT_OF_MEMORY, 0) ? rescue(call) : first; \
-    });                                                                                     \
+// A launch, which may touch page-locked memory, also if only the second attempt succeeds. No free
+// waits for the time between attempts: what was refused has submitted nothing.
+#define CUPOOL_LAUNCH(symbol, to, extra_arguments, parameters, arguments)                 \
+  CUresult cupool_hook_##symbol parameters {                                              \
+    CUPOOL_REAL_OR_RETURN(symbol);                                                        \
+    const CUstream named = to;                                                            \
+    const InlineSubmission submission(real, named, #symbol);                              \
+    const auto call = [&] {                                                               \
+      return launch_noted(real, named, function, values, extra_arguments,                 \
+                          [&] { return real.symbol arguments; });                         \
+    };                                                                                    \
+    const CUresult first = call();                                                        \
+    return __builtin_expect(first == CUDA_ERROR_OUT_OF_MEMORY, 0) ? rescue(call) : first; \
   }
 // Work: the retry is one submission with the first attempt.
 #define CUPOOL_RESCUED_WORK(symbol, to, parameters, arguments)                             \

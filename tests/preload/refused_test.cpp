@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a call that runs out of memory does to the memory that lies idle (contract 4): nothing where
-// that memory cannot be the cause.
+// that memory cannot be the cause, and no other thread's call waits for it.
 #include "harness.h"
 
 namespace preload {
@@ -55,6 +55,19 @@ TEST(Refused, ForLackOfHostMemoryNothingIdleGoesBack) {
   EXPECT_EQ(lines_of(run.process.out).size(), 6u);
   EXPECT_FALSE(contains(run.process.out, " 0\n")) << run.describe();
   expect_nothing_given_back(run);
+}
+
+// Contract 2: a launch that was refused has submitted nothing that a free could wait for.
+TEST(Refused, ALaunchHoldsUpNoFree) {
+  const std::pair<const char*, const char*> launches[] = {
+      {"graph", "cuGraphLaunch:*=2"}, {"kernel", "cuLaunchCooperativeKernel:*=2"}};
+  for (const auto& [by, fault] : launches) {
+    const PreloadedRun run = run_preloaded(std::string("probe_refused case=launch by=") + by,
+                                           with(kIdleStays, {{"CUPOOL_SIM_FAIL", fault},
+                                                             {"CUPOOL_SIM_MODE", "timed"},
+                                                             {"CUPOOL_MAX_PENDING", "100%"}}));
+    EXPECT_EQ(run.process.out, "free waited 0\nlaunch 2\n") << by << run.describe();
+  }
 }
 
 }  // namespace

@@ -2,10 +2,13 @@
 // Calls that run out of memory, and what that does to the memory that lies idle. case=bounded: a
 // pool with a limit of its own is at that limit, with idle= MiB freed before and blocks of block=
 // MiB; current=1: as the device's current pool. case=small: a stream of a larger device than the
-// current one. case=pinned: page-locked memory.
+// current one. case=pinned: page-locked memory. case=launch: a launch that is refused for good (by=
+// graph or kernel), while the GPU works on freed memory and another thread frees.
 #include <cuda.h>
 
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "probe.h"
@@ -89,12 +92,59 @@ int pinned() {
   return 0;
 }
 
+CUgraphExec graph_of(CUdeviceptr target, CUstream stream) {
+  CUgraph graph = nullptr;
+  CUgraphExec executable = nullptr;
+  MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  MUST(cuMemsetD8Async(target, 1, probe::kBytes, stream));
+  MUST(cuStreamEndCapture(stream, &graph));
+  MUST(cuGraphInstantiate(&executable, graph, 0));
+  return executable;
+}
+
+int launch(bool by_graph) {
+  const Gpu gpu;
+  warm_up();
+  CUcontext context = nullptr;
+  CUstream stream = nullptr;
+  void* host = nullptr;
+  CUdeviceptr kept = 0;
+  CUdeviceptr other = 0;
+  CUdeviceptr in_use = 0;
+  MUST(cuCtxGetCurrent(&context));
+  MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  MUST(cuMemHostAlloc(&host, probe::kBytes, 0));
+  MUST(cuMemAlloc(&kept, probe::kBytes));
+  MUST(cuMemAlloc(&other, probe::kBytes));
+  MUST(cuMemAlloc(&in_use, 64 * kMiB));
+  const CUgraphExec graph = graph_of(kept, stream);
+  gpu.work(2'000'000'000);
+  MUST(cuMemFree(in_use));
+  CUresult refused = CUDA_SUCCESS;
+  std::thread launcher([&] {
+    MUST(cuCtxSetCurrent(context));
+    std::uint64_t words = 16;
+    void* arguments[] = {&host, &kept, &words};
+    refused = by_graph
+                  ? cuGraphLaunch(graph, stream)
+                  : cuLaunchCooperativeKernel(gpu.copy, 1, 1, 1, 32, 1, 1, 0, stream, arguments);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  MUST(cuMemFree(other));
+  probe::say("free waited", cuStreamQuery(gpu.stream) == CUDA_SUCCESS);
+  launcher.join();
+  probe::say("launch", refused);
+  MUST(cuCtxSynchronize());
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string which = probe::argument(argc, argv, "case", "bounded");
   if (which == "small") return larger_device();
   if (which == "pinned") return pinned();
+  if (which == "launch") return launch(probe::argument_is(argc, argv, "by", "graph"));
   return bounded(probe::number(argc, argv, "current", 0) != 0, probe::number(argc, argv, "idle", 0),
                  probe::number(argc, argv, "block", 8));
 }
