@@ -38,6 +38,7 @@ struct FakePools {
   // What the driver answers; written by the test while it is the only thread.
   bool supported = true;
   bool decompresses = false;  ///< by hardware
+  bool mps = false;           ///< whether the device is shared by MPS
   bool peers = true;          ///< whether devices can be
   int devices = 1;
   CUresult count_result = CUDA_SUCCESS;
@@ -83,6 +84,7 @@ inline CUmemoryPool add_pool_locked(int device) {
 }
 inline CUresult attribute_of_device(int* value, CUdevice_attribute attribute, CUdevice) {
   *value = attribute == CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED && pools->supported ? 1 : 0;
+  if (attribute == static_cast<CUdevice_attribute>(133)) *value = pools->mps ? 1 : 0;
 #if CUDA_VERSION >= 12080
   if (attribute == CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK) {
     *value = pools->decompresses ? CU_MEM_DECOMPRESS_ALGORITHM_LZ4 : 0;

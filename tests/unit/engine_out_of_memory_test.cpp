@@ -227,6 +227,16 @@ TEST_F(OutOfMemoryTest, FreeMemorySaysNothingWhereTheProcessHasLessThanTheDevice
   EXPECT_GT(test::pools->trims.load(), trims);
 }
 
+TEST_F(OutOfMemoryTest, FreeMemorySaysNothingUnderMps) {
+  leave_idle_memory();
+  test::pools->mps = true;
+  const unsigned trims = test::pools->trims.load();
+  Patience patience;
+  patience.wants(kBlock);
+  EXPECT_EQ(out_of_memory().retry_anywhere(hopeless(), patience), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_GT(test::pools->trims.load(), trims);
+}
+
 // Who waits for the exit of a neighbour's request is the program.
 TEST_F(OutOfMemoryTest, ANeighbourIsServedForSoLongOnly) {
   Context* const first = context_;

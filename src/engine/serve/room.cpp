@@ -29,9 +29,17 @@ bool is_enough(std::uint64_t free_bytes, std::uint64_t wanted_bytes) {
 
 }  // namespace
 
-// Unknown where the process alone has a limit, which the total tells: free memory says nothing
-// then.
+// MPS gives processes limits of their own, which free memory may not show.
+bool Room::may_have_limit(const Device& device) const {
+  constexpr auto kMpsEnabled = static_cast<CUdevice_attribute>(133);  // CUDA 12.6
+  int shared = 0;
+  return driver_.cuDeviceGetAttribute(&shared, kMpsEnabled, device.ordinal()) == CUDA_SUCCESS &&
+         shared != 0;
+}
+
+// Unknown where the process alone has a limit: free memory says nothing then.
 std::optional<std::uint64_t> Room::free_bytes(Context& context) {
+  if (may_have_limit(context.device())) return std::nullopt;
   const ContextVisit visit(context, kShortNs);
   if (!visit || !context.usable()) return std::nullopt;
   const cuda::RelaxedCaptureScope relaxed(driver_);

@@ -30,6 +30,7 @@ class Room {
   Outlook outlook(Context& context, Patience& patience);
 
  private:
+  bool may_have_limit(const Device& device) const;
   std::optional<std::uint64_t> free_bytes(Context& context);
   std::uint64_t idle_bytes(Device& device);
 
