@@ -3,7 +3,8 @@
 // whether memory is ever handed out too early.
 //   async_serve pairs [keep=1]           ns a pair, on 1 and 16 threads with a stream each, with a
 //                                        kernel between and without, and on one thread's 8 streams;
-//                                        keep=1: the program has its pool keep its memory itself
+//                                        keep=1: the program has its pool keep its memory itself;
+//                                        pause_ns=N: other work of the host behind each call
 //   async_serve proof [budget=SECONDS]   many threads and streams, random sizes: every block is
 //                                        stamped and checked by kernels in the order of its streams
 // One line of JSON. proof ends with 1 if a check found a foreign word.
@@ -25,6 +26,14 @@ namespace {
 using gpu_test::Clock;
 
 constexpr size_t kPairBytes = 64 << 10;
+double pause_seconds = 0;
+
+void pause_a_moment() {
+  if (pause_seconds == 0) return;
+  const auto begin = Clock::now();
+  while (gpu_test::seconds_since(begin) < pause_seconds) {
+  }
+}
 
 cudaStream_t make_stream() {
   cudaStream_t stream = nullptr;
@@ -45,8 +54,10 @@ double pair_ns(int threads, int pairs, bool kernel, int streams_of_each = 1) {
         cudaStream_t stream = streams[number % streams_of_each];
         uint32_t* block = nullptr;
         MUST(cudaMallocAsync(&block, kPairBytes, stream));
+        pause_a_moment();
         if (kernel) stamp_u32<<<1, 32, 0, stream>>>(block, 32, number);
         MUST(cudaFreeAsync(block, stream));
+        pause_a_moment();
       };
       for (int number = 0; number < 100; ++number) pair(number);
       for (cudaStream_t stream : streams) MUST(cudaStreamSynchronize(stream));
@@ -187,6 +198,7 @@ int main(int argc, char** argv) {
   }
   MUST(cudaSetDevice(0));
   if (argc > 1 && std::strcmp(argv[1], "proof") == 0) return proof(budget) ? 0 : 1;
+  pause_seconds = static_cast<double>(gpu_test::number(argc, argv, "pause_ns", 0)) * 1e-9;
   pairs(gpu_test::number(argc, argv, "keep", 0) != 0);
   return 0;
 }
