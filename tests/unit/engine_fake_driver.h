@@ -121,6 +121,10 @@ inline CUresult allocate(CUdeviceptr* address, std::size_t bytes) {
   *address = gpu.next_address.fetch_add((bytes + kUnit - 1) / kUnit * kUnit);
   return CUDA_SUCCESS;
 }
+inline CUresult attribute(int* value, CUdevice_attribute, CUdevice) {
+  *value = 0;
+  return CUDA_SUCCESS;
+}
 inline CUresult memory_info(std::size_t* free_bytes, std::size_t* total_bytes) {
   *total_bytes = gpu.capacity.load();
   const std::size_t held = gpu.held_bytes.load();
@@ -151,6 +155,7 @@ inline cuda::Driver fake_driver() {
   driver.cuDeviceGetCount = fake::get_count;
   driver.cuDeviceGetName = fake::get_name;
   driver.cuDeviceTotalMem_v2 = fake::total_memory;
+  driver.cuDeviceGetAttribute = fake::attribute;
   driver.cuEventCreate = fake::create_event;
   driver.cuCtxRecordEvent = fake::record;
   driver.cuEventRecord = fake::record_on_stream;
