@@ -104,17 +104,16 @@ CUresult launch(const cupool::cuda::Driver& real, const void* configuration, CUs
   }
 // A launch, which may touch page-locked memory, also if only the second attempt succeeds. No free
 // waits for the time between attempts: what was refused has submitted nothing.
-#define CUPOOL_LAUNCH(symbol, to, extra_arguments, parameters, arguments)                 \
-  CUresult cupool_hook_##symbol parameters {                                              \
-    CUPOOL_REAL_OR_RETURN(symbol);                                                        \
-    const CUstream named = to;                                                            \
-    const InlineSubmission submission(real, named, #symbol);                              \
-    const auto call = [&] {                                                               \
-      return launch_noted(real, named, function, values, extra_arguments,                 \
-                          [&] { return real.symbol arguments; });                         \
-    };                                                                                    \
-    const CUresult first = call();                                                        \
-    return __builtin_expect(first == CUDA_ERROR_OUT_OF_MEMORY, 0) ? rescue(call) : first; \
+#define CUPOOL_LAUNCH(symbol, to, extra_arguments, parameters, arguments)                      \
+  CUresult cupool_hook_##symbol parameters {                                                   \
+    CUPOOL_REAL_OR_RETURN(symbol);                                                             \
+    const CUstream named = to;                                                                 \
+    const InlineSubmission submission(real, named, #symbol);                                   \
+    const auto call = [&] { return real.symbol arguments; };                                   \
+    const CUresult first = launch_noted(real, named, function, values, extra_arguments, call); \
+    if (__builtin_expect(first != CUDA_ERROR_OUT_OF_MEMORY, 1)) return first;                  \
+    return rescue(                                                                             \
+        [&] { return launch_noted(real, named, function, values, extra_arguments, call); });   \
   }
 // Work: the retry is one submission with the first attempt.
 #define CUPOOL_RESCUED_WORK(symbol, to, parameters, arguments)                             \
