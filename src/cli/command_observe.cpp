@@ -131,8 +131,9 @@ bool tell_what_was_seen(const ScratchFolder& scratch, const ObserveArguments& ar
         "not observed\n",
         stderr);
   }
-  std::vector<Report> reports = read_reports(files);
-  const bool kept = arguments.json.empty() || keep(reports, arguments.json);
+  bool all = true;
+  std::vector<Report> reports = read_readable_reports(files, &all);
+  const bool kept = (arguments.json.empty() || keep(reports, arguments.json)) && all;
   for (Report& report : reports) report.file = "observed";
   std::fprintf(stderr, "\n%s", story_text(reports).c_str());
   if (is_simulated(reports)) std::fprintf(stderr, "%s\n", kSimulatedTimes);

@@ -12,9 +12,11 @@
 #include "cli/shell/child.h"
 #include "cli/shell/library.h"
 #include "cli/shell/output.h"
+#include "cli/shell/program_word.h"
 #include "cli/shell/settings_arguments.h"
 #include "cli/shell/shell_words.h"
 #include "cli/shell/terminal.h"
+#include "util/text.h"
 
 namespace cupool::cli {
 
@@ -54,12 +56,22 @@ void suggest_next(const RunArguments& arguments, const std::vector<std::string>&
   hint("to keep the report: cupool run --stats json --stats-file report-%p.json -- " + words);
 }
 
-// What could only be told at the end of a long run. In a folder of each process: not known yet.
-void require_files(const std::vector<std::pair<std::string, std::string>>& variables) {
+// What would only be told at the end of a long run. The program may make the folder yet, or run on
+// another machine.
+void warn_of_files(const std::vector<std::pair<std::string, std::string>>& variables) {
   for (const auto& [name, value] : variables) {
     if (name != "CUPOOL_STATS_FILE" && name != "CUPOOL_TRACE") continue;
+    if (is_program_file(value)) {
+      throw UsageError(name + "=" + value +
+                       " is a program and would be overwritten. Name a new file");
+    }
     const std::string folder = std::filesystem::path(value).parent_path().string();
-    if (folder.find('%') == std::string::npos) require_writable(value);
+    if (folder.find('%') != std::string::npos) continue;
+    try {
+      require_writable(value);
+    } catch (const UsageError& error) {
+      std::fprintf(stderr, "cupool: so far, %s\n", util::printable(error.what()).c_str());
+    }
   }
 }
 
@@ -73,7 +85,7 @@ int act(const RunArguments& arguments, const Session& session) {
     print_command(start.environment, arguments, session.program);
     return exit_ok;
   }
-  require_files(variables);
+  warn_of_files(variables);
   const std::string reason =
       reason_not_to_preload(session.program.front(), find_library(), Environment::inherited());
   if (!reason.empty()) {

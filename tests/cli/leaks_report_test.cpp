@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `cupool report` of memory that was never freed: functions are named as those of call sites are.
+#include <algorithm>
 #include <regex>
 
 #include "cli/page/text.h"
@@ -26,7 +27,9 @@ TEST(LeaksReport, NamesFunctionsThatAreNotExported) {
   const std::string text = cupool({"report", file}).out;
   const std::string place = R"( \(probe_leaks\+0x[0-9a-f]+\))";
   EXPECT_TRUE(finds(text, "leak_large" + place + ", main" + place)) << text;
-  EXPECT_FALSE(contains(text, "Not checked for names")) << text;
+  const std::string unchecked =
+      text.substr(std::min(text.find("Not checked for names"), text.size()));
+  EXPECT_FALSE(contains(unchecked, "probe_leaks")) << text;
   report["process"]["pid"] = 43;
   const std::string other = write_report(folder.path(), "b.json", report);
   const std::string both = cupool({"report", file, other}).out;

@@ -175,20 +175,28 @@ TEST(Run, RefusesSettingsThatTheLibraryWouldNotTake) {
   }
 }
 
-// At the end of a long run it would be too late.
-TEST(Run, RefusesAFileThatCannotBeWritten) {
+// At the end of a long run it would be too late. But the program may make the folder.
+TEST(Run, WarnsOfAFileThatCannotBeWritten) {
   const ScratchFolder folder;
   for (const char* option : {"--stats-file", "--trace"}) {
     const std::string file = folder.path() + "/none/x";
     const ProcessResult result = cupool({"run", option, file, "--", "/bin/echo", "ran"});
-    EXPECT_EQ(result.exit_code, 2) << result.describe();
-    EXPECT_EQ(result.out, "");
-    EXPECT_EQ(result.err, "cupool: cannot write " + file +
+    EXPECT_EQ(result.exit_code, 0) << result.describe();
+    EXPECT_EQ(result.out, "ran\n");
+    EXPECT_EQ(result.err, "cupool: so far, cannot write " + file +
                               ": No such file or directory. Create the folder first, or name "
                               "another file\n");
     for (const std::string& later : {folder.path() + "/x", folder.path() + "/%p/x"}) {
-      EXPECT_EQ(cupool({"run", option, later, "--", "/bin/echo", "ran"}).out, "ran\n") << later;
+      const ProcessResult fine = cupool({"run", option, later, "--", "/bin/echo", "ran"});
+      EXPECT_EQ(fine.out + fine.err, "ran\n") << later;
     }
+    const std::string program = folder.path() + "/program";
+    std::ofstream(program) << "#!/bin/sh\n";
+    std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+    const ProcessResult refused = cupool({"run", option, program, "--", "/bin/echo", "ran"});
+    EXPECT_EQ(refused.exit_code, 2) << refused.describe();
+    EXPECT_TRUE(contains(refused.err, program + " is a program and would be overwritten"))
+        << refused.err;
   }
 }
 

@@ -245,8 +245,8 @@ void judge_simulated(const Facts& facts, Findings* findings) {
   obstacle(findings, "simulated-device",
            facts.use.needs_nvidia_runtime +
                ", and does not start on cupool's simulated device, which runs no kernels",
-           "build it for this device: g++ -I/usr/local/cuda/include program.cpp "
-           "-L$LD_LIBRARY_PATH -lcudart -o program");
+           "build it without kernels for this device: g++ -I/usr/local/cuda/include program.cpp "
+           "-L${LD_LIBRARY_PATH%%:*} -lcudart -o program");
 }
 
 void judge_use(const Facts& facts, Findings* findings) {

@@ -100,7 +100,7 @@ std::vector<std::string> unchecked_files(const std::vector<Report>& reports) {
     for (const SiteFrameReport& frame : places.frames) {
       if (frame.module < 0 || frame.names.front() != place_of(places, frame)) continue;
       const SiteModuleReport& module = places.modules[static_cast<std::size_t>(frame.module)];
-      if (module.build_id.empty()) files.insert(module.path);
+      if (module.build_id.empty() && !module.path.empty()) files.insert(module.path);
     }
   }
   return {files.begin(), files.end()};

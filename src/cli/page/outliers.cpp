@@ -14,9 +14,8 @@ namespace cupool::cli {
 
 const char* const kOutlierRule =
     "An outlier is more than 1.5 times the interquartile range beyond the quartiles, and more than "
-    "a quarter away from the median. With three processes, it is more than twice the median or "
-    "less "
-    "than half of it; with two there is none.";
+    "a quarter away from the median. With three processes, it is more than twice the median, or "
+    "less than half of it; with two there is none.";
 
 namespace {
 

@@ -38,9 +38,10 @@ Process process_of(const Report& report) {
   return {report.host, report.pid, report.start_wall, report.rank};
 }
 
-// Orders the reports of a process: snapshots by time, then the one at exit.
-std::tuple<bool, std::uint64_t, std::uint64_t> age_of(const Report& report) {
-  return {report.snapshot_number == 0, report.end_wall, report.snapshot_number};
+// Orders the reports of a process: snapshots by number, for a clock may be set back, then the one
+// at exit.
+std::pair<bool, std::uint64_t> age_of(const Report& report) {
+  return {report.snapshot_number == 0, report.snapshot_number};
 }
 
 void tell_left_out(std::size_t number, const char* one, const char* many, const std::string& why) {

@@ -202,8 +202,9 @@ class SignalWatch {
   struct sigaction child_action_ {};
 };
 
+// `from` is `to` where that was closed: it stays open beyond exec then.
 bool redirect(int from, int to) {
-  return from < 0 || dup2(from, to) >= 0;
+  return from < 0 || (from == to ? fcntl(to, F_SETFD, 0) >= 0 : dup2(from, to) >= 0);
 }
 
 // The child between fork and exec; sends its errno through the pipe.

@@ -35,6 +35,11 @@ int open_without_blocking(const std::string& path) {
   return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 }
 
+// Standard input may be a socket, which cannot be opened again, or a file of another user.
+int open_input(const std::string& path) {
+  return path == "-" ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : open_without_blocking(path);
+}
+
 bool too_large(std::uint64_t limit, std::string* reason) {
   *reason = "larger than " + util::format_bytes(limit);
   return false;
@@ -51,10 +56,13 @@ bool wait_for_input(int descriptor, std::string* reason) {
   return false;
 }
 
-// Reads to the end; more than `limit` bytes are an error.
+// Reads to the end; more than `limit` bytes are an error. A descriptor that was inherited may
+// block.
 bool read_all(int descriptor, std::uint64_t limit, std::string* content, std::string* reason) {
   char buffer[65536];
+  const bool blocks = (fcntl(descriptor, F_GETFL) & O_NONBLOCK) == 0;
   for (;;) {
+    if (blocks && !wait_for_input(descriptor, reason)) return false;
     const std::uint64_t left = limit + 1 - content->size();
     const ssize_t got = read(descriptor, buffer, std::min<std::uint64_t>(sizeof buffer, left));
     if (got > 0) content->append(buffer, static_cast<std::size_t>(got));
@@ -119,7 +127,7 @@ bool read_start_of_file(const std::string& path, std::uint64_t length, std::stri
 
 bool read_input(const std::string& path, std::uint64_t limit, std::string* content,
                 std::string* reason) {
-  const Descriptor file{open_without_blocking(input_path(path))};
+  const Descriptor file{open_input(path)};
   struct stat status {};
   if (file.number < 0 || fstat(file.number, &status) != 0) {
     *reason = std::strerror(errno);

@@ -3,6 +3,7 @@
 #include "cli/shell/program_word.h"
 
 #include <filesystem>
+#include <string_view>
 
 #include "cli/shell/child.h"
 #include "cli/shell/input.h"
@@ -28,10 +29,9 @@ bool is_program_file(const std::string& name) {
   if (find_program(path, Environment::inherited()).exit_code != 0) return false;
   std::string start;
   std::string reason;
-  return read_start_of_file(path, 4, &start, &reason) && (start ==
-                                                              "\x7f"
-                                                              "ELF" ||
-                                                          start.compare(0, 2, "#!") == 0);
+  if (!read_start_of_file(path, 4, &start, &reason)) return false;
+  constexpr std::string_view kElf = "\x7f\x45LF";
+  return start == kElf || start.compare(0, 2, "#!") == 0;
 }
 
 }  // namespace cupool::cli
