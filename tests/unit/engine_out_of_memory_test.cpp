@@ -22,6 +22,7 @@ struct ScarceDriver {
   CUcontext current = nullptr;  // null: the fake driver's
   CUcontext pushed = nullptr;   // by cupool
   bool has_context = true;
+  int full_looks = 0;  // so often no memory is free
 };
 ScarceDriver scarce;
 
@@ -54,6 +55,14 @@ class OutOfMemoryTest : public PoolEngineTest {
     };
     driver.cuCtxRecordEvent = [](CUcontext context, CUevent event) {
       return scarce.record == CUDA_SUCCESS ? test::fake::record(context, event) : scarce.record;
+    };
+    driver.cuMemGetInfo_v2 = [](std::size_t* free_bytes, std::size_t* total_bytes) {
+      const CUresult result = test::fake::memory_info_with_pools(free_bytes, total_bytes);
+      if (scarce.full_looks > 0) {
+        --scarce.full_looks;
+        *free_bytes = 0;
+      }
+      return result;
     };
     driver.cuCtxPushCurrent_v2 = [](CUcontext context) {
       scarce.pushed = context;
@@ -214,6 +223,20 @@ TEST_F(OutOfMemoryTest, ARefusalByAPoolsOwnLimitGivesNothingBack) {
   EXPECT_EQ(out_of_memory().retry_anywhere(takes, patience), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_GT(calls_, 1);
   EXPECT_GT(test::pools->trims.load(), trims);
+}
+
+// Another process may give memory back at any time.
+TEST_F(OutOfMemoryTest, RoomThatIsNewerThanTheRefusalIsTried) {
+  leave_idle_memory();
+  scarce.full_looks = 2;  // behind the refusal, and behind the first attempt
+  Patience patience;
+  patience.wants(kBlock);
+  const Call succeeds_then = [&] {
+    return ++calls_ == 1 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+  };
+  EXPECT_EQ(out_of_memory().retry(succeeds_then, patience), CUDA_SUCCESS);
+  EXPECT_EQ(calls_, 2);
+  EXPECT_EQ(scarce.full_looks, 0);
 }
 
 // The limit of a process: the device's free memory is not its own.

@@ -32,7 +32,7 @@ class Patience {
   /// What the call's attempts on one device have shown, whichever function made them.
   struct Attempts {
     int device = -1;
-    bool any = false;       ///< idle memory was given back, and the call was refused again
+    bool any = false;       ///< what was idle was given back, and the call was refused again
     bool had_room = false;  ///< at the last look there was room for it
     bool lacked = false;    ///< at the last look all idle memory would not have been enough
   };

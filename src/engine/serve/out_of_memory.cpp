@@ -275,7 +275,10 @@ bool OutOfMemory::neighbours_gave(Device& device, Patience& patience, std::uint6
 
 bool OutOfMemory::more_given_back(Context& context, std::uint64_t* tried_ns, Patience& patience) {
   const util::Uncancelled throughout;
-  const Room::Outlook outlook = room_.outlook(context, patience);
+  // What another thread is just giving back is in no figure.
+  const Room::Outlook outlook = idle_.give_backs().any_under_way()
+                                    ? Room::Outlook::give_back
+                                    : room_.outlook(context, patience);
   if (outlook == Room::Outlook::hopeless) return false;
   if (outlook == Room::Outlook::try_again) {
     *tried_ns = util::now_ns();

@@ -162,6 +162,8 @@ class OutOfMemory {
   template <typename Call>
   CUresult retry_in(Context& context, const Call& real, Patience& patience) {
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    const auto has_room = [&] { return room_.is_there(context.device(), patience.wanted_bytes()); };
+    const bool had_room = has_room();
     std::uint64_t tried_ns = util::now_ns() - kLongestCallNs;
     for (int round = 0; result == CUDA_ERROR_OUT_OF_MEMORY && round < kRetries; ++round) {
       if (patience.over() || !more_given_back(context, &tried_ns, patience)) break;
@@ -170,10 +172,14 @@ class OutOfMemory {
     // A sticky error may have kept memory back. Then the program gets that error (I7).
     const bool answered = context.usable() && !cuda::shut_down();
     if (result == CUDA_ERROR_OUT_OF_MEMORY && !answered) result = real();
-    // With room for it, neither a neighbour's memory nor a stream's is the cause.
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && answered &&
-        room_.is_there(context.device(), patience.wanted_bytes())) {
-      return result;
+    // With room for it, neither a neighbour's memory nor a stream's is the cause, unless the room
+    // is newer than the refusal.
+    const auto is_refused_beside_room = [&] {
+      return result == CUDA_ERROR_OUT_OF_MEMORY && answered && has_room();
+    };
+    if (is_refused_beside_room()) {
+      if (!had_room) result = real();
+      if (had_room || is_refused_beside_room()) return result;
     }
     if (result == CUDA_ERROR_OUT_OF_MEMORY && answered) {
       result = ask_neighbours(context.device(), real, patience);

@@ -29,11 +29,12 @@ bool is_enough(std::uint64_t free_bytes, std::uint64_t wanted_bytes) {
 
 }  // namespace
 
-// MPS gives processes limits of their own, which free memory may not show.
+// MPS gives processes limits of their own, which free memory may not show. An older driver does not
+// tell of it.
 bool Room::may_have_limit(const Device& device) const {
   constexpr auto kMpsEnabled = static_cast<CUdevice_attribute>(133);  // CUDA 12.6
   int shared = 0;
-  return driver_.cuDeviceGetAttribute(&shared, kMpsEnabled, device.ordinal()) == CUDA_SUCCESS &&
+  return driver_.cuDeviceGetAttribute(&shared, kMpsEnabled, device.ordinal()) != CUDA_SUCCESS ||
          shared != 0;
 }
 
@@ -62,7 +63,8 @@ bool Room::is_there(Device& device, std::uint64_t wanted_bytes) {
   return false;
 }
 
-// What of the device's memory could go back now. What the GPU still uses is included.
+// What of the device's memory could go back now. What the GPU still uses is included; what is on
+// its way back by another thread is not.
 std::uint64_t Room::idle_bytes(Device& device) {
   for (Context* context : registry_.contexts_of(device.ordinal())) context->threads().fold();
   const stats::DeviceStats& stats = device.stats();
@@ -79,10 +81,9 @@ bool Room::beside_idle_memory(const Device* only, std::uint64_t wanted_bytes) {
   bool any = false;
   for (Device* device : registry_.devices().all()) {
     if (only != nullptr && device != only) continue;
-    const std::uint64_t slack = device->pools() == nullptr ? 0 : device->pools()->pair().slack();
-    if (idle_bytes(*device) == 0 && slack < stats::kPoolGrowthStep) continue;
     if (!is_there(*device, wanted_bytes)) return false;
-    any = true;
+    const std::uint64_t slack = device->pools() == nullptr ? 0 : device->pools()->pair().slack();
+    any = any || idle_bytes(*device) != 0 || slack >= stats::kPoolGrowthStep;
   }
   return any;
 }
@@ -95,9 +96,10 @@ Room::Outlook Room::outlook(Context& context, Patience& patience) {
   const std::uint64_t wanted = patience.wanted_bytes();
   Patience::Attempts& attempts = patience.attempts_on(device.ordinal());
   if (!attempts.any || wanted == 0) return Outlook::give_back;
+  const std::uint64_t idle = idle_bytes(device);  // first: what goes back between counts twice
   const std::optional<std::uint64_t> free = free_bytes(context);
   const bool has_room = free && is_enough(*free, wanted);
-  const bool lacks = free && *free + idle_bytes(device) < wanted;
+  const bool lacks = free && *free + idle < wanted;
   if ((has_room && attempts.had_room) || (lacks && attempts.lacked)) return Outlook::hopeless;
   attempts.had_room = has_room;
   attempts.lacked = lacks;

@@ -21,8 +21,8 @@ class Room {
   /// another cause.
   bool is_there(Device& device, std::uint64_t wanted_bytes);
 
-  /// Whether that holds for each device with idle memory, or for `only` (null: not known) if it has
-  /// some. False also if there is no such device.
+  /// Whether that holds for each device of the process, or for `only` (null: not known), and idle
+  /// memory lies on one of them.
   bool beside_idle_memory(const Device* only, std::uint64_t wanted_bytes);
 
   /// Whether a call may succeed that was refused again after idle memory was given back.
