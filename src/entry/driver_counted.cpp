@@ -29,6 +29,7 @@ using cupool::engine::OutOfMemory;
 using cupool::engine::Patience;
 using cupool::engine::Submission;
 using cupool::entry::legacy;
+using cupool::entry::note_current_pool_block;
 using cupool::entry::note_pool_block;
 using cupool::entry::per_thread;
 using cupool::entry::watched_other_allocation;
@@ -255,18 +256,22 @@ CUresult cupool_hook_cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstrea
   const void* const caller = __builtin_return_address(0);
   if (pop_in_stream(address, nullptr, bytes, caller, legacy(stream))) return CUDA_SUCCESS;
   CUPOOL_REAL_OR_RETURN(cuMemAllocAsync);
-  return allocate_in_stream(
+  const CUresult result = allocate_in_stream(
       real, address, nullptr, bytes, caller, legacy(stream),
       [&](size_t wanted) { return real.cuMemAllocAsync(address, wanted, stream); });
+  if (result == CUDA_SUCCESS) note_current_pool_block(real, *address, legacy(stream));
+  return result;
 }
 
 CUresult cupool_hook_cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes, CUstream stream) {
   const void* const caller = __builtin_return_address(0);
   if (pop_in_stream(address, nullptr, bytes, caller, per_thread(stream))) return CUDA_SUCCESS;
   CUPOOL_REAL_OR_RETURN(cuMemAllocAsync_ptsz);
-  return allocate_in_stream(
+  const CUresult result = allocate_in_stream(
       real, address, nullptr, bytes, caller, per_thread(stream),
       [&](size_t wanted) { return real.cuMemAllocAsync_ptsz(address, wanted, stream); });
+  if (result == CUDA_SUCCESS) note_current_pool_block(real, *address, per_thread(stream));
+  return result;
 }
 
 CUresult cupool_hook_cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
@@ -279,7 +284,7 @@ CUresult cupool_hook_cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes,
   const CUresult result = allocate_in_stream(
       real, address, pool, bytes, caller, legacy(stream),
       [&](size_t wanted) { return real.cuMemAllocFromPoolAsync(address, wanted, pool, stream); });
-  if (result == CUDA_SUCCESS) note_pool_block(real, pool, *address);
+  if (result == CUDA_SUCCESS) note_pool_block(real, pool, *address, legacy(stream));
   return result;
 }
 
@@ -294,7 +299,7 @@ CUresult cupool_hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t b
       real, address, pool, bytes, caller, per_thread(stream), [&](size_t wanted) {
         return real.cuMemAllocFromPoolAsync_ptsz(address, wanted, pool, stream);
       });
-  if (result == CUDA_SUCCESS) note_pool_block(real, pool, *address);
+  if (result == CUDA_SUCCESS) note_pool_block(real, pool, *address, per_thread(stream));
   return result;
 }
 

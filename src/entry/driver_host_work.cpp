@@ -195,10 +195,6 @@ CUPOOL_COPIED_SOMEHOW(cuMemcpyWithAttributesAsync,
                       to, from, bytes, attributes, stream)
 CUPOOL_COPIED_SOMEHOW(cuMemcpy3DWithAttributesAsync,
                       (void* copy, unsigned long long flags, CUstream stream), copy, flags, stream)
-CUPOOL_COPIED_SOMEHOW(cuMemBatchDecompressAsync,
-                      (void* parameters, size_t count, unsigned int flags, size_t* failed,
-                       CUstream stream),
-                      parameters, count, flags, failed, stream)
 CUPOOL_CALLS_BACK(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void* data), stream,
                   function, data)
 CUPOOL_CALLS_BACK(cuLaunchHostFunc_v2,
@@ -223,6 +219,9 @@ CUPOOL_PEERS(cuMemcpyPeerAsync, are_apart(from_context, to_context), HostTargets
              (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
               size_t bytes, CUstream stream),
              to, to_context, from, from_context, bytes, stream)
+CUPOOL_AIMED(cuMemBatchDecompressAsync, true,
+             (void* parameters, size_t count, unsigned int flags, size_t* failed, CUstream stream),
+             parameters, count, flags, failed, stream)
 CUPOOL_WORD(cuStreamWaitValue32, cuuint32_t)
 CUPOOL_WORD(cuStreamWaitValue32_v2, cuuint32_t)
 CUPOOL_WORD(cuStreamWriteValue32, cuuint32_t)

@@ -56,6 +56,7 @@ void claim(CUmemoryPool pool) {
 
 // Whether cuMemAllocAsync means another pool is not known any more.
 void current_pool_changes() {
+  HostTargets::has_own_current_pool();
   AsyncMemory::distrust_current_pools();
   if (Allocator* const allocator = engine()) allocator->default_pools().async().stop();
 }
@@ -106,7 +107,7 @@ CUresult cupool_hook_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribut
 
 CUresult cupool_hook_cuMemPoolDestroy(CUmemoryPool pool) {
   CUPOOL_REAL_OR_RETURN(cuMemPoolDestroy);
-  HostTargets::pool_ends(pool);
+  HostTargets::forget(pool);
   return real.cuMemPoolDestroy(pool);
 }
 
@@ -128,9 +129,13 @@ CUresult cupool_hook_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle
     return result;
   }
   CUmemAllocationProp properties = {};
-  if (real.cuMemGetAllocationPropertiesFromHandle == nullptr ||
-      real.cuMemGetAllocationPropertiesFromHandle(&properties, *handle) != CUDA_SUCCESS ||
-      properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+  const auto is_host = [&properties] {
+    return properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE &&
+           properties.location.type != CU_MEM_LOCATION_TYPE_INVALID;  // of several devices
+  };
+  if (real.cuMemGetAllocationPropertiesFromHandle != nullptr &&
+      real.cuMemGetAllocationPropertiesFromHandle(&properties, *handle) == CUDA_SUCCESS &&
+      is_host()) {
     HostTargets::host_is_elsewhere();
   }
   return result;

@@ -41,10 +41,10 @@ BackgroundVisit::~BackgroundVisit() {
 
 // A visit that frees page-locked memory waits in the driver for a kernel that has just begun, and
 // some kernels end with the process alone.
-void end_background_visits(std::chrono::milliseconds limit) {
+bool end_background_visits(std::chrono::milliseconds limit) {
   std::unique_lock<std::mutex> lock(mutex);
   ended = true;
-  left().wait_for(lock, limit, [] { return visits == 0; });
+  return left().wait_for(lock, limit, [] { return visits == 0; });
 }
 
 void end_background_visits_at_once() {

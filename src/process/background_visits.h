@@ -25,8 +25,9 @@ class BackgroundVisit {
 /// The end of the process waits no longer for a visit.
 inline constexpr std::chrono::milliseconds kLongestWaitForVisits{10'000};
 
-/// Ends visits for good, after the current one: the driver is about to shut down.
-void end_background_visits(std::chrono::milliseconds limit = kLongestWaitForVisits);
+/// Ends visits for good, after the current one: the driver is about to shut down. False: one is
+/// still in the driver, which may hold what other calls of the driver need.
+bool end_background_visits(std::chrono::milliseconds limit = kLongestWaitForVisits);
 
 /// The same without a wait: a current visit continues. Takes no lock.
 void end_background_visits_at_once();

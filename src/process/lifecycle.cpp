@@ -97,14 +97,14 @@ void driver_may_go_soon() {
   if (stop_if_interrupted()) return;
   engine::Allocator* const live = engine();
   note_rdma_library(live != nullptr);
+  const bool asks_driver = end_background_visits() && live != nullptr;
   {
     // Waits for a snapshot in progress. Later ones do not ask the driver; its figures are read
     // here, as recent as the counters.
     const std::lock_guard<std::mutex> lock(report_mutex);
-    if (live != nullptr) live->figures().refresh();
+    if (asks_driver) live->figures().refresh();
     driver_leaves = true;
   }
-  end_background_visits();
   if (live != nullptr) live->registry().distrust_hooks();
 }
 

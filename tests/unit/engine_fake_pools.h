@@ -38,8 +38,9 @@ struct FakePools {
   // What the driver answers; written by the test while it is the only thread.
   bool supported = true;
   bool decompresses = false;  ///< by hardware
-  bool mps = false;           ///< whether the device is shared by MPS
-  bool peers = true;          ///< whether devices can be
+  bool refuses_usage = false;
+  bool mps = false;   ///< whether the device is shared by MPS
+  bool peers = true;  ///< whether devices can be
   int devices = 1;
   CUresult count_result = CUDA_SUCCESS;
   CUresult free_result = CUDA_SUCCESS;
@@ -116,6 +117,9 @@ inline CUresult current_pool(CUmemoryPool* pool, CUdevice device) {
 }
 inline CUresult create_pool(CUmemoryPool* pool, const CUmemPoolProps* properties) {
   const std::lock_guard<std::mutex> lock(pools->mutex);
+#if CUDA_VERSION >= 12080
+  if (pools->refuses_usage && properties->usage != 0) return CUDA_ERROR_NOT_SUPPORTED;
+#endif
   *pool = add_pool_locked(properties->location.id);
 #if CUDA_VERSION >= 12080
   pools->pools.at(*pool).usage = properties->usage;

@@ -49,62 +49,49 @@ class PoolsOfTheProgram : public testing::Test {
     HostTargets::forget_pools();
     PinnedMemory::reset();
   }
-  PoolMemory note(CUmemoryPool pool, CUdeviceptr address) {
-    return HostTargets::note_pool_block(driver_, pool, address);
-  }
+  PoolMemory memory_of(CUdeviceptr address) { return HostTargets::memory_of(driver_, address); }
   const cuda::Driver driver_ = host_targets_driver();
 };
 
+TEST_F(PoolsOfTheProgram, ConsistOfWhatTheDriverSays) {
+  EXPECT_EQ(memory_of(kDeviceMemory), PoolMemory::device);
+  EXPECT_EQ(memory_of(kHostMemory), PoolMemory::host);
+  EXPECT_EQ(memory_of(kManagedMemory), PoolMemory::managed);
+  host_targets_result = CUDA_ERROR_ILLEGAL_ADDRESS;
+  EXPECT_EQ(memory_of(kHostMemory), PoolMemory::unknown) << "an error says nothing of it";
+  EXPECT_FALSE(PinnedMemory::any());
+}
+
+// The next pool may get the handle of one that was destroyed.
+TEST_F(PoolsOfTheProgram, AreKnownUntilTheirEnd) {
+  EXPECT_FALSE(HostTargets::knows(pool_with(0x10)));
+  HostTargets::remember(pool_with(0x10));
+  HostTargets::remember(pool_with(0x20));
+  EXPECT_TRUE(HostTargets::knows(pool_with(0x10)));
+  EXPECT_TRUE(HostTargets::knows(pool_with(0x20)));
+  HostTargets::forget(pool_with(0x10));
+  EXPECT_FALSE(HostTargets::knows(pool_with(0x10)));
+  EXPECT_TRUE(HostTargets::knows(pool_with(0x20)));
+  HostTargets::forget_pools();
+  EXPECT_FALSE(HostTargets::knows(pool_with(0x20)));
+}
+
 // Of the process, and for good once there are any: one test tells it all.
-TEST_F(PoolsOfTheProgram, HostMemoryMakesPointersHostTargets) {  // contract 2
+TEST_F(PoolsOfTheProgram, HostMemoryElsewhereMakesPointersHostTargets) {  // contract 2
   if (HostTargets::any()) GTEST_SKIP() << "the process has some already";
   EXPECT_FALSE(HostTargets::include(driver_, kHostMemory));
   EXPECT_EQ(host_targets_asked, 0u) << "there is none";
-  EXPECT_EQ(note(pool_with(0x10), kDeviceMemory), PoolMemory::device);
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(note(pool_with(0x10), kDeviceMemory), PoolMemory::known);
-    EXPECT_NE(note(pool_with(0x20), kDeviceMemory), PoolMemory::host);
-  }
-  EXPECT_EQ(host_targets_asked, 2u) << "once for each pool, also in turn";
+  HostTargets::note_foreign(driver_, kDeviceMemory);
   EXPECT_FALSE(HostTargets::any());
-  EXPECT_EQ(note(pool_with(0x30), kHostMemory), PoolMemory::host);
+  EXPECT_FALSE(PinnedMemory::any());
+  HostTargets::note_foreign(driver_, kHostMemory);
   EXPECT_TRUE(HostTargets::any());
+  EXPECT_TRUE(PinnedMemory::any()) << "any word may be an address in it";
+  EXPECT_TRUE(PinnedMemory::is_argument(driver_, nullptr, nullptr, nullptr));
   EXPECT_TRUE(HostTargets::include(driver_, kHostMemory));
   EXPECT_FALSE(HostTargets::include(driver_, kDeviceMemory));
   host_targets_result = CUDA_ERROR_INVALID_VALUE;
   EXPECT_TRUE(HostTargets::include(driver_, kDeviceMemory)) << "unknown to the driver";
-}
-
-TEST_F(PoolsOfTheProgram, HostMemoryMayBeAnyArgumentOfAKernel) {  // contract 2
-  EXPECT_EQ(note(pool_with(0x10), kDeviceMemory), PoolMemory::device);
-  EXPECT_FALSE(PinnedMemory::any());
-  EXPECT_EQ(note(pool_with(0x20), kHostMemory), PoolMemory::host);
-  EXPECT_TRUE(PinnedMemory::any());
-  EXPECT_TRUE(PinnedMemory::is_argument(driver_, nullptr, nullptr, nullptr));
-}
-
-TEST_F(PoolsOfTheProgram, ThoseOfManagedMemoryAreTold) {
-  EXPECT_EQ(note(pool_with(0x10), kManagedMemory), PoolMemory::managed);
-  EXPECT_FALSE(PinnedMemory::any()) << "frees wait for all work already";
-}
-
-// The next pool may get the handle of one that was destroyed.
-TEST_F(PoolsOfTheProgram, AreAskedForAnewBehindTheirEnd) {
-  EXPECT_EQ(note(pool_with(0x10), kDeviceMemory), PoolMemory::device);
-  HostTargets::pool_ends(pool_with(0x20));
-  EXPECT_EQ(note(pool_with(0x10), kDeviceMemory), PoolMemory::known);
-  HostTargets::pool_ends(pool_with(0x10));
-  EXPECT_EQ(note(pool_with(0x10), kHostMemory), PoolMemory::host);
-  HostTargets::forget_pools();
-  EXPECT_EQ(note(pool_with(0x10), kManagedMemory), PoolMemory::managed);
-}
-
-TEST_F(PoolsOfTheProgram, ForeignMemoryMayBeHostMemory) {
-  HostTargets::note_foreign(driver_, kDeviceMemory);
-  EXPECT_FALSE(PinnedMemory::any());
-  HostTargets::note_foreign(driver_, kHostMemory);
-  EXPECT_TRUE(PinnedMemory::any());
-  EXPECT_TRUE(HostTargets::any());
 }
 
 // By its type; or by its address, for page-locked memory has device pointers too.

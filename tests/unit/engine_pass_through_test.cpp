@@ -204,9 +204,9 @@ TEST_F(PassedMemoryTest, ManagedMemoryEndsWithItsFree) {
 // Its blocks come and go in the order of streams, which may be at any time.
 TEST_F(PassedMemoryTest, APoolOfManagedMemoryCountsForGood) {
   start({{"CUPOOL_FREE_MODE", "auto"}});
-  const auto pool = reinterpret_cast<CUmemoryPool>(std::uintptr_t{kAddress});
-  pass_through().managed_pool_used(pool);
-  pass_through().managed_pool_used(pool);
+  pass_through().managed_pool_used();
+  EXPECT_EQ(allocator_->policy().wait_of(*context_).what, FreePolicy::Wait::For::context);
+  allocator_->policy().host_reachable().clear();  // no context is left
   EXPECT_EQ(allocator_->policy().wait_of(*context_).what, FreePolicy::Wait::For::context);
 }
 

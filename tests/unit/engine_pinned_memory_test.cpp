@@ -172,7 +172,8 @@ TEST_F(PinnedMemoryTest, MemoryOutsideTheTableMayBeAnyArgument) {
   EXPECT_FALSE(PinnedMemory::may_hold(2));
   EXPECT_TRUE(forget(pinned_bytes.data()));
   EXPECT_FALSE(PinnedMemory::any());
-  PinnedMemory::is_elsewhere();
+  EXPECT_TRUE(PinnedMemory::is_elsewhere());
+  EXPECT_FALSE(PinnedMemory::is_elsewhere()) << "known already";
   EXPECT_TRUE(PinnedMemory::any());
   EXPECT_TRUE(PinnedMemory::may_hold(2));
   EXPECT_TRUE(is_found(2));

@@ -92,6 +92,9 @@ TEST_F(PoolStartTest, PoolsServeTheDecompressionEngineWhereThereIsOne) {
     const unsigned wanted = decompresses ? CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS : 0;
     for (std::size_t i = before; i < all.size(); ++i) EXPECT_EQ(all[i].usage, wanted);
   }
+  test::pools->refuses_usage = true;
+  start_pools(make());
+  EXPECT_EQ(test::pools->all().back().usage, 0u) << "rather than no pools";
   driver_.version = 12070;
   const std::size_t before = test::pools->all().size();
   start_pools(make());

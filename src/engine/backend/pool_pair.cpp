@@ -145,7 +145,11 @@ CUresult PoolPair::create_with(CUmemAllocationHandleType handle, CUmemoryPool* p
   if (driver_.version >= 12020) properties.maxSize = device_.limits.max_size;
 #endif
 #if CUDA_VERSION >= 12080
-  if (decompresses()) properties.usage = CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS;
+  if (decompresses()) {
+    properties.usage = CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS;
+    if (driver_.cuMemPoolCreate(pool, &properties) == CUDA_SUCCESS) return CUDA_SUCCESS;
+    properties.usage = 0;
+  }
 #endif
   return driver_.cuMemPoolCreate(pool, &properties);
 }

@@ -36,8 +36,14 @@ class HostReachable {
   template <typename IsGone>
   void forget(const Context& context, const IsGone& is_gone);
   void clear();
+  /// The program has memory of a pool of managed memory. Its blocks come and go in the order of
+  /// streams, and no context takes them along: there is managed memory from now on.
+  void pool_is_managed() { managed_pools_.store(true, std::memory_order_relaxed); }
   bool holds(Kind kind, std::uintptr_t start);
-  bool any(Kind kind) const { return of(kind).count.load(std::memory_order_relaxed) != 0; }
+  bool any(Kind kind) const {
+    return of(kind).count.load(std::memory_order_relaxed) != 0 ||
+           (kind == Kind::managed && managed_pools_.load(std::memory_order_relaxed));
+  }
   /// Bytes of all known memory of this kind.
   std::uint64_t bytes(Kind kind) const { return of(kind).bytes.load(std::memory_order_relaxed); }
 
@@ -58,6 +64,7 @@ class HostReachable {
 
   util::Ranked<util::LockRank::host_reachable> mutex_;
   Ranges ranges_[2];
+  std::atomic<bool> managed_pools_{false};
 };
 
 template <typename Call>

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "engine/reclaim/pinned_memory.h"
+#include "util/log.h"
 #include "util/mutation.h"
 
 namespace cupool::engine {
@@ -20,31 +21,36 @@ bool HostTargets::is_device_memory(const cuda::Driver& driver, CUdeviceptr addre
   return result == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE;
 }
 
-HostTargets::PoolMemory HostTargets::note_pool_block(const cuda::Driver& driver, CUmemoryPool pool,
-                                                     CUdeviceptr address) {
-  for (const auto& each : known_.pools) {
-    if (each.load(std::memory_order_relaxed) == pool) return PoolMemory::known;
-  }
+HostTargets::PoolMemory HostTargets::memory_of(const cuda::Driver& driver, CUdeviceptr address) {
   unsigned managed = 0;
-  PoolMemory memory = PoolMemory::device;
-  if (driver.cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) ==
-          CUDA_SUCCESS &&
-      managed != 0) {
-    memory = PoolMemory::managed;
-  } else if (!is_device_memory(driver, address)) {
-    memory = PoolMemory::host;
-    host_is_elsewhere();
+  unsigned type = 0;
+  const auto ask = [&](CUpointer_attribute attribute, unsigned* value) {
+    return driver.cuPointerGetAttribute(value, attribute, address) == CUDA_SUCCESS;
+  };
+  if (!ask(CU_POINTER_ATTRIBUTE_IS_MANAGED, &managed) ||
+      !ask(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, &type)) {
+    return PoolMemory::unknown;
   }
-  const unsigned place = known_.next.fetch_add(1, std::memory_order_relaxed);
-  known_.pools[place % std::size(known_.pools)].store(pool, std::memory_order_relaxed);
-  return memory;
+  if (managed != 0) return PoolMemory::managed;
+  return type == CU_MEMORYTYPE_DEVICE ? PoolMemory::device : PoolMemory::host;
 }
 
-void HostTargets::pool_ends(CUmemoryPool pool) {
+// What was noted of the pool is seen by whoever finds it here.
+bool HostTargets::knows(CUmemoryPool pool) {
+  return std::any_of(std::begin(known_.pools), std::end(known_.pools), [&](const auto& each) {
+    return each.load(std::memory_order_acquire) == pool;
+  });
+}
+
+void HostTargets::remember(CUmemoryPool pool) {
+  const unsigned place = known_.next.fetch_add(1, std::memory_order_relaxed);
+  known_.pools[place % std::size(known_.pools)].store(pool, std::memory_order_release);
+}
+
+void HostTargets::forget(CUmemoryPool pool) {
   for (auto& each : known_.pools) {
-    if (each.load(std::memory_order_relaxed) == pool && !CUPOOL_MUTATED("remembers-ended-pools")) {
+    if (each.load(std::memory_order_relaxed) == pool)
       each.store(nullptr, std::memory_order_relaxed);
-    }
   }
 }
 
@@ -58,7 +64,11 @@ void HostTargets::note_foreign(const cuda::Driver& driver, CUdeviceptr address) 
 
 void HostTargets::host_is_elsewhere() {
   made();
-  PinnedMemory::is_elsewhere();
+  if (PinnedMemory::is_elsewhere()) {
+    CUPOOL_LOG(info,
+               "there is host memory of a pool, of cuMemCreate or from elsewhere: frees wait for "
+               "kernels");
+  }
 }
 
 bool HostTargets::include(const cuda::Driver& driver, CUdeviceptr address) {

@@ -19,19 +19,27 @@ class HostTargets {
   }
   static bool any() { return any_.load(std::memory_order_relaxed); }
 
-  enum class PoolMemory { known, device, host, managed };
+  enum class PoolMemory { unknown, device, host, managed };
 
-  /// The program has allocated `address` from a pool of its own, which may consist of host or
-  /// managed memory. Asks the driver once for each of the last pools; `known` means one of them.
-  static PoolMemory note_pool_block(const cuda::Driver& driver, CUmemoryPool pool,
-                                    CUdeviceptr address);
+  /// What `address`, of a pool of the program's own, consists of. Unknown: the driver does not
+  /// tell.
+  static PoolMemory memory_of(const cuda::Driver& driver, CUdeviceptr address);
+  /// The pools for which what follows from their memory has been noted. The last ones at least.
+  static bool knows(CUmemoryPool pool);
+  static void remember(CUmemoryPool pool);
   /// The program destroys `pool`, whose handle the next pool may get.
-  static void pool_ends(CUmemoryPool pool);
-  /// Every pool is asked for anew.
+  static void forget(CUmemoryPool pool);
   static void forget_pools();
+
+  /// The program has made a pool of its own the current one of a device.
+  static void has_own_current_pool() { own_current_pool_.store(true, std::memory_order_relaxed); }
+  static bool may_have_own_current_pool() {
+    return own_current_pool_.load(std::memory_order_relaxed);
+  }
+
   /// There is host memory that no table has (PinnedMemory::is_elsewhere()).
   static void host_is_elsewhere();
-  /// Another process's allocation, or a mapped one, begins at `address`: it may be host memory.
+  /// A graphics driver's memory is mapped at `address`: it may be host memory.
   static void note_foreign(const cuda::Driver& driver, CUdeviceptr address);
 
   /// Whether `address` is host memory for all that is known: 0.07 us once there is any. A pointer
@@ -58,11 +66,12 @@ class HostTargets {
 
   // Read by fills, copies and allocations, so nothing that is written often is beside them.
   struct alignas(128) Known {
-    std::atomic<CUmemoryPool> pools[8];  ///< that the driver was asked about
+    std::atomic<CUmemoryPool> pools[8];
     std::atomic<unsigned> next;
   };
 
   static std::atomic<bool> any_;
+  static inline std::atomic<bool> own_current_pool_{false};
   static Known known_;
 };
 

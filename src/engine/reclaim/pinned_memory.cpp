@@ -71,11 +71,12 @@ std::uint64_t PinnedMemory::add(const void* start, std::size_t bytes) {
   return last_number;
 }
 
-void PinnedMemory::is_elsewhere() {
-  if (unknown_.load(std::memory_order_relaxed) || over_.load()) return;
+bool PinnedMemory::is_elsewhere() {
+  if ((unknown_.load() && any()) || over_.load()) return false;
   const std::lock_guard lock(mutex);
-  unknown_ = true;
+  const bool is_new = !unknown_.exchange(true);
   publish_locked();
+  return is_new;
 }
 
 std::uint64_t PinnedMemory::number_of(const void* start) {

@@ -45,8 +45,8 @@ class PinnedMemory {
     return any() && (unknown_.load(std::memory_order_relaxed) || holds(address));
   }
   /// There is host memory that is not in the table: of a pool, mapped by the program, or another
-  /// process's. Any word may be an address in it from now on.
-  static void is_elsewhere();
+  /// process's. Any word may be an address in it from now on. True: for the first time.
+  static bool is_elsewhere();
   /// The begin of the memory in which `address` lies; 0: it lies in none.
   static std::uintptr_t start_of(std::uintptr_t address);
 

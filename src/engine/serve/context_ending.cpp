@@ -82,10 +82,10 @@ void ContextEnding::context_gone(Context& context, bool alone) {
            CUDA_ERROR_INVALID_VALUE;
   };
   policy_.host_reachable().forget(context, is_gone);
+  HostTargets::forget_pools();  // a reset of the device ends its pools
   const std::vector<Context*> all = registry_.all();
   if (std::all_of(all.begin(), all.end(), [](const Context* each) { return each->gone(); })) {
     policy_.host_reachable().clear();
-    HostTargets::forget_pools();
   }
 }
 

@@ -110,7 +110,6 @@ bool IdleMemory::stays_exported(Block& block) {
       "the program freed memory with an exported descriptor (cuMemGetHandleForAddressRange). The "
       "block is set aside, since the descriptor's holder may still use it. CUPOOL_BYPASS_LIBS has "
       "the driver serve the library that exports it");
-  block.state.store(BlockState::freed, std::memory_order_relaxed);
   set_aside(block);
   return true;
 }
@@ -311,11 +310,8 @@ void IdleMemory::driver_refused(Context* context, std::uint64_t life, CUresult e
 // Whether another process uses a block that is complete here. If so, the exports keep it: it counts
 // as retired, and this thread must not touch it any more.
 bool IdleMemory::is_leased(Block& block) {
-  if (!block.shared_outside.load(std::memory_order_relaxed)) return false;
-  block.state.store(BlockState::freed, std::memory_order_relaxed);
-  if (!exports_.end(block, IpcExports::Kept::block)) return true;
-  block.state.store(BlockState::cached, std::memory_order_relaxed);
-  return false;
+  return block.shared_outside.load(std::memory_order_relaxed) &&
+         !exports_.end(block, IpcExports::Kept::block);
 }
 
 bool IdleMemory::release_ended_leases() {

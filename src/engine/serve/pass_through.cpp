@@ -115,10 +115,8 @@ void PassThrough::managed_allocated(CUdeviceptr address, std::uint64_t bytes) {
   if (visit) idle_.leave_room_for_managed(*context);
 }
 
-// Under the pool's handle, in no context: the blocks come and go in the order of streams.
-void PassThrough::managed_pool_used(CUmemoryPool pool) {
-  policy_.host_reachable().add(HostReachable::Kind::managed, reinterpret_cast<std::uintptr_t>(pool),
-                               {0, nullptr});
+void PassThrough::managed_pool_used() {
+  policy_.host_reachable().pool_is_managed();
   default_pools_.leave_all();
 }
 

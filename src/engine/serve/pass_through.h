@@ -76,8 +76,8 @@ class PassThrough {
   /// The program has allocated managed memory. Kernels reach it, and it takes device memory when
   /// they do.
   void managed_allocated(CUdeviceptr address, std::uint64_t bytes);
-  /// The program uses a pool of managed memory: the memory of a pool counts for good.
-  void managed_pool_used(CUmemoryPool pool);
+  /// The program uses a pool of managed memory.
+  void managed_pool_used();
 
   /// The program has requested `device`, a device pointer of page-locked memory: kernels reach that
   /// memory from now on. `is_zero_copy` tells whether that is known already.
