@@ -138,17 +138,19 @@ def results(records):
 
 class Explanations:
     """Rules of explanations.json: suite and test as expressions, modes and outcomes (without, with cupool) if not
-    all, and why."""
+    all, what a failure's message must have in it, and why."""
 
     def __init__(self, rows):
         self.rules = [(re.compile(row["suite"]), re.compile(row["test"]), row.get("modes"), row.get("outcomes"),
-                       row["why"]) for row in rows]
+                       re.compile(row.get("message", "")), row["why"]) for row in rows]
 
     def of(self, suite, test, mode):
         """The reason why the outcome of `test` (a Test) differs in `mode`, or None."""
-        for suite_rule, test_rule, modes, outcomes, why in self.rules:
+        failures = [test.messages.get(side, "") for side in (WITHOUT, mode) if group(test.outcomes[side]) == "failed"]
+        for suite_rule, test_rule, modes, outcomes, message, why in self.rules:
             if suite_rule.fullmatch(suite) and test_rule.search(test.name) and (modes is None or mode in modes) and \
-                    outcomes in (None, [group(test.outcomes[WITHOUT]), group(test.outcomes[mode])]):
+                    outcomes in (None, [group(test.outcomes[WITHOUT]), group(test.outcomes[mode])]) and \
+                    all(message.search(text) for text in failures):
                 return why
         return None
 

@@ -20,6 +20,7 @@ sys.path[:0] = [HERE, os.path.join(HERE, "..")]
 import merge  # noqa: E402
 from common import document, records  # noqa: E402
 from kinds import GoogleTest  # noqa: E402
+from tables import Summary  # noqa: E402
 from work import Work  # noqa: E402
 
 # A library that any program bears as a preload: it is there already.
@@ -42,7 +43,7 @@ def varies():
 def served():
     if preloaded:
         with open(os.environ["CUPOOL_STATS_FILE"].replace("%%p", str(os.getpid())), "w") as file:
-            file.write('{{"devices": [{{"counters": {{"served_fresh_total": 7, "served_passthrough_total": 5}}}}]}}')
+            file.write('{{"devices": [{{"counters": {{"served_fresh_total": 7, "own_async_served_total": 2, "served_passthrough_total": 5}}}}]}}')
     return True
 
 tests = {{
@@ -203,7 +204,7 @@ class OfGoogleTest(Runner):
         self.assertEqual(self.run_suites(), 1)
         self.assertEqual([(row["test"], row["mode"], row["with"], row["verdict"]) for row in self.found["differing"]],
                          [("end of the process after bin/tests:All.passes", "sync", "crash", merge.UNEXPLAINED)])
-        self.assertEqual(self.found["suites"]["google"]["default"]["served"], 7)
+        self.assertEqual(self.found["suites"]["google"]["default"]["served"], 9)
 
     def test_a_run_that_is_cut_off_is_continued(self):
         self.leave_out_all_but("passes", "fails", "skips", "crashes", "after_the_crash", "takes_long")
@@ -326,6 +327,24 @@ class OfTables(unittest.TestCase):
                                    ([{"suite": "s", "test": "t", "outcomes": ["passed", "failed"], "why": "so"}], 0),
                                    ([{"suite": "s", "test": "t", "outcomes": ["failed", "passed"], "why": "not so"}], 1)):
             self.assertEqual(merge.Count(found["s"], "sync", merge.Explanations(rules), 3).unexplained(), unexplained)
+
+    def test_an_explanation_may_ask_for_what_a_failure_says(self):
+        rules = [{"suite": "s", "test": "t", "outcomes": ["passed", "failed"], "message": "^signal 9", "why": "killed"}]
+        for message, unexplained in (("signal 9: ...", 0), ("wrong result", 1)):
+            found = merge.results([{"kind": "outcome", "suite": "s", "test": "t", "mode": mode, "outcome": outcome,
+                                    "message": message} for mode, outcome in (("without", "passed"), ("sync", "crash"))])
+            self.assertEqual(merge.Count(found["s"], "sync", merge.Explanations(rules), 3).unexplained(), unexplained)
+
+    def test_what_ran_in_some_modes_is_counted_apart(self):
+        rows = [{"kind": "outcome", "suite": "s", "test": test, "mode": mode, "outcome": "passed", "message": ""}
+                for test, modes in (("a", ("without", "sync", "first")), ("b", ("without", "sync")), ("c", ("sync",)))
+                for mode in modes]
+        summary = Summary([{"name": "s", "version": "1"}], merge.results(rows), merge.Explanations([]),
+                          ["without", "sync", "first", "malloc"], 3)
+        self.assertIn("2 tests of 1 suites ran without cupool and with it, 0 in each of 3 modes: 3 comparisons",
+                      summary.headline())
+        self.assertEqual([line.split("|")[3].strip() for line in summary.main_table().split("\n")[2:] if line],
+                         ["sync", "first"])
 
     def test_what_is_explained_is_run_again_last(self):
         rows = [{"kind": "outcome", "suite": "s", "test": test, "mode": mode, "outcome": outcome, "message": ""}

@@ -17,9 +17,9 @@ class Summary:
         self.counts = {(name, mode): merge.Count(result, mode, explanations, needed)
                        for name, result in results.items() for mode in self.modes}
 
-    def tests(self):
-        """Tests that ran both ways in every mode."""
-        return sum(all(mode in test.outcomes for mode in (merge.WITHOUT, *self.modes))
+    def tests(self, how=all):
+        """Tests that ran both ways in every mode; with `any`, in at least one."""
+        return sum(merge.WITHOUT in test.outcomes and how(mode in test.outcomes for mode in self.modes)
                    for result in self.results.values() for test in result.tests.values())
 
     def compared(self):
@@ -44,14 +44,14 @@ class Summary:
         return "\n".join(parts)
 
     def headline(self):
-        return (f"{number(self.tests())} tests of {sum(bool(r.tests) for r in self.results.values())} suites ran without "
-                f"cupool and in each of {len(self.modes)} modes with it: {number(self.compared())} comparisons, "
+        return (f"{number(self.tests(any))} tests of {sum(bool(r.tests) for r in self.results.values())} suites ran without "
+                f"cupool and with it, {number(self.tests())} in each of {len(self.modes)} modes: {number(self.compared())} comparisons, "
                 f"**{number(self.unexplained())} differ unexplained**. A test that differed was run alone again; if it agreed alone, in its slice again.")
 
     def main_table(self):
         header = ["suite", "version", "mode", "compared", "passed both", "failed both", "of these another message",
                   "skipped both", "not seen again", "flaky without cupool", "explained", "unexplained",
-                  "allocations from pools"]
+                  "allocations served"]
         rows = []
         for row in self.rows:
             result = self.results.get(row["name"])
@@ -59,6 +59,8 @@ class Summary:
                 continue
             for mode in self.modes:
                 count = self.counts[row["name"], mode]
+                if not count.compared:
+                    continue
                 rows.append([row["name"], row["version"], mode, number(count.compared),
                              *(number(count.alike[word]) for word in ("passed", "failed")), count.other_message,
                              number(count.alike["skipped"]),

@@ -155,8 +155,8 @@ class Work:
             self.recorder.add(kind="ending", names=piece.names, outcome=attempt.ending[0],
                               message=attempt.ending[1], **where)
         if attempt.counters:
-            served = sum(value for key, value in attempt.counters.items()
-                         if key.startswith("served_") and key != "served_passthrough_total")
+            served = sum(value for key, value in attempt.counters.items() if key == "own_async_served_total" or
+                         key.startswith("served_") and key != "served_passthrough_total")
             self.recorder.add(kind="served", allocations=served, **where)
         counts = collections.Counter(outcome for outcome, _, _ in attempt.outcomes.values())
         print(f"  {piece.suite.name} {piece.mode}: {piece.names[0]} +{len(piece.names) - 1}: "
