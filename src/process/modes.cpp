@@ -61,6 +61,10 @@ bool describe_modes(engine::Allocator* allocator, stats::ProcessInfo* info) {
                             : stats::ModeReason{is_loaded(library), library, free_mode, backend};
   } else if (automatic && info->backend == "malloc") {
     info->mode_reason = {"the memory pools of the device cannot be used", "", free_mode, backend};
+  } else if (allocator != nullptr && settings.free_mode == config::FreeMode::automatic &&
+             allocator->policy().mode() == config::FreeMode::sync) {
+    info->mode_reason = {"a library of OptiX or of the video engines is loaded", "", free_mode,
+                         backend};
   }
   return true;
 }

@@ -111,6 +111,15 @@ TEST(LaneLeft, RunningAheadCostsNoMemory) {
   EXPECT_GT(held_over_live("0"), 1.35);
 }
 
+// The order behind a free reaches no work that is not seen, so the free waits itself (contract 2).
+TEST(LaneLeft, FreesWaitBesideALibraryThatWorksUnseen) {
+  const PreloadedRun run = run_preloaded("probe_lane_unseen mode=library", kLane);
+  const nlohmann::json& report = run.reports.at(0);
+  EXPECT_EQ(report["mode_reason"]["free_mode"], "sync");
+  const std::string why = report["mode_reason"]["text"];
+  EXPECT_TRUE(contains(why, "because a library of OptiX or of the video engines is loaded")) << why;
+}
+
 // What reaches the GPU unseen: by the library that it comes from, by the name that leads to it, and
 // by what the GPU still does when the lane's stream has nothing left.
 TEST(LaneLeft, WhatMayWorkUnseenEndsIt) {

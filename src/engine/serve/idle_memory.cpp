@@ -38,12 +38,15 @@ void IdleMemory::look_for_libraries(Look look) {
   const bool rdma_matters = (settings_.backend == config::Backend::automatic &&
                              !rdma_library_found_.load(std::memory_order_relaxed)) ||
                             settings_.free_mode == config::FreeMode::automatic;
-  const bool unseen_matters = !Lane::is_over() || PendingWork::is_trusted();
+  const bool unseen_matters =
+      !Lane::is_over() || PendingWork::is_trusted() || !policy_.knows_of_others();
   if ((!rdma_matters && !unseen_matters) || (!libraries_were_added() && look == Look::if_added)) {
     return;
   }
   if (unseen_matters && loaded_unseen_work_library() != nullptr) {
     Lane::leave(Lane::End::unknown_work, "a library of OptiX or of the video engines");
+    // No order behind a free reaches work that is not seen.
+    if (!policy_.knows_of_others()) policy_.let_see(FreePolicy::Others::at_any_time);
   }
   if (!rdma_matters) return;
   if (rdma_library_found_.load(std::memory_order_relaxed)) return settle_free_mode();
