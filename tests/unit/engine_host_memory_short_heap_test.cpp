@@ -72,6 +72,15 @@ class ShortHeapTest : public FastPathTest {
   std::uintptr_t next_ = 0x7300000000;
 };
 
+TEST_F(ShortHeapTest, MemoryOfTheDriverIsFreed) {
+  const test::EmptyHeap none;
+  EXPECT_EQ(allocator_->pass_through().free(0x7500000000, [] { return CUDA_SUCCESS; }),
+            CUDA_SUCCESS);
+  EXPECT_EQ(allocator_->pass_through().free_host(reinterpret_cast<void*>(kPage),
+                                                 [] { return CUDA_SUCCESS; }),
+            CUDA_SUCCESS);
+}
+
 TEST_F(ShortHeapTest, WhatIsNotOnRecordMayBeAnArgumentOfAnyKernel) {  // contract 2
   EXPECT_FALSE(is_argument(5));
   std::uint64_t number = 1;

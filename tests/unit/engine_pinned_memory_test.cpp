@@ -135,6 +135,15 @@ TEST_F(PinnedMemoryTest, WordsOfAKernelsParametersAreCompared) {
   EXPECT_FALSE(PinnedMemory::is_argument(driver_, nullptr, none, nullptr));
 }
 
+TEST_F(PinnedMemoryTest, AKernelMayGoBackwardsFromTheEnd) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(pinned_bytes.data());
+  const std::uintptr_t end = begin + pinned_bytes.size();
+  EXPECT_TRUE(is_found(end));
+  EXPECT_FALSE(PinnedMemory::holds(end));
+  EXPECT_FALSE(is_found(end + 1));
+  EXPECT_FALSE(is_found(begin - 1));
+}
+
 TEST_F(PinnedMemoryTest, ALaunchMayNameAKernelOfALibrary) {
   is_named_by_library = true;
   EXPECT_TRUE(is_found(inside()));

@@ -165,18 +165,25 @@ void ContextRegistry::drop(const Context& context) {
   if (found != contexts_.end() && found->second == &context) contexts_.erase(found);
 }
 
+Context* ContextRegistry::next_behind(CUcontext* handle) {
+  const std::lock_guard lock(mutex_);
+  const auto next = contexts_.upper_bound(*handle);
+  if (next == contexts_.end()) return nullptr;
+  *handle = next->first;
+  return next->second;
+}
+
+// One at a time, since a list of all needs host memory, and without the registry's lock: where both
+// are held, the ordering's lock is taken first.
 bool ContextRegistry::is_internal(CUdeviceptr address) {
-  // Without the registry's lock: where both are held, the ordering's lock is taken first.
-  for (Context* context : all()) {
+  CUcontext handle = nullptr;
+  while (Context* const context = next_behind(&handle)) {
     if (context->gone()) continue;
     if (context->ordering().barriers().holds(address) || context->small_chunk().holds(address)) {
       return true;
     }
   }
-  for (Device* device : devices_.all()) {
-    if (device->orphans().contains(address)) return true;
-  }
-  return false;
+  return devices_.any_orphan_at(address);
 }
 
 }  // namespace cupool::engine

@@ -82,7 +82,7 @@ class ContextRegistry {
   Devices& devices() { return devices_; }
 
   /// Whether the memory at `address` belongs to cupool: it outlived its context (see Device), or is
-  /// a barrier (see Ordering).
+  /// a barrier (see Ordering). Allocates nothing.
   bool is_internal(CUdeviceptr address);
 
   /// Called when a context is about to end, so that threads look their contexts up again.
@@ -97,6 +97,7 @@ class ContextRegistry {
   Context* other_of_handle(CUcontext handle, Device& device);
   void keep_ended(Context& context);
   Context* look_at_current();
+  Context* next_behind(CUcontext* handle);
 
   const cuda::Driver& driver_;
   Devices devices_;

@@ -120,23 +120,25 @@ void PinnedMemory::end_without_lock() {
   highest_ = 0;
 }
 
-std::uintptr_t PinnedMemory::start_of(std::uintptr_t address) {
+std::uintptr_t PinnedMemory::start_of(std::uintptr_t address, Count count) {
+  const std::uintptr_t beyond = count == Count::the_end_too ? 1 : 0;
   if (address < lowest_.load(std::memory_order_relaxed) ||
-      address >= highest_.load(std::memory_order_relaxed)) {
+      address >= highest_.load(std::memory_order_relaxed) + beyond) {
     return 0;
   }
   const std::lock_guard lock(mutex);
   const auto next = ranges().upper_bound(address);
-  if (next == ranges().begin() || address >= std::prev(next)->second.end) return 0;
+  if (next == ranges().begin() || address >= std::prev(next)->second.end + beyond) return 0;
   return std::prev(next)->first;
 }
 
+// A kernel that goes backwards gets the end.
 bool PinnedMemory::holds_word_of(const void* bytes, std::size_t size) {
   const auto* const at = static_cast<const unsigned char*>(bytes);
   std::uintptr_t word = 0;
   for (std::size_t i = 0; i + sizeof word <= size; i += sizeof word) {
     std::memcpy(&word, at + i, sizeof word);
-    if (holds(word)) return true;
+    if (start_of(word, Count::the_end_too) != 0) return true;
   }
   return false;
 }

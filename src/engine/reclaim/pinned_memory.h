@@ -48,14 +48,18 @@ class PinnedMemory {
   /// process's. Any word may be an address in it from now on. True: for the first time.
   static bool is_elsewhere();
   /// The begin of the memory in which `address` lies; 0: it lies in none.
-  static std::uintptr_t start_of(std::uintptr_t address);
+  static std::uintptr_t start_of(std::uintptr_t address) {
+    return start_of(address, Count::its_bytes);
+  }
 
-  /// Whether one of the words that a kernel is launched with lies in it. `parameters` and `extra`
+  /// Whether one of the words that a kernel is launched with lies in it, or is its end. `parameters` and `extra`
   /// are those of cuLaunchKernel. What a kernel finds by a pointer in memory is not seen.
   static bool is_argument(const cuda::Driver& driver, CUfunction function, void** parameters,
                           void** extra);
 
  private:
+  enum class Count { its_bytes, the_end_too };
+  static std::uintptr_t start_of(std::uintptr_t address, Count count);
   static void publish_locked();
   static bool holds_word_of(const void* bytes, std::size_t size);
 

@@ -82,7 +82,6 @@ void ContextEnding::context_gone(Context& context, bool alone) {
            CUDA_ERROR_INVALID_VALUE;
   };
   policy_.host_reachable().forget(context, is_gone);
-  HostTargets::forget_pools();  // a reset of the device ends its pools
   const std::vector<Context*> all = registry_.all();
   if (std::all_of(all.begin(), all.end(), [](const Context* each) { return each->gone(); })) {
     policy_.host_reachable().clear();
@@ -106,6 +105,7 @@ void ContextEnding::leave_context(Context& context) {
 
 // What needs no context is done once the last one of the device has ended.
 void ContextEnding::leave_device(Device& device) {
+  HostTargets::forget_pools();  // a reset of the device ends its pools
   if (cuda::shut_down() || CUPOOL_MUTATED("keeps-after-the-last-context")) return;
   if (registry_.contexts_of(device.ordinal()).empty()) device.default_pool().contexts_gone();
 }
