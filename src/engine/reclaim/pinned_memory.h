@@ -52,8 +52,9 @@ class PinnedMemory {
     return start_of(address, Count::its_bytes);
   }
 
-  /// Whether one of the words that a kernel is launched with lies in it, or is its end. `parameters` and `extra`
-  /// are those of cuLaunchKernel. What a kernel finds by a pointer in memory is not seen.
+  /// Whether one of the words that a kernel is launched with lies in it, or is its end.
+  /// `parameters` and `extra` are those of cuLaunchKernel. What a kernel finds by a pointer in
+  /// memory is not seen.
   static bool is_argument(const cuda::Driver& driver, CUfunction function, void** parameters,
                           void** extra);
 
