@@ -301,7 +301,7 @@ TEST_F(AsyncMemoryRefusalsTest, BesideManagedMemoryTheDriverAllocates) {
   CUdeviceptr address = 0;
   reachable.add(HostReachable::Kind::managed, kForeign, {kBytes, context_});
   EXPECT_EQ(allocate_in(stream(1), &address), Served::no);
-  reachable.clear();
+  reachable.forget([](CUdeviceptr, const HostReachable::Memory&) { return true; });
   EXPECT_EQ(allocate_in(stream(1), &address), Served::by_driver);
 }
 

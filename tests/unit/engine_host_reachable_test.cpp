@@ -31,13 +31,15 @@ TEST(HostReachableTest, MemoryIsCountedUntilItIsGone) {
   EXPECT_EQ(reachable.bytes(Kind::managed), 0u);
 }
 
-// Another thread may get the address while the driver frees it, and add its own memory there.
-TEST(HostReachableTest, MemoryThatTheDriverFreesIsNotCountedMeanwhile) {
+// The driver may wait for kernels that reach it, and a free of other memory needs to know of them.
+TEST(HostReachableTest, MemoryCountsUntilTheDriverHasFreedIt) {
   for (const CUresult result : {CUDA_SUCCESS, CUDA_ERROR_UNKNOWN}) {
     HostReachable reachable;
     reachable.add(Kind::zero_copy, 0x1000, {100, nullptr});
     const auto free = [&] {
-      EXPECT_FALSE(reachable.any(Kind::zero_copy));
+      EXPECT_TRUE(reachable.any(Kind::zero_copy));
+      EXPECT_EQ(reachable.bytes(Kind::zero_copy), 100u);
+      EXPECT_FALSE(reachable.holds(Kind::zero_copy, 0x1000));
       return result;
     };
     EXPECT_EQ(reachable.end(Kind::zero_copy, 0x1000, free), result);
@@ -46,17 +48,22 @@ TEST(HostReachableTest, MemoryThatTheDriverFreesIsNotCountedMeanwhile) {
   }
 }
 
-TEST(HostReachableTest, AllOfItCanGoAtOnce) {
-  HostReachable reachable;
-  reachable.add(Kind::managed, 0x1000, {100, nullptr});
-  reachable.add(Kind::zero_copy, 0x2000, {0, nullptr});
-  reachable.clear();
-  EXPECT_FALSE(reachable.any(Kind::managed));
-  EXPECT_FALSE(reachable.any(Kind::zero_copy));
-  EXPECT_EQ(reachable.bytes(Kind::managed), 0u);
+// Another thread may get the address while the driver frees it, and add its own memory there.
+TEST(HostReachableTest, MemoryAtAnAddressThatIsJustFreedIsKept) {
+  for (const CUresult result : {CUDA_SUCCESS, CUDA_ERROR_UNKNOWN}) {
+    HostReachable reachable;
+    reachable.add(Kind::managed, 0x1000, {100, nullptr});
+    const auto free = [&] {
+      reachable.add(Kind::managed, 0x1000, {7, nullptr});
+      return result;
+    };
+    EXPECT_EQ(reachable.end(Kind::managed, 0x1000, free), result);
+    EXPECT_TRUE(reachable.holds(Kind::managed, 0x1000));
+    EXPECT_EQ(reachable.bytes(Kind::managed), 7u);
+  }
 }
 
-TEST(HostReachableTest, MemoryGoesWithItsContextIfTheDriverSaysSo) {
+TEST(HostReachableTest, WhatIsGoneIsForgotten) {
   const auto* const ends = reinterpret_cast<const Context*>(0x10);
   const auto* const stays = reinterpret_cast<const Context*>(0x20);
   HostReachable reachable;
@@ -64,7 +71,9 @@ TEST(HostReachableTest, MemoryGoesWithItsContextIfTheDriverSaysSo) {
   reachable.add(Kind::managed, 0x2000, {20, ends});
   reachable.add(Kind::managed, 0x3000, {3, stays});
   reachable.add(Kind::zero_copy, 0x4000, {0, ends});
-  reachable.forget(*ends, [](std::uintptr_t start) { return start != 0x2000; });
+  reachable.forget([&](std::uintptr_t start, const HostReachable::Memory& memory) {
+    return memory.context == ends && start != 0x2000;
+  });
   EXPECT_EQ(reachable.bytes(Kind::managed), 23u);
   EXPECT_FALSE(reachable.holds(Kind::managed, 0x1000));
   EXPECT_FALSE(reachable.any(Kind::zero_copy));

@@ -29,13 +29,13 @@ class HostReachable {
   /// Adds the allocation at `start`. Adding it again has no effect.
   void add(Kind kind, std::uintptr_t start, const Memory& memory) noexcept;
   /// Runs `end`, which ends the allocation at `start`. Its record is removed before, since another
-  /// thread may get the address next, and added again if `end` fails.
+  /// thread may get the address next, and added again if `end` fails. It counts until then: `end`
+  /// may wait for the kernels that reach it.
   template <typename Call>
   CUresult end(Kind kind, std::uintptr_t start, const Call& end);
-  /// Drops the memory of a context for which `is_gone(start)` is true.
+  /// Drops the memory for which `is_gone(start, memory)` is true.
   template <typename IsGone>
-  void forget(const Context& context, const IsGone& is_gone);
-  void clear();
+  void forget(const IsGone& is_gone);
   /// The program has memory of a pool of managed memory. Its blocks come and go in the order of
   /// streams, and no context takes them along: there is managed memory from now on.
   void pool_is_managed() { managed_pools_.store(true, std::memory_order_relaxed); }
@@ -57,6 +57,7 @@ class HostReachable {
   Ranges& of(Kind kind) { return ranges_[static_cast<int>(kind)]; }
 
   std::optional<Memory> take(Kind kind, std::uintptr_t start);
+  bool put(Kind kind, std::uintptr_t start, const Memory& memory) noexcept;
   static void uncount(Ranges& ranges, const Memory& memory) {
     ranges.count.fetch_sub(1, std::memory_order_relaxed);
     ranges.bytes.fetch_sub(memory.bytes, std::memory_order_relaxed);
@@ -71,17 +72,18 @@ template <typename Call>
 CUresult HostReachable::end(Kind kind, std::uintptr_t start, const Call& end) {
   const std::optional<Memory> taken = take(kind, start);
   const CUresult result = end();
-  if (taken && result != CUDA_SUCCESS) add(kind, start, *taken);
+  const bool stays = taken && result != CUDA_SUCCESS && put(kind, start, *taken);
+  if (taken && !stays) uncount(of(kind), *taken);
   return result;
 }
 
 template <typename IsGone>
-void HostReachable::forget(const Context& context, const IsGone& is_gone) {
+void HostReachable::forget(const IsGone& is_gone) {
   const std::lock_guard lock(mutex_);
   for (Ranges& ranges : ranges_) {
     for (auto next = ranges.at.begin(); next != ranges.at.end();) {
       const auto found = next++;
-      if (found->second.context != &context || !is_gone(found->first)) continue;
+      if (!is_gone(found->first, found->second)) continue;
       uncount(ranges, found->second);
       ranges.at.erase(found);
     }

@@ -74,18 +74,22 @@ void ContextEnding::context_gone(Context& context, bool alone) {
   async_.idle().context_gone(context, alone);
   trace::note_others_lost(&context);
   leave_device(context.device());
-  // Managed and mapped memory is gone with its context. For mapped memory, the driver knows the
-  // context.
-  const auto is_gone = [&](CUdeviceptr start) {
+  forget_host_reachable();
+}
+
+// Managed and mapped memory is gone with its context, which need not be the one that was current
+// when it came: the driver knows, or none is left. Another thread may just begin a context, with
+// memory of its own.
+void ContextEnding::forget_host_reachable() {
+  const std::vector<Context*> all = registry_.all();
+  const bool none_left =
+      std::all_of(all.begin(), all.end(), [](const Context* each) { return each->gone(); });
+  policy_.host_reachable().forget([&](CUdeviceptr start, const HostReachable::Memory& memory) {
+    if (none_left && memory.context != nullptr && memory.context->gone()) return true;
     unsigned type = 0;
     return driver_.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, start) ==
            CUDA_ERROR_INVALID_VALUE;
-  };
-  policy_.host_reachable().forget(context, is_gone);
-  const std::vector<Context*> all = registry_.all();
-  if (std::all_of(all.begin(), all.end(), [](const Context* each) { return each->gone(); })) {
-    policy_.host_reachable().clear();
-  }
+  });
 }
 
 // For a context in which a thread still is, with blocks in its hands. Their records stay unchanged;

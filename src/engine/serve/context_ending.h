@@ -105,6 +105,7 @@ class ContextEnding {
   }
   void leave_context(Context& context);
   void leave_device(Device& device);
+  void forget_host_reachable();
 
   const cuda::Driver& driver_;
   ContextRegistry& registry_;
