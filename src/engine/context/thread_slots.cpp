@@ -26,7 +26,7 @@ struct Entry {
 };
 
 struct Part {
-  std::array<Entry, 8> entries;
+  std::array<Entry, 4> entries;  // few, as all such data: see detail::known_streams
   Part* next;
 };
 thread_local Part first_part;
