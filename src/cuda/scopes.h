@@ -20,6 +20,7 @@ class ContextScope {
     if (!ok()) result_ = driver_.cuCtxGetCurrent(&current);  // a failure here is cupool's own
     if (!ok() || current == context) return;
     result_ = driver_.cuCtxPushCurrent_v2(context);
+    if (!ok()) result_ = driver_.cuCtxPushCurrent_v2(context);  // likewise
     pushed_ = ok();
   }
   ~ContextScope() {

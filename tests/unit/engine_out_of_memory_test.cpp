@@ -23,6 +23,7 @@ struct ScarceDriver {
   CUcontext pushed = nullptr;   // by cupool
   bool has_context = true;
   int full_looks = 0;  // so often no memory is free
+  int events_refused = 0;
 };
 ScarceDriver scarce;
 
@@ -63,6 +64,11 @@ class OutOfMemoryTest : public PoolEngineTest {
         *free_bytes = 0;
       }
       return result;
+    };
+    driver.cuEventCreate = [](CUevent* event, unsigned flags) {
+      if (scarce.events_refused == 0) return test::fake::create_event(event, flags);
+      --scarce.events_refused;
+      return CUDA_ERROR_OUT_OF_MEMORY;
     };
     driver.cuCtxPushCurrent_v2 = [](CUcontext context) {
       scarce.pushed = context;
@@ -154,6 +160,19 @@ TEST_F(OutOfMemoryTest, AWaitThatFailsForGoodEndsTheServing) {  // I7
   EXPECT_FALSE(out_of_memory().give_back_idle(*context_, patience));
   EXPECT_FALSE(context_->usable());
   EXPECT_EQ(test::pools->reserved(), reserved) << "no call in a failed context";
+}
+
+// Afterwards nothing could give it back.
+TEST_F(OutOfMemoryTest, RefusedEventsKeepNothingPastTheLastContext) {
+  start({{"CUPOOL_BACKEND", "pool"}, {"CUPOOL_FREE_MODE", "auto"}});
+  gpu.takes_ns.store(5'000'000);
+  gpu.work.store(Work::timed);
+  leave_idle_memory();
+  ASSERT_GT(test::pools->reserved(), 0u);
+  scarce.events_refused = 2;
+  out_of_memory().context_ends(*context_);
+  EXPECT_EQ(scarce.events_refused, 0);
+  EXPECT_EQ(test::pools->reserved(), 0u);
 }
 
 // The driver's free of the chunk waits for the GPU.

@@ -37,17 +37,18 @@ constexpr std::uint64_t kPatienceForNeighboursNs = 50'000'000;
 // waited without a limit, but now later work is waited for as well.
 constexpr std::uint64_t kPatienceAtTheEndNs = 1'000'000'000;
 
-// A refusal may pass.
+// A refusal may pass, and whoever asks has no second chance.
 bool can_make_event(const cuda::Driver& driver, Context& context) {
+  constexpr int kAttempts = 3;
   const cuda::RelaxedCaptureScope relaxed(driver);
   const cuda::ContextScope scope(driver, context.handle());
   CUevent event = nullptr;
-  const auto make = [&] {
-    return driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS;
-  };
-  if (!scope.ok() || (!make() && !make())) return false;
-  driver.cuEventDestroy_v2(event);
-  return true;
+  for (int attempt = 0; scope.ok() && attempt < kAttempts; ++attempt) {
+    if (driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) continue;
+    driver.cuEventDestroy_v2(event);
+    return true;
+  }
+  return false;
 }
 
 }  // namespace
