@@ -321,11 +321,12 @@ CUresult cupool_hook_cuCtxDetach(CUcontext context) {
 CUresult cupool_hook_cuGreenCtxCreate(void** green, void* resources, CUdevice device,
                                       unsigned int flags) {
   CUPOOL_REAL_OR_RETURN(cuGreenCtxCreate);
-  // Before the call: no block may be reused once a green context has work.
+  // Before the call: no block may be reused once a green context has work. Its memory is the
+  // primary context's, but an event of it covers its own work only (cuda.h, cuCtxRecordEvent).
   Lane::leave_unknown(real, "cuGreenCtxCreate");
   if (Allocator* allocator = started_engine()) {
     allocator->step_aside().stop_serving(
-        "the program uses green contexts, whose work no event of a context covers");
+        "the program uses green contexts, whose events do not cover all work on their memory");
   }
   return real.cuGreenCtxCreate(green, resources, device, flags);
 }

@@ -85,6 +85,8 @@ PROGRAM_CALL(cuGraphGetNodes);
 PROGRAM_CALL(cuGraphInstantiate);
 PROGRAM_CALL(cuGraphLaunch);
 PROGRAM_CALL(cuGreenCtxCreate);
+PROGRAM_CALL(cuGreenCtxDestroy);
+PROGRAM_CALL(cuGreenCtxStreamCreate);
 PROGRAM_CALL(cuInit);
 PROGRAM_CALL(cuIpcCloseMemHandle);
 PROGRAM_CALL(cuIpcGetMemHandle);

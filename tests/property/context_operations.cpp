@@ -123,6 +123,7 @@ void Machine::forget_context(int context) {
     }
   }
   forget_errands(context);
+  if (context == 0) green_ = nullptr;
 }
 
 // Destroyed or, if it is a primary one, reset and opened again.

@@ -157,7 +157,7 @@ void Machine::many_copies(const Operation& op) {
   expect(cuMemFree(address), "cuMemFree");
 }
 
-// The simulated driver has no green contexts; the call alone shows that work may come unseen.
+// The call alone shows that work may come unseen. Green contexts that work: green_operations.cpp.
 void Machine::step_aside() {
   if (concurrent_ || captures_ || !enter(0)) return;
   CUgreenCtx green = nullptr;

@@ -30,14 +30,16 @@ enum class Theme {
   host_targets,
   many_copies,
   step_aside,
+  green,
   crowd,
   primary_life,
   process,
   full_device,
 };
 inline constexpr const char* kThemes[] = {
-    "default_captures", "joined_captures", "pool_memory",  "host_targets", "many_copies",
-    "step_aside",       "crowd",           "primary_life", "process",      "full_device"};
+    "default_captures", "joined_captures", "pool_memory", "host_targets",
+    "many_copies",      "step_aside",      "green",       "crowd",
+    "primary_life",     "process",         "full_device"};
 
 class Generator {
  public:
@@ -390,6 +392,7 @@ class Generator {
   void default_captures(std::vector<Operation>& operations);
   void joined_capture(std::vector<Operation>& operations);
   void pool_churn(std::vector<Operation>& operations);
+  void green_work(std::vector<Operation>& operations);
   void host_targets(std::vector<Operation>& operations);
   void lend_to_process(std::vector<Operation>& operations);
   unsigned other_context(unsigned context);

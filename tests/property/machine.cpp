@@ -231,6 +231,12 @@ void Machine::run_on_this_thread(const Operation& op) {
       return many_copies(op);
     case Kind::step_aside:
       return step_aside();
+    case Kind::green_stream:
+      return green_stream(op);
+    case Kind::green_memory:
+      return green_memory(op);
+    case Kind::green_end:
+      return green_end();
     case Kind::crowd:
       return crowd(op);
     case Kind::primary_life:
@@ -340,6 +346,7 @@ void Machine::finish_program() {
   for (Slots& slots : slots_) end_captures(slots);
   concurrent_ = false;
   for (Slots& slots : slots_) finish_slots(slots);
+  green_end();
   for (unsigned i = 0; i < kThreads; ++i) {
     if (modes_[i] == CU_STREAM_CAPTURE_MODE_GLOBAL) continue;
     crew_.run(i, [&] {

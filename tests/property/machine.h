@@ -244,6 +244,7 @@ class Machine {
   void kernel_on_address(const Operation& op);
   void stream_create(const Operation& op);
   void stream_destroy(const Operation& op);
+  static void lose_stream(Slots& slots, StreamRef& stream);
   void stream_synchronize(const Operation& op);
   void context_synchronize(const Operation& op);
   void event(const Operation& op);
@@ -272,6 +273,13 @@ class Machine {
   void crowd(const Operation& op);
   void many_copies(const Operation& op);
   void step_aside();
+
+  // green_operations.cpp
+  bool enter_green();
+  bool make_green();
+  void green_stream(const Operation& op);
+  void green_memory(const Operation& op);
+  void green_end();
 
   // process_operations.cpp
   bool ask_peer(const PeerOrder& order, PeerAnswer* answer);
@@ -338,6 +346,7 @@ class Machine {
   unsigned long long invalidated_by_others_ = 0;
   unsigned long long complaints_ = 0;  ///< before the program
   std::atomic<bool> primary_lives_{false};
+  CUgreenCtx green_ = nullptr;          ///< of the first primary context
   int syncing_thread_ = -1;             ///< in slow_synchronize()
   std::atomic<bool> pool_used_{false};  ///< the program has had memory of its own pool
   cuuint64_t threshold_ = 0;            ///< of device 0's default pool, as the program has set it

@@ -19,7 +19,9 @@ void Generator::choose_theme(Program& program) {
   captures_ = captures;
   lives_ = shares_ = errands_ = traps_ = false;
   if (captures) program.concurrent = false;
-  if (theme_ == Theme::full_device || theme_ == Theme::step_aside) program.concurrent = false;
+  if (theme_ == Theme::full_device || theme_ == Theme::step_aside || theme_ == Theme::green) {
+    program.concurrent = false;
+  }
   contexts_ = captures || (!program.concurrent && chance(20));
   buffers_ = buffers_ || theme_ == Theme::host_targets || theme_ == Theme::many_copies;
   if (theme_ == Theme::host_targets) special_buffers_ = false;
@@ -49,6 +51,8 @@ void Generator::themed(std::vector<Operation>& operations) {
       if (first) operations.push_back({Kind::step_aside, thread_, 0, 0, 0, 0});
       operations.push_back({Kind::fill_device, thread_, 0, 0, 0, 2u << 20});
       return;
+    case Theme::green:
+      return green_work(operations);
     case Theme::crowd:
       // Few threads may keep much each.
       if (first || chance(5)) {
@@ -191,6 +195,28 @@ void Generator::host_targets(std::vector<Operation>& operations) {
   if (chance(20)) operations.push_back({Kind::stream_synchronize, thread_, stream, 0, 0, 0});
   operations.push_back({Kind::release, thread_, block, 0, 0, 0});
   operations.push_back({Kind::host_touch, thread_, buffer, 0, 1, 0});
+}
+
+// Work of a green context, and of others beside it, on memory that comes and goes with either
+// current. Most programs have memory and work before the first green one.
+void Generator::green_work(std::vector<Operation>& operations) {
+  const unsigned stream = kFirstCreated + below(kStreams - kFirstCreated);
+  const std::uint64_t size = sizes_[below(4)];
+  churn(operations);
+  if (chance(30)) {
+    operations.push_back({Kind::stream_destroy, thread_, stream, 0, 0, 0});
+    operations.push_back({Kind::green_stream, thread_, stream, 0, 0, 0});
+  }
+  for (unsigned i = 0; i < 3; ++i) {
+    const unsigned block = below(kBlocks);
+    operations.push_back({Kind::green_memory, thread_, block, 0, 0, size});
+    operations.push_back({Kind::stamp, thread_, block, stream, 0, 0});
+    if (chance(50)) operations.push_back({Kind::stamp, thread_, block, below(kStreams), 0, 0});
+    if (chance(20)) operations.push_back({Kind::check, thread_, block, below(kStreams), 0, 0});
+    if (chance(50)) operations.push_back({Kind::release, thread_, block, 0, 0, 0});
+    if (chance(30)) operations.push_back({Kind::allocate, thread_, block, 0, 0, size});
+  }
+  if (chance(10)) operations.push_back({Kind::green_end, thread_, 0, 0, 0, 0});
 }
 
 // A block that another process works on, and that this one frees at any time.

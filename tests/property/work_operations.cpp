@@ -168,12 +168,17 @@ void Machine::stream_destroy(const Operation& op) {
   } else {
     expect(cuStreamDestroy(slot.handle), "cuStreamDestroy");
   }
+  lose_stream(slots, slot);
+}
+
+// Nothing can be ordered after a stream that has been destroyed.
+void Machine::lose_stream(Slots& slots, StreamRef& stream) {
   for (Block& block : slots.blocks) {
-    if (block.last.number != slot.number) continue;
-    block.last = StreamRef{};  // nothing can be ordered after it from now on
+    if (block.last.number != stream.number) continue;
+    block.last = StreamRef{};
     block.racy = true;
   }
-  slot = StreamRef{};
+  stream = StreamRef{};
 }
 
 void Machine::stream_synchronize(const Operation& op) {

@@ -21,7 +21,7 @@ constexpr std::uint64_t kLongestWaitToStepAsideNs = 1'000'000'000;
 // A first round while the engine still serves, since its fences cover all work then. A second round
 // for memory that other threads have cached meanwhile, once no thread caches any more.
 void StepAside::stop_serving(const char* reason) {
-  if (Serving::stepped_aside()) return;
+  if (Serving::stepped_aside() || CUPOOL_MUTATED("never-steps-aside")) return;
   Lane::leave(Lane::End::unknown_work);
   bool first = true;
   for (const bool again : {false, true}) {

@@ -11,27 +11,16 @@ namespace {
 CUresult retain(Entry& in, CUcontext* handle, CUdevice ordinal) {
   Device* device = nullptr;
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = in.device(ordinal, &device);
-  if (result != CUDA_SUCCESS) return result;
-  Context& context = *device->primary;
-  if (!context.alive) {
-    context.flags = device->primary_flags;
-    revive(context);
-  }
-  ++device->primary_references;
-  *handle = context.handle();
-  return CUDA_SUCCESS;
+  CUresult result = in.device(ordinal, &device);
+  if (result == CUDA_SUCCESS) result = retain_primary(*device);
+  if (result == CUDA_SUCCESS) *handle = device->primary->handle();
+  return result;
 }
 
 CUresult release(Entry& in, CUdevice ordinal) {
   Device* device = nullptr;
   const CUresult result = in.device(ordinal, &device);
-  if (result != CUDA_SUCCESS) return result;
-  if (device->primary_references == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (--device->primary_references == 0 && device->primary->alive) {
-    empty(in.lock(), *device->primary);
-  }
-  return CUDA_SUCCESS;
+  return result == CUDA_SUCCESS ? release_primary(in, *device) : result;
 }
 
 // The context's handle and its references stay; it comes back to life when it is retained next (all
@@ -86,7 +75,7 @@ CUresult create(Entry& in, CUcontext* handle, unsigned flags, CUdevice ordinal) 
   context.flags = flags;
   context.id = ++w.last_id;
   revive(context);
-  push_context(&context);
+  push_context({&context, nullptr});
   *handle = context.handle();
   return CUDA_SUCCESS;
 }
@@ -97,13 +86,13 @@ CUresult destroy(Entry& in, CUcontext handle) {
   if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   empty(in.lock(), *context);
   world().destroyed_contexts.push_back(context);
-  Context* popped = nullptr;
-  if (current_context() == context) pop_context(&popped);
+  NamedContext popped;
+  if (current_context().context == context) pop_context(&popped);
   return CUDA_SUCCESS;
 }
 
 CUresult attach(CUcontext* handle, unsigned flags) {
-  Context* const context = current_context();
+  Context* const context = current_context().context;
   if (handle == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (context == nullptr || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
   ++context->uses;
@@ -113,7 +102,7 @@ CUresult attach(CUcontext* handle, unsigned flags) {
 
 CUresult detach(Entry& in, CUcontext handle) {
   Context* const context = world().known_context(handle);
-  if (context == nullptr || context != current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context == nullptr || context != current_context().context) return CUDA_ERROR_INVALID_CONTEXT;
   if (context->uses > 1) {
     --context->uses;
     return CUDA_SUCCESS;
@@ -122,68 +111,71 @@ CUresult detach(Entry& in, CUcontext handle) {
 }
 
 CUresult push(CUcontext handle) {
-  Context* const context = world().known_context(handle);
-  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  const NamedContext context = world().named_context(handle);
+  if (context.context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   return push_context(context) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult pop(CUcontext* handle) {
-  Context* context = nullptr;
+  NamedContext context;
   if (!pop_context(&context)) return CUDA_ERROR_INVALID_CONTEXT;
-  if (handle != nullptr) *handle = context->handle();
+  if (handle != nullptr) *handle = context.handle();
   return CUDA_SUCCESS;
 }
 
 CUresult set_current(CUcontext handle) {
-  Context* const context = handle == nullptr ? nullptr : world().known_context(handle);
-  if (handle != nullptr && context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  const NamedContext context = handle == nullptr ? NamedContext{} : world().named_context(handle);
+  if (handle != nullptr && context.context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   set_current_context(context);
   return CUDA_SUCCESS;
 }
 
 CUresult get_current(CUcontext* handle) {
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Context* const context = current_context();
-  *handle = context == nullptr ? nullptr : context->handle();
+  *handle = current_context().handle();
   return CUDA_SUCCESS;
 }
 
 /// The context that a call names, or the current one for a null handle.
-CUresult named(CUcontext handle, Context** context) {
-  *context = handle == nullptr ? current_context() : world().known_context(handle);
-  if (*context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  return (*context)->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+CUresult named(CUcontext handle, NamedContext* context) {
+  *context = handle == nullptr ? current_context() : world().named_context(handle);
+  const CUresult result = context->usable();
+  const bool unusable =
+      result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  return unusable ? result : CUDA_SUCCESS;  // an error that stays is the caller's
 }
 
 CUresult get_device(CUdevice* ordinal, CUcontext handle) {
   if (ordinal == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Context* const context = handle == nullptr ? current_context() : world().known_context(handle);
+  const Context* const context =
+      handle == nullptr ? current_context().context : world().known_context(handle);
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   *ordinal = context->device->ordinal;
   return CUDA_SUCCESS;
 }
 
 CUresult get_id(CUcontext handle, unsigned long long* id) {
-  Context* context = nullptr;
+  NamedContext context;
   if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = named(handle, &context);
-  if (result == CUDA_SUCCESS) *id = context->id;
+  if (result == CUDA_SUCCESS)
+    *id = context.green != nullptr ? context.green->id : context.context->id;
   return result;
 }
 
 CUresult get_flags(unsigned* flags) {
-  Context* context = nullptr;
+  NamedContext context;
   if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = named(nullptr, &context);
-  if (result == CUDA_SUCCESS) *flags = context->flags;
+  if (result == CUDA_SUCCESS) *flags = context.context->flags;
   return result;
 }
 
 CUresult get_api_version(CUcontext handle, unsigned* version) {
-  Context* context = nullptr;
+  NamedContext context;
   if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = named(handle, &context);
-  if (result == CUDA_SUCCESS) *version = context->api_version;
+  if (result == CUDA_SUCCESS) *version = context.context->api_version;
   return result;
 }
 
@@ -216,49 +208,37 @@ CUresult priority_range(Entry& in, int* least, int* greatest) {
 // Refused and invalidating while a stream of the context captures
 // (docs/measurements/2026-11-22-h200-driver-facts.txt).
 CUresult synchronize(Entry& in, CUcontext handle) {
-  Context* context = nullptr;
-  CUresult result = named(handle, &context);
-  if (result == CUDA_SUCCESS) result = context->sticky;
-  if (result == CUDA_SUCCESS) result = world().captures.refuse_in(*context);
+  NamedContext named_one;
+  CUresult result = named(handle, &named_one);
   if (result != CUDA_SUCCESS) return result;
-  result = wait_for(in, *context, tails(*context));
-  if (result == CUDA_SUCCESS) world().after_host_sync(*context->device);
+  Context& context = *named_one.context;
+  result = context.sticky;
+  if (result == CUDA_SUCCESS) result = world().captures.refuse_in(context);
+  if (result != CUDA_SUCCESS) return result;
+  result =
+      wait_for(in, context, named_one.green != nullptr ? tails(*named_one.green) : tails(context));
+  if (result == CUDA_SUCCESS) world().after_host_sync(*context.device);
   in.costs(450);
   return result;
 }
 
-// Covers all work of the context (CUDA Driver API, cuCtxRecordEvent), destroyed streams included,
-// orders nothing (measured), and is refused during a capture, relaxed mode too
-// (docs/measurements/2026-11-22-h200-driver-facts.txt).
-CUresult record_event(Entry& in, CUcontext handle, CUevent event_handle) {
-  Context* context = nullptr;
-  Event* event = nullptr;
-  CUresult result = named(handle, &context);
-  if (result == CUDA_SUCCESS) result = context->sticky;
-  if (result == CUDA_SUCCESS) result = in.event(event_handle, &event);
-  if (result != CUDA_SUCCESS) return result;
-  if (event->context != context) return CUDA_ERROR_INVALID_HANDLE;
-  result = world().captures.refuse_in(*context);
-  if (result != CUDA_SUCCESS) return result;
-  OpSpec spec;
-  spec.name = "context event";
-  event->record = submit_after_everything(*context, spec);
-  event->of_context = true;
-  event->capture_id = 0;
-  event->polls = 0;
-  in.costs(200);
-  return CUDA_SUCCESS;
+CUresult record_event(Entry& in, CUcontext handle, CUevent event) {
+  NamedContext context;
+  const CUresult result = named(handle, &context);
+  return result == CUDA_SUCCESS ? record_context_event(in, context, event) : result;
 }
 
 CUresult wait_event(Entry& in, CUcontext handle, CUevent event_handle) {
-  Context* context = nullptr;
+  NamedContext context;
   Event* event = nullptr;
   CUresult result = named(handle, &context);
-  if (result == CUDA_SUCCESS) result = context->sticky;
-  if (result == CUDA_SUCCESS) result = in.event(event_handle, &event);
-  if (result == CUDA_SUCCESS) result = world().captures.refuse_in(*context);
   if (result != CUDA_SUCCESS) return result;
-  if (event->record != nullptr) context->barriers.push_back(event->record);
+  if (context.green != nullptr) return CUDA_ERROR_NOT_SUPPORTED;  // not modelled
+  result = context.context->sticky;
+  if (result == CUDA_SUCCESS) result = in.event(event_handle, &event);
+  if (result == CUDA_SUCCESS) result = world().captures.refuse_in(*context.context);
+  if (result != CUDA_SUCCESS) return result;
+  if (event->record != nullptr) context.context->barriers.push_back(event->record);
   in.costs(170);
   return CUDA_SUCCESS;
 }
@@ -283,6 +263,48 @@ CUresult disable_peer(Entry& in, CUcontext peer_handle) {
 }
 
 }  // namespace
+
+CUresult retain_primary(Device& device) {
+  Context& context = *device.primary;
+  if (!context.alive) {
+    context.flags = device.primary_flags;
+    revive(context);
+  }
+  ++device.primary_references;
+  return CUDA_SUCCESS;
+}
+
+CUresult release_primary(Entry& in, Device& device) {
+  if (device.primary_references == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (--device.primary_references == 0 && device.primary->alive) {
+    empty(in.lock(), *device.primary);
+  }
+  return CUDA_SUCCESS;
+}
+
+// Covers all work of the context (CUDA Driver API, cuCtxRecordEvent), destroyed streams included,
+// orders nothing (measured), and is refused during a capture, relaxed mode too
+// (docs/measurements/2026-11-22-h200-driver-facts.txt). For a primary context its green ones are
+// covered, for a green one only its own work (cuda.h, and measured in the first case).
+CUresult record_context_event(Entry& in, const NamedContext& named, CUevent event_handle) {
+  Context& context = *named.context;
+  Event* event = nullptr;
+  CUresult result = context.sticky;
+  if (result == CUDA_SUCCESS) result = in.event(event_handle, &event);
+  if (result != CUDA_SUCCESS) return result;
+  if (event->context != &context) return CUDA_ERROR_INVALID_HANDLE;
+  result = world().captures.refuse_in(context);
+  if (result != CUDA_SUCCESS) return result;
+  OpSpec spec;
+  spec.name = "context event";
+  event->record = named.green != nullptr ? submit_after_everything(*named.green, spec)
+                                         : submit_after_everything(context, spec);
+  event->of_context = true;
+  event->capture_id = 0;
+  event->polls = 0;
+  in.costs(200);
+  return CUDA_SUCCESS;
+}
 
 SIM_DEFINE(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device),
            retain(in, context, device))

@@ -72,8 +72,9 @@ SIM_CONTROL const char* cupoolSimLastComplaint(void) {
 SIM_CONTROL int cupoolSimSticky(void* handle) {
   World& w = world();
   Lock lock(w.mutex);
-  const Context* const context =
-      handle == nullptr ? current_context() : w.known_context(static_cast<CUcontext>(handle));
+  const Context* const context = handle == nullptr
+                                     ? current_context().context
+                                     : w.known_context(static_cast<CUcontext>(handle));
   return context == nullptr ? -1 : static_cast<int>(context->sticky);
 }
 

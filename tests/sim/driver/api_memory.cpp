@@ -79,7 +79,7 @@ CUresult free_pool_block(Entry& in, const Allocation& allocation) {
 // Needs no current context: the block knows its own, and that one is waited for (measured).
 CUresult release(Entry& in, CUdeviceptr address) {
   World& w = world();
-  if (current_context() == nullptr && address == 0) return CUDA_SUCCESS;
+  if (current_context().context == nullptr && address == 0) return CUDA_SUCCESS;
   CUresult result = in.current_if_any();
   if (result == CUDA_SUCCESS) result = w.captures.refuse_unsafe();
   if (result != CUDA_SUCCESS || address == 0) return result;

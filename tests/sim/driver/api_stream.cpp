@@ -13,7 +13,9 @@ CUresult create(Entry& in, CUstream* handle, unsigned flags, int priority) {
   if (result != CUDA_SUCCESS) return result;
   if (handle == nullptr || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
   if (!take_stream_memory(*context)) return CUDA_ERROR_OUT_OF_MEMORY;
-  *handle = reinterpret_cast<CUstream>(&create_stream(*context, flags, priority));
+  Stream& stream = create_stream(*context, flags, priority);
+  stream.green = current_context().green;
+  *handle = reinterpret_cast<CUstream>(&stream);
   in.costs(3000);
   return CUDA_SUCCESS;
 }
@@ -91,13 +93,19 @@ CUresult get_context(Entry& in, CUstream handle, CUcontext* context) {
   Stream* stream = nullptr;
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = in.stream(handle, &stream);
-  if (result == CUDA_SUCCESS) *context = stream->context->handle();
+  if (result == CUDA_SUCCESS) *context = NamedContext{stream->context, stream->green}.handle();
   return result;
 }
 
+// cuda.h: of a stream of a green context, the primary one.
 CUresult get_context_v2(Entry& in, CUstream handle, CUcontext* context, CUgreenCtx* green) {
-  if (green != nullptr) *green = nullptr;
-  return get_context(in, handle, context);
+  Stream* stream = nullptr;
+  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = in.stream(handle, &stream);
+  if (result != CUDA_SUCCESS) return result;
+  *context = stream->context->handle();
+  if (green != nullptr) *green = stream->green == nullptr ? nullptr : stream->green->handle();
+  return CUDA_SUCCESS;
 }
 
 CUresult get_device(Entry& in, CUstream handle, CUdevice* device) {

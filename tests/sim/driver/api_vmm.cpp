@@ -14,7 +14,7 @@ CUresult granularity(size_t* bytes) {
 }
 
 CUresult reserve(CUdeviceptr* address, size_t bytes) {
-  Context* const context = current_context();
+  Context* const context = current_context().context;
   Device& device = context != nullptr ? *context->device : *world().devices.front();
   return world().vmm.reserve(address, device, bytes);
 }

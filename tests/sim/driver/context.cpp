@@ -10,6 +10,7 @@
 #include <atomic>
 
 #include "driver/capture.h"
+#include "driver/green.h"
 #include "driver/judge.h"
 #include "driver/world.h"
 
@@ -135,6 +136,14 @@ OpRef submit_after_everything(Context& context, OpSpec spec) {
   return world().engine.submit(context, std::move(spec), before, std::move(clock), Instant{});
 }
 
+OpRef submit_after_everything(GreenContext& green, OpSpec spec) {
+  const std::vector<OpRef> before = tails(green);
+  Clock clock;
+  for (const OpRef& op : before) join(clock, op->clock);
+  return world().engine.submit(*green.primary, std::move(spec), before, std::move(clock),
+                               Instant{});
+}
+
 std::vector<OpRef> tails(Stream& stream) {
   Context& context = *stream.context;
   std::vector<OpRef> ops;
@@ -210,6 +219,7 @@ void destroy_stream(Stream& stream) {
   if (stream.last != nullptr) {
     context.orphans.push_back(stream.last);
     if (stream.blocking()) context.blocking_orphans.push_back(stream.last);
+    if (stream.green != nullptr) stream.green->orphans.push_back(stream.last);
   }
   end(stream);
   world().streams.erase(&stream);
@@ -232,6 +242,7 @@ void revive(Context& context) {
 void empty(Lock& lock, Context& context) {
   World& w = world();
   context.alive = false;
+  end_greens_of(context);
   w.captures.abandon(context);
   if (context.sticky == CUDA_SUCCESS) w.engine.complete(lock, tails(context));
   w.engine.cancel(context);

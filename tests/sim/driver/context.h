@@ -20,6 +20,7 @@ namespace cupool::sim {
 struct Capture;
 struct Device;
 struct GraphNode;
+struct GreenContext;
 
 struct Stream {
   enum class Kind { legacy, per_thread, blocking, non_blocking };
@@ -33,6 +34,8 @@ struct Stream {
   uint64_t begin = 0;   ///< what has a number up to this was another stream's
   OpRef last;           ///< the latest operation; kept when done, for its clock
   int polls = 0;
+
+  GreenContext* green = nullptr;  ///< the green context that the stream belongs to, if any
 
   Capture* capture = nullptr;
   std::vector<GraphNode*> capture_tail;
@@ -91,8 +94,10 @@ struct Context {
 /// Submits work to a stream that is not capturing, ordered after what CUDA says it is.
 OpRef submit(Stream& stream, OpSpec spec, const std::vector<OpRef>& also_after = {});
 
-/// Submits an operation after all work of the context (cuCtxRecordEvent).
+/// Submits an operation after all work of the context, that of its green contexts too
+/// (cuCtxRecordEvent), or after all work of a green one alone.
 OpRef submit_after_everything(Context& context, OpSpec spec);
+OpRef submit_after_everything(GreenContext& green, OpSpec spec);
 
 /// What a synchronisation of this stream waits for.
 std::vector<OpRef> tails(Stream& stream);

@@ -12,9 +12,9 @@ namespace cupool::sim {
 
 namespace {
 
-constexpr int kDeepest = 64;
+constexpr int kDeepest = 16;  // static thread-local memory is short in libraries that are opened
 // Trivial on purpose: thread-exit destructors of the program still call CUDA.
-thread_local Context* stack[kDeepest];
+thread_local NamedContext stack[kDeepest];
 thread_local int depth = 0;
 // Whether the call has submitted work that others may see.
 thread_local bool submitted = false;
@@ -54,19 +54,15 @@ Entry::~Entry() {
   }
 }
 
-CUresult usable(const Context& context) {
-  if (!context.alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  return context.sticky;
-}
-
 CUresult Entry::current(Context** context) {
-  *context = current_context();
-  return *context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : usable(**context);
+  const NamedContext current = current_context();
+  *context = current.context;
+  return current.usable();
 }
 
 CUresult Entry::current_if_any() const {
-  const Context* const context = current_context();
-  return context == nullptr ? CUDA_SUCCESS : usable(*context);
+  const NamedContext current = current_context();
+  return current.context == nullptr ? CUDA_SUCCESS : current.usable();
 }
 
 CUresult Entry::stream(CUstream handle, Stream** stream) {
@@ -77,7 +73,12 @@ CUresult Entry::stream(CUstream handle, Stream** stream) {
     Context* context = nullptr;
     const CUresult result = current(&context);
     if (result != CUDA_SUCCESS) return result;
-    *stream = per_thread ? &per_thread_stream(*context) : &context->legacy;
+    GreenContext* const green = current_context().green;
+    if (green != nullptr) {
+      *stream = per_thread ? &per_thread_stream(*green) : green->default_stream;
+    } else {
+      *stream = per_thread ? &per_thread_stream(*context) : &context->legacy;
+    }
     return CUDA_SUCCESS;
   }
   auto* const candidate = reinterpret_cast<Stream*>(handle);
@@ -88,7 +89,7 @@ CUresult Entry::stream(CUstream handle, Stream** stream) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
   *stream = candidate;
-  return usable(*candidate->context);
+  return NamedContext{candidate->context, candidate->green}.usable();
 }
 
 CUresult Entry::event(CUevent handle, Event** event) {
@@ -97,7 +98,7 @@ CUresult Entry::event(CUevent handle, Event** event) {
   *event = candidate;
   asked.what = "event";
   asked.handle = handle;
-  return usable(*candidate->context);
+  return NamedContext{candidate->context, nullptr}.usable();
 }
 
 CUresult Entry::device(CUdevice ordinal, Device** device) {
@@ -128,27 +129,27 @@ CUresult wait_for(Entry& in, Context& context, const std::vector<OpRef>& ops) {
   return context.sticky;
 }
 
-Context* current_context() {
-  return depth == 0 ? nullptr : stack[depth - 1];
+NamedContext current_context() {
+  return depth == 0 ? NamedContext{} : stack[depth - 1];
 }
 
-void set_current_context(Context* context) {
+void set_current_context(NamedContext context) {
   if (depth == 0) {
-    if (context != nullptr) stack[depth++] = context;
-  } else if (context == nullptr) {
+    if (context.context != nullptr) stack[depth++] = context;
+  } else if (context.context == nullptr) {
     --depth;
   } else {
     stack[depth - 1] = context;
   }
 }
 
-bool push_context(Context* context) {
+bool push_context(NamedContext context) {
   if (depth == kDeepest) return false;
   stack[depth++] = context;
   return true;
 }
 
-bool pop_context(Context** context) {
+bool pop_context(NamedContext* context) {
   if (depth == 0) return false;
   *context = stack[--depth];
   return true;

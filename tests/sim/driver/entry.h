@@ -64,9 +64,6 @@ class Entry {
   uint64_t pause_ms_ = 0;
 };
 
-/// A context that may be used: alive and without a sticky error.
-CUresult usable(const Context& context);
-
 /// Submits to a stream, or adds to the capture that it takes part in.
 CUresult perform(Stream& stream, CUgraphNodeType type, OpSpec spec);
 
@@ -77,9 +74,14 @@ void returns_late();
 CUresult wait_for(Entry& in, Context& context, const std::vector<OpRef>& ops);
 
 /// The calling thread's stack of contexts.
-Context* current_context();
-void set_current_context(Context* context);
-bool push_context(Context* context);
-bool pop_context(Context** context);
+NamedContext current_context();
+void set_current_context(NamedContext context);
+bool push_context(NamedContext context);
+bool pop_context(NamedContext* context);
+
+/// What green contexts share with others.
+CUresult retain_primary(Device& device);
+CUresult release_primary(Entry& in, Device& device);
+CUresult record_context_event(Entry& in, const NamedContext& context, CUevent event);
 
 }  // namespace cupool::sim

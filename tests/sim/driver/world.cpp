@@ -29,11 +29,14 @@ Device* World::device_at(uintptr_t address) {
   return nullptr;
 }
 
-Context* World::known_context(CUcontext handle) {
+NamedContext World::named_context(CUcontext handle) {
   for (auto& context : contexts) {
-    if (context->handle() == handle) return context.get();
+    if (context->handle() == handle) return {context.get(), nullptr};
   }
-  return nullptr;
+  for (auto& green : greens) {
+    if (green->context_handle() == handle) return {green->primary, green.get()};
+  }
+  return {};
 }
 
 void World::after_host_sync(Device& device) {

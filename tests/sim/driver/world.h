@@ -19,6 +19,7 @@
 #include "driver/device.h"
 #include "driver/engine.h"
 #include "driver/graph.h"
+#include "driver/green.h"
 #include "driver/judge.h"
 #include "driver/modules.h"
 #include "driver/pool.h"
@@ -57,6 +58,7 @@ struct World {
   std::vector<std::unique_ptr<Context>> contexts;  ///< destroyed ones too: their handles are known
   /// In this order. The handle of one that was destroyed long ago comes again.
   std::deque<Context*> destroyed_contexts;
+  std::vector<std::unique_ptr<GreenContext>> greens;  ///< destroyed ones too
   std::unordered_set<Stream*> streams;
   std::unordered_set<Stream*> destroyed_streams;
   std::unordered_set<Event*> events;
@@ -71,7 +73,9 @@ struct World {
   unsigned long long last_id = 0;
 
   Device* device_at(uintptr_t address);
-  Context* known_context(CUcontext handle);
+  NamedContext named_context(CUcontext handle);
+  /// The same, whether it is named as a green one or not.
+  Context* known_context(CUcontext handle) { return named_context(handle).context; }
 
   /// The host has waited for something on this device: pools give back what exceeds thresholds.
   void after_host_sync(Device& device);
