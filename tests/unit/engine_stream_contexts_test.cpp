@@ -39,8 +39,11 @@ TEST_F(StreamContextsTest, AStreamBelongsToTheContextThatTheDriverSays) {
   }
   streams[stream] = second->handle();
   EXPECT_EQ(streams_.context_of(stream), second);
-  streams[stream] = new_handle();
-  EXPECT_EQ(streams_.context_of(stream), second) << "a context that has not been seen";
+  const CUcontext unseen = new_handle();
+  streams[stream] = unseen;
+  ASSERT_NE(streams_.context_of(stream), nullptr);
+  EXPECT_EQ(streams_.context_of(stream)->handle(), unseen) << "seen by its stream first";
+  EXPECT_EQ(current, second->handle()) << "as the program had it";
   driver_.cuStreamGetCtx = nullptr;
   streams[stream] = first->handle();
   EXPECT_EQ(streams_.context_of(stream), second) << "an older driver";

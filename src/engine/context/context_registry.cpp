@@ -67,7 +67,7 @@ Context* ContextRegistry::find_living(CUcontext handle) {
     return last_found.context;
   }
   Context* const context = find(handle);
-  if (context == nullptr || !context->ends()) return context;
+  if (context != nullptr && !context->ends()) return context;
   const cuda::ContextScope scope(driver_, handle);
   return scope.ok() ? find_or_create(handle) : nullptr;
 }

@@ -72,8 +72,8 @@ class ContextRegistry {
   /// The contexts of a device that are not gone.
   std::vector<Context*> contexts_of(int device);
 
-  /// The known living context with this handle, else null. After the end of a context, its handle
-  /// may belong to another one, which is then made current to identify it.
+  /// The living context with this handle, else null. One that is not known, or whose handle may
+  /// belong to another one by now, is made current to identify it.
   Context* find_living(CUcontext handle);
 
   /// All known contexts, including gone ones, until dropped.
