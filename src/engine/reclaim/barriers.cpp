@@ -143,15 +143,17 @@ WaitResult Barriers::wait(OrderingLock& lock) {
     take_back(loan, Fate::gone);
     return WaitResult::not_possible();
   }
-  CUresult answer = CUDA_ERROR_INVALID_CONTEXT;
+  CUresult answer = CUDA_SUCCESS;
+  bool asked = false;
   {
     const cuda::RelaxedCaptureScope relaxed(driver_);
     const cuda::ContextScope scope(driver_, context_);
-    if (scope.ok()) answer = release(loan.barrier);
+    asked = scope.ok();
+    answer = asked ? release(loan.barrier) : scope.result();
     // Without this wait the program's free would return too early: one more attempt.
-    if (scope.ok() && cuda::is_passing_refusal(answer)) answer = release(loan.barrier);
+    if (asked && cuda::is_passing_refusal(answer)) answer = release(loan.barrier);
   }
-  take_back(loan, answer == CUDA_ERROR_INVALID_CONTEXT ? Fate::kept : fate_after(answer));
+  take_back(loan, asked ? fate_after(answer) : Fate::kept);
   return WaitResult::answered_for_context(answer);
 }
 

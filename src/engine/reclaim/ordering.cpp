@@ -133,11 +133,11 @@ WaitResult Ordering::synchronize(OrderingLock& lock) {
   if (CUPOOL_MUTATED("synchronises-into-capture")) {
     std::this_thread::sleep_for(std::chrono::microseconds(300));
   }
-  CUresult result = CUDA_ERROR_INVALID_CONTEXT;
+  CUresult result = CUDA_SUCCESS;
   {
     const cuda::RelaxedCaptureScope relaxed(driver_);
     const cuda::ContextScope scope(driver_, context_);
-    if (scope.ok()) result = driver_.cuCtxSynchronize();
+    result = scope.ok() ? driver_.cuCtxSynchronize() : scope.result();
     if (scope.ok() && cuda::is_passing_refusal(result)) result = driver_.cuCtxSynchronize();
   }
   lock.lock();
