@@ -70,6 +70,7 @@ class OutOfMemoryTest : public PoolEngineTest {
       --scarce.events_refused;
       return CUDA_ERROR_OUT_OF_MEMORY;
     };
+    driver.cuEventDestroy_v2 = [](CUevent) { return CUDA_SUCCESS; };
     driver.cuCtxPushCurrent_v2 = [](CUcontext context) {
       scarce.pushed = context;
       return CUDA_SUCCESS;

@@ -3,6 +3,7 @@
 // is waited for by a free of the driver's own (docs/design.md, Engine).
 #include <gtest/gtest.h>
 
+#include <utility>
 #include <vector>
 
 #include "engine_fast_path_fixture.h"
@@ -13,6 +14,35 @@ namespace {
 class StepAsideTest : public FastPathTest {
  protected:
   static constexpr std::uint64_t kBlock = 64 << 10;
+
+  void SetUp() override {
+    current_ = nullptr;
+    failed_ = CUDA_SUCCESS;
+    FastPathTest::SetUp();
+  }
+  cuda::Driver make_driver() override {
+    cuda::Driver driver = FastPathTest::make_driver();
+    driver.cuCtxGetCurrent = [](CUcontext* context) {
+      *context = current_ == nullptr ? test::fake::context() : current_;
+      return CUDA_SUCCESS;
+    };
+    driver.cuCtxPushCurrent_v2 = [](CUcontext context) {
+      below_ = std::exchange(current_, context);
+      return CUDA_SUCCESS;
+    };
+    driver.cuCtxPopCurrent_v2 = [](CUcontext* context) {
+      *context = std::exchange(current_, below_);
+      return CUDA_SUCCESS;
+    };
+    driver.cuMemFree_v2 = [](CUdeviceptr address) {
+      return failed_ == CUDA_SUCCESS ? test::fake::free(address) : failed_;
+    };
+    return driver;
+  }
+
+  static inline CUcontext current_ = nullptr;  // null: the fake driver's
+  static inline CUcontext below_ = nullptr;
+  static inline CUresult failed_ = CUDA_SUCCESS;
 };
 
 // What is done with the memory is not known any more: the driver is asked when it is unused, and
@@ -50,6 +80,21 @@ TEST_F(StepAsideTest, AFreeWaitsAfterTheEngineStoppedServing) {
   CUdeviceptr served = 0;
   Patience patience;
   EXPECT_EQ(allocator_->allocations().try_allocate(kBlock, &served, patience), std::nullopt);
+}
+
+// Another context has failed, or is one that has ended.
+TEST_F(StepAsideTest, AnErrorOfTheCurrentContextIsNotThatOfTheMemory) {  // I7
+  start({{"CUPOOL_FREE_MODE", "auto"}});
+  const CUdeviceptr address = allocate(kBlock);
+  allocator_->step_aside().stop_serving("a test");
+  current_ = reinterpret_cast<CUcontext>(0x99000);
+  failed_ = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  EXPECT_EQ(allocator_->frees().try_free(address), failed_);
+  EXPECT_TRUE(context_->usable()) << "later frees of its memory would not wait";
+  current_ = nullptr;
+  failed_ = CUDA_SUCCESS;
+  EXPECT_EQ(allocator_->frees().try_free(address), CUDA_SUCCESS) << "the driver freed nothing";
+  EXPECT_EQ(now(Gauge::held_bytes), 0);
 }
 
 // What is idle, and what was freed before, goes back before the call that the engine does not know.

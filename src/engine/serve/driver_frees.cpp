@@ -31,6 +31,14 @@ std::optional<CUresult> DriverFrees::refuse(CUdeviceptr address, CUresult answer
   return refused_by_driver(*block->context, answer);
 }
 
+// Whether an error is that of the current context, and `context`, which owns the memory, is another
+// one. The driver frees nothing then, and `context` has not failed.
+bool DriverFrees::is_of_current(const Context& context, CUresult error) const {
+  CUcontext current = nullptr;
+  return cuda::is_sticky(error) && driver_.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
+         current != nullptr && current != context.handle();
+}
+
 std::optional<CUresult> DriverFrees::free_as_driver(CUdeviceptr address) {
   const Block* const found = block_of_ours(address);
   if (found == nullptr) return std::nullopt;
@@ -43,7 +51,8 @@ std::optional<CUresult> DriverFrees::free_as_driver(CUdeviceptr address) {
     wait = context.ordering().barriers().free_spare();
     if (wait.complete()) context.host_work().end_context_wait(before);
     // Other errors concern the spare memory, not the program.
-    if (cuda::is_capture_refusal(wait.error) || wait.error == CUDA_ERROR_NOT_PERMITTED) {
+    if (cuda::is_capture_refusal(wait.error) || wait.error == CUDA_ERROR_NOT_PERMITTED ||
+        is_of_current(context, wait.error)) {
       return refused_by_driver(context, wait.error);
     }
   }

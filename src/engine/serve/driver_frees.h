@@ -33,6 +33,7 @@ class DriverFrees {
  private:
   Block* block_of_ours(CUdeviceptr address) const;
   void retire_claimed(const ClaimedBlock& claimed, bool has_waited);
+  bool is_of_current(const Context& context, CUresult error) const;
   static CUresult refused_by_driver(Context& context, CUresult answer);
 
   const cuda::Driver& driver_;
