@@ -63,6 +63,18 @@ TEST(HostReachableTest, MemoryAtAnAddressThatIsJustFreedIsKept) {
   }
 }
 
+// The address has come again before anybody saw that the old memory was gone.
+TEST(HostReachableTest, MemoryThatIsAddedAgainIsTheNewOne) {
+  const auto* const ended = reinterpret_cast<const Context*>(0x10);
+  HostReachable reachable;
+  reachable.add(Kind::managed, 0x1000, {100, ended});
+  reachable.add(Kind::managed, 0x1000, {7, nullptr});
+  EXPECT_EQ(reachable.bytes(Kind::managed), 7u);
+  reachable.forget(
+      [&](std::uintptr_t, const HostReachable::Memory& memory) { return memory.context == ended; });
+  EXPECT_EQ(reachable.bytes(Kind::managed), 7u);
+}
+
 TEST(HostReachableTest, WhatIsGoneIsForgotten) {
   const auto* const ends = reinterpret_cast<const Context*>(0x10);
   const auto* const stays = reinterpret_cast<const Context*>(0x20);

@@ -6,21 +6,30 @@
 
 namespace cupool::engine {
 
-// Adds what is counted. False: there is a record already.
-bool HostReachable::put(Kind kind, std::uintptr_t start, const Memory& memory) noexcept {
-  const std::lock_guard lock(mutex_);
-  try {
-    return of(kind).at.emplace(start, memory).second;
-  } catch (const std::bad_alloc&) {
-    return true;  // counted for good: needless waits are better than a missing one
-  }
-}
-
+// Counts first, so that a free meanwhile waits.
 void HostReachable::add(Kind kind, std::uintptr_t start, const Memory& memory) noexcept {
   Ranges& ranges = of(kind);
   ranges.count.fetch_add(1, std::memory_order_relaxed);
   ranges.bytes.fetch_add(memory.bytes, std::memory_order_relaxed);
-  if (!put(kind, start, memory)) uncount(ranges, memory);
+  const std::lock_guard lock(mutex_);
+  try {
+    const auto [place, is_new] = ranges.at.emplace(start, memory);
+    if (is_new) return;
+    uncount(ranges, place->second);
+    place->second = memory;
+  } catch (const std::bad_alloc&) {
+    // Counted for good: needless waits are better than a missing one.
+  }
+}
+
+// What was taken is counted. False: another thread has the address by now.
+bool HostReachable::put_back(Kind kind, std::uintptr_t start, const Memory& memory) noexcept {
+  const std::lock_guard lock(mutex_);
+  try {
+    return of(kind).at.emplace(start, memory).second;
+  } catch (const std::bad_alloc&) {
+    return true;  // counted for good
+  }
 }
 
 // What is taken is still counted.

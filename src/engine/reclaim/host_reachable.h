@@ -26,7 +26,8 @@ class HostReachable {
     std::uint64_t bytes;
     const Context* context;  ///< current when the memory was added
   };
-  /// Adds the allocation at `start`. Adding it again has no effect.
+  /// Adds the allocation at `start`. If it is known, this is what is known of it from now on: its
+  /// address may have come again before anybody saw that it was gone.
   void add(Kind kind, std::uintptr_t start, const Memory& memory) noexcept;
   /// Runs `end`, which ends the allocation at `start`. Its record is removed before, since another
   /// thread may get the address next, and added again if `end` fails. It counts until then: `end`
@@ -57,7 +58,7 @@ class HostReachable {
   Ranges& of(Kind kind) { return ranges_[static_cast<int>(kind)]; }
 
   std::optional<Memory> take(Kind kind, std::uintptr_t start);
-  bool put(Kind kind, std::uintptr_t start, const Memory& memory) noexcept;
+  bool put_back(Kind kind, std::uintptr_t start, const Memory& memory) noexcept;
   static void uncount(Ranges& ranges, const Memory& memory) {
     ranges.count.fetch_sub(1, std::memory_order_relaxed);
     ranges.bytes.fetch_sub(memory.bytes, std::memory_order_relaxed);
@@ -72,7 +73,7 @@ template <typename Call>
 CUresult HostReachable::end(Kind kind, std::uintptr_t start, const Call& end) {
   const std::optional<Memory> taken = take(kind, start);
   const CUresult result = end();
-  const bool stays = taken && result != CUDA_SUCCESS && put(kind, start, *taken);
+  const bool stays = taken && result != CUDA_SUCCESS && put_back(kind, start, *taken);
   if (taken && !stays) uncount(of(kind), *taken);
   return result;
 }

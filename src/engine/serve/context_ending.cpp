@@ -78,17 +78,18 @@ void ContextEnding::context_gone(Context& context, bool alone) {
 }
 
 // Managed and mapped memory is gone with its context, which need not be the one that was current
-// when it came: the driver knows, or none is left. Another thread may just begin a context, with
-// memory of its own.
+// when it came: the driver knows. If it does not say, the memory is gone if no context is left.
+// Another thread may just begin one, with memory of its own.
 void ContextEnding::forget_host_reachable() {
   const std::vector<Context*> all = registry_.all();
   const bool none_left =
       std::all_of(all.begin(), all.end(), [](const Context* each) { return each->gone(); });
   policy_.host_reachable().forget([&](CUdeviceptr start, const HostReachable::Memory& memory) {
-    if (none_left && memory.context != nullptr && memory.context->gone()) return true;
     unsigned type = 0;
-    return driver_.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, start) ==
-           CUDA_ERROR_INVALID_VALUE;
+    const CUresult known =
+        driver_.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, start);
+    if (known == CUDA_SUCCESS || known == CUDA_ERROR_INVALID_VALUE) return known != CUDA_SUCCESS;
+    return none_left && (memory.context == nullptr || memory.context->gone());
   });
 }
 
