@@ -109,7 +109,8 @@ void driver_may_go_soon() {
 }
 
 void report_at_quick_exit() {
-  report_once(true);
+  driver_may_go_soon();
+  report_once(false);
 }
 
 // Never destroyed; written at the start, and again for the report, when the backend is known.
