@@ -2,6 +2,7 @@
 // Driver hooks of contexts and streams: synchronisation, the end of contexts (contract 10),
 // captures (contract 9).
 #include "engine/context/attachments.h"
+#include "engine/context/green_contexts.h"
 #include "engine/context/primary_contexts.h"
 #include "engine/context/thread_order.h"
 #include "engine/reclaim/device_use.h"
@@ -17,6 +18,7 @@ using cupool::engine::Allocator;
 using cupool::engine::Attachments;
 using cupool::engine::Context;
 using cupool::engine::ContextRegistry;
+using cupool::engine::GreenContexts;
 using cupool::engine::Lane;
 using cupool::engine::PrimaryContexts;
 using cupool::engine::Synchronization;
@@ -81,6 +83,21 @@ CUresult reset_primary(const Driver& real, CUdevice device, const Call& call) {
   }
   primary_ends(real, device);
   return call();
+}
+
+// A green context holds the primary one, as a retain does. Under the lock of that, if there is one.
+void green_made(const Driver& real, void* green, CUdevice device) {
+  CUcontext handle = nullptr;
+  CUcontext primary = nullptr;
+  if (real.cuCtxFromGreenCtx == nullptr || real.cuCtxFromGreenCtx(&handle, green) != CUDA_SUCCESS ||
+      real.cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS) {
+    return;
+  }
+  // The green one's reference stays.
+  real.cuDevicePrimaryCtxRelease_v2 != nullptr ? real.cuDevicePrimaryCtxRelease_v2(device)
+                                               : real.cuDevicePrimaryCtxRelease(device);
+  PrimaryContexts::of_process().retain(device, &primary, [] { return CUDA_SUCCESS; });
+  GreenContexts::of_process().add(green, {handle, primary, device});
 }
 
 template <typename Call>
@@ -328,7 +345,25 @@ CUresult cupool_hook_cuGreenCtxCreate(void** green, void* resources, CUdevice de
     allocator->step_aside().stop_serving(
         "the program uses green contexts, whose events do not cover all work on their memory");
   }
-  return real.cuGreenCtxCreate(green, resources, device, flags);
+  const auto lock =
+      engine() == nullptr ? PrimaryContexts::Lock() : PrimaryContexts::of_process().lock(device);
+  const CUresult result = real.cuGreenCtxCreate(green, resources, device, flags);
+  if (result == CUDA_SUCCESS) green_made(real, *green, device);
+  return result;
+}
+
+// As a release of the primary context, which may be the last one.
+CUresult cupool_hook_cuGreenCtxDestroy(void* green) {
+  CUPOOL_REAL_OR_RETURN(cuGreenCtxDestroy);
+  const auto destroy = [&] { return real.cuGreenCtxDestroy(green); };
+  GreenContexts& greens = GreenContexts::of_process();
+  const auto known = greens.take(green);
+  if (!known) return change_current(destroy);
+  if (Allocator* const allocator = engine()) allocator->registry().forget_found();
+  const CUresult result =
+      change_current([&] { return release_primary(real, known->device, destroy); });
+  if (result != CUDA_SUCCESS) greens.add(green, *known);
+  return result;
 }
 
 CUresult cupool_hook_cuStreamBeginCapture(CUstream stream) {

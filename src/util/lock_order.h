@@ -52,6 +52,7 @@ namespace cupool::util {
   X(stream_stock, "streams that threads share")                                                    \
   X(exports, "exported blocks and their leases")                                                   \
   X(attachments, "how often the program is attached to each context")                              \
+  X(green_contexts, "the green contexts that the program has made")                                \
   X(library_look, "the dynamic linker's list of libraries")
 // clang-format on
 

@@ -34,6 +34,14 @@ TEST_P(StepAside, AFreeWaitsForCopies) {
   expect_same_but_a_warning("probe_step_aside copy=1", GetParam().extra);
 }
 
+// Contracts 2 and 10, the judge looking on.
+TEST_P(StepAside, GreenContextsKeepThePrimaryOneAndItsMemory) {
+  if (GetParam().extra.count("LD_LIBRARY_PATH") != 0) return;  // streams of one need CUDA 12.5
+  const PreloadedRun run =
+      expect_same_but_a_warning("probe_green", with({{"CUPOOL_SIM_JUDGE", "1"}}, GetParam().extra));
+  EXPECT_TRUE(contains(run.process.out, "wrong bytes: 0"));
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All, StepAside,
     testing::Values(NamedEnvironment{"Auto", {}},

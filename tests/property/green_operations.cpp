@@ -56,6 +56,13 @@ void Machine::green_memory(const Operation& op) {
   enter(0);
 }
 
+// It covers the work of the green context alone (cuda.h): nothing is drawn from it.
+void Machine::green_synchronize() {
+  if (green_ == nullptr || !enter(0) || !enter_green()) return;
+  expect(cuCtxSynchronize(), "cuCtxSynchronize");
+  enter(0);
+}
+
 // Its streams go first: what names one later is refused.
 void Machine::green_end() {
   if (green_ == nullptr || failed() || !enter(0)) return;

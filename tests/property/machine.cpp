@@ -235,6 +235,8 @@ void Machine::run_on_this_thread(const Operation& op) {
       return green_stream(op);
     case Kind::green_memory:
       return green_memory(op);
+    case Kind::green_synchronize:
+      return green_synchronize();
     case Kind::green_end:
       return green_end();
     case Kind::crowd:

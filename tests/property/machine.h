@@ -279,6 +279,7 @@ class Machine {
   bool make_green();
   void green_stream(const Operation& op);
   void green_memory(const Operation& op);
+  void green_synchronize();
   void green_end();
 
   // process_operations.cpp

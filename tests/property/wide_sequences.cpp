@@ -214,6 +214,7 @@ void Generator::green_work(std::vector<Operation>& operations) {
     if (chance(50)) operations.push_back({Kind::stamp, thread_, block, below(kStreams), 0, 0});
     if (chance(20)) operations.push_back({Kind::check, thread_, block, below(kStreams), 0, 0});
     if (chance(50)) operations.push_back({Kind::release, thread_, block, 0, 0, 0});
+    if (chance(30)) operations.push_back({Kind::green_synchronize, thread_, 0, 0, 0, 0});
     if (chance(30)) operations.push_back({Kind::allocate, thread_, block, 0, 0, size});
   }
   if (chance(10)) operations.push_back({Kind::green_end, thread_, 0, 0, 0, 0});

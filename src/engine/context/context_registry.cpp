@@ -5,6 +5,7 @@
 #include <new>
 
 #include "cuda/scopes.h"
+#include "engine/context/green_contexts.h"
 #include "util/log.h"
 
 namespace cupool::engine {
@@ -16,7 +17,7 @@ Context* ContextRegistry::ask_for_current(Context& known) {
   CUcontext handle = nullptr;
   // If the driver does not say, the hooks' knowledge holds.
   if (driver_.cuCtxGetCurrent(&handle) != CUDA_SUCCESS) return &known;
-  if (handle == known.handle()) return &known;
+  if (GreenContexts::of_process().primary_of(handle) == known.handle()) return &known;
   if (trusts_hooks_.exchange(false)) {
     CUPOOL_LOG(warn,
                "the current context was changed by a call that cupool does not see; from now on "
@@ -61,7 +62,8 @@ std::vector<Context*> ContextRegistry::contexts_of(int device) {
   return result;
 }
 
-Context* ContextRegistry::find_living(CUcontext handle) {
+Context* ContextRegistry::find_living(CUcontext of_stream) {
+  const CUcontext handle = GreenContexts::of_process().primary_of(of_stream);
   if (last_found.handle == handle &&
       last_found.generation == generation_.load(std::memory_order_acquire)) {
     return last_found.context;
@@ -85,7 +87,8 @@ void ContextRegistry::forget_found() {
 
 // The context is current. If its end is being decided, waits: the handle may already be another
 // context's. Without host memory nothing is known of it, and the driver serves.
-Context* ContextRegistry::find_or_create(CUcontext handle) try {
+Context* ContextRegistry::find_or_create(CUcontext current) try {
+  const CUcontext handle = GreenContexts::of_process().primary_of(current);
   CUdevice ordinal = -1;
   if (driver_.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS &&
       driver_.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS) {

@@ -74,7 +74,7 @@ class ContextRegistry {
 
   /// The living context with this handle, else null. One that is not known, or whose handle may
   /// belong to another one by now, is made current to identify it.
-  Context* find_living(CUcontext handle);
+  Context* find_living(CUcontext of_stream);
 
   /// All known contexts, including gone ones, until dropped.
   std::vector<Context*> all();
@@ -92,7 +92,7 @@ class ContextRegistry {
   void drop(const Context& context);
 
  private:
-  Context* find_or_create(CUcontext handle);
+  Context* find_or_create(CUcontext current);
   Context* find_or_create_locked(CUcontext handle, int ordinal);
   Context* other_of_handle(CUcontext handle, Device& device);
   void keep_ended(Context& context);

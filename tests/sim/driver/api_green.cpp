@@ -86,9 +86,12 @@ CUresult find(CUgreenCtx handle, GreenContext** green) {
 CUresult destroy(Entry& in, CUgreenCtx handle) {
   GreenContext* green = nullptr;
   const CUresult result = find(handle, &green);
-  if (green == nullptr || !green->alive) return result;
+  if (green == nullptr || !green->holds_primary) return result;
+  green->holds_primary = false;
+  const CUresult alive = green->alive ? CUDA_SUCCESS : result;
   end_green(*green);
-  return release_primary(in, *green->primary->device);
+  release_primary(in, *green->primary->device);
+  return alive;
 }
 
 CUresult convert(CUcontext* context, CUgreenCtx handle) {

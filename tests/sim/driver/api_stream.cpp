@@ -13,8 +13,10 @@ CUresult create(Entry& in, CUstream* handle, unsigned flags, int priority) {
   if (result != CUDA_SUCCESS) return result;
   if (handle == nullptr || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
   if (!take_stream_memory(*context)) return CUDA_ERROR_OUT_OF_MEMORY;
+  GreenContext* const green = current_context().green;
+  if (green != nullptr) flags = CU_STREAM_NON_BLOCKING;  // in no implicit order (green.cpp)
   Stream& stream = create_stream(*context, flags, priority);
-  stream.green = current_context().green;
+  stream.green = green;
   *handle = reinterpret_cast<CUstream>(&stream);
   in.costs(3000);
   return CUDA_SUCCESS;
@@ -27,7 +29,9 @@ CUresult destroy(Entry& in, CUstream handle) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
   const CUresult result = in.stream(handle, &stream);
-  if (stream != nullptr) destroy_stream(*stream);
+  // What is left of a green context that has ended is lost (cuda.h, cuGreenCtxDestroy).
+  const bool lost = stream != nullptr && stream->green != nullptr && !stream->green->alive;
+  if (stream != nullptr && !lost) destroy_stream(*stream);
   in.costs(6000);
   return result;
 }

@@ -15,7 +15,8 @@ namespace cupool::sim {
 
 struct GreenContext {
   Context* primary = nullptr;
-  bool alive = true;  ///< a destroyed one stays known
+  bool alive = true;          ///< a destroyed one stays known
+  bool holds_primary = true;  ///< until it is destroyed, also where a reset has ended it
   unsigned long long id = 0;
   unsigned sms = 0;
   /// Null and per-thread handles while it is current. The former is the legacy one's as well.

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// A table by the green handle: there are few.
+#include "engine/context/green_contexts.h"
+
+#include <new>
+
+namespace cupool::engine {
+
+GreenContexts& GreenContexts::of_process() {
+  static auto* const all = new GreenContexts;  // never destroyed
+  return *all;
+}
+
+void GreenContexts::add(void* green, const Green& made) noexcept {
+  const std::lock_guard lock(mutex_);
+  try {
+    all_[green] = made;
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+  count_.store(all_.size(), std::memory_order_relaxed);
+}
+
+std::optional<GreenContexts::Green> GreenContexts::take(void* green) {
+  const std::lock_guard lock(mutex_);
+  const auto found = all_.find(green);
+  if (found == all_.end()) return std::nullopt;
+  const Green known = found->second;
+  all_.erase(found);
+  count_.store(all_.size(), std::memory_order_relaxed);
+  return known;
+}
+
+CUcontext GreenContexts::look_up(CUcontext handle) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& entry : all_) {
+    if (entry.second.handle == handle) return entry.second.primary;
+  }
+  return handle;
+}
+
+}  // namespace cupool::engine
