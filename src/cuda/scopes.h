@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/driver.h"
+#include "cuda/errors.h"
 
 namespace cupool::cuda {
 
@@ -37,7 +38,8 @@ class ContextScope {
   ContextScope& operator=(const ContextScope&) = delete;
 
   bool ok() const { return result_ == CUDA_SUCCESS; }
-  CUresult result() const { return result_; }
+  /// Never a sticky error: it would be that of the context which was current before.
+  CUresult result() const { return is_sticky(result_) ? CUDA_ERROR_INVALID_CONTEXT : result_; }
 
  private:
   const Driver& driver_;
