@@ -23,8 +23,8 @@ bool Synchronization::begin_stream_wait(Context& context, StreamWait* wait) {
 
 // The wait covered all work of the context, as far as the engine knows.
 void Synchronization::end_stream_wait(Context& context, const StreamWait& wait) {
+  if (Serving::stepped_aside()) return;  // it may be a green context's
   ThreadOrder::has_waited_for_context(context.handle());
-  if (Serving::stepped_aside()) return;
   if (wait.before != kNoEpoch) context.ordering().end_synchronize(wait.before);
   context.host_work().end_context_wait(wait.host_work);
   idle_.cache_reclaimed(context);

@@ -43,12 +43,15 @@ class Synchronization {
       context->stats().add(stats::Counter::synchronize_calls_total);
       context->stats().call_times().synchronize.record(util::now_ns() - start);
     }
-    if (result == CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS && !Serving::stepped_aside()) {
       claim.settle();
       all.settle();
       ThreadOrder::has_waited_for_context(context->handle());
       context->ordering().end_synchronize(before);
       context->host_work().end_context_wait(host_work);
+      idle_.cache_reclaimed(*context);
+    } else if (result == CUDA_SUCCESS) {
+      // A green context's wait may be that of its own work alone: nothing is complete by it.
       idle_.cache_reclaimed(*context);
     } else {
       note_failure(*context, life, result);
