@@ -96,8 +96,8 @@ void green_made(const Driver& real, void* green, CUdevice device) {
   // The green one's reference stays.
   real.cuDevicePrimaryCtxRelease_v2 != nullptr ? real.cuDevicePrimaryCtxRelease_v2(device)
                                                : real.cuDevicePrimaryCtxRelease(device);
+  if (!GreenContexts::of_process().add(green, {handle, primary, device})) return;
   PrimaryContexts::of_process().retain(device, &primary, [] { return CUDA_SUCCESS; });
-  GreenContexts::of_process().add(green, {handle, primary, device});
 }
 
 template <typename Call>
@@ -341,12 +341,13 @@ CUresult cupool_hook_cuGreenCtxCreate(void** green, void* resources, CUdevice de
   // Before the call: no block may be reused once a green context has work. Its memory is the
   // primary context's, but an event of it covers its own work only (cuda.h, cuCtxRecordEvent).
   Lane::leave_unknown(real, "cuGreenCtxCreate");
-  if (Allocator* allocator = started_engine()) {
+  Allocator* const allocator = started_engine();
+  if (allocator != nullptr) {
     allocator->step_aside().stop_serving(
         "the program uses green contexts, whose events do not cover all work on their memory");
   }
-  const auto lock =
-      engine() == nullptr ? PrimaryContexts::Lock() : PrimaryContexts::of_process().lock(device);
+  if (allocator == nullptr) return real.cuGreenCtxCreate(green, resources, device, flags);
+  const auto lock = PrimaryContexts::of_process().lock(device);
   const CUresult result = real.cuGreenCtxCreate(green, resources, device, flags);
   if (result == CUDA_SUCCESS) green_made(real, *green, device);
   return result;
@@ -355,15 +356,19 @@ CUresult cupool_hook_cuGreenCtxCreate(void** green, void* resources, CUdevice de
 // As a release of the primary context, which may be the last one.
 CUresult cupool_hook_cuGreenCtxDestroy(void* green) {
   CUPOOL_REAL_OR_RETURN(cuGreenCtxDestroy);
-  const auto destroy = [&] { return real.cuGreenCtxDestroy(green); };
+  Allocator* const allocator = engine();
   GreenContexts& greens = GreenContexts::of_process();
-  const auto known = greens.take(green);
-  if (!known) return change_current(destroy);
-  if (Allocator* const allocator = engine()) allocator->registry().forget_found();
-  const CUresult result =
-      change_current([&] { return release_primary(real, known->device, destroy); });
-  if (result != CUDA_SUCCESS) greens.add(green, *known);
-  return result;
+  const auto known = allocator == nullptr ? std::nullopt : greens.find(green);
+  if (!known) return change_current([&] { return real.cuGreenCtxDestroy(green); });
+  const auto destroy = [&] {
+    greens.remove(green);
+    allocator->registry().forget_found();
+    const CUresult result = real.cuGreenCtxDestroy(green);
+    const bool stays = result != CUDA_SUCCESS && result != CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (stays) greens.add(green, *known);
+    return result;
+  };
+  return change_current([&] { return release_primary(real, known->device, destroy); });
 }
 
 CUresult cupool_hook_cuStreamBeginCapture(CUstream stream) {

@@ -109,7 +109,7 @@ void driver_may_go_soon() {
 }
 
 void report_at_quick_exit() {
-  driver_may_go_soon();
+  if (!config::settings().stats.off()) driver_may_go_soon();  // for its figures
   report_once(false);
 }
 

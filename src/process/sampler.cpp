@@ -87,8 +87,9 @@ stats::Sample take_sample(engine::Allocator& allocator, bool ask_driver) {
   const cuda::Driver* driver = ask_driver ? cuda::driver() : nullptr;
   allocator.figures().fold();
   stats::Sample sample = stats::sample_figures();
+  if (driver == nullptr) return sample;
   const BackgroundVisit visit;
-  if (driver == nullptr || !visit.allowed()) return sample;
+  if (!visit.allowed()) return sample;
   for (int i = 1; !ask_pools(allocator, &sample) && i < kTriesForOneMoment; ++i) {
     sample = stats::sample_figures();
   }

@@ -16,15 +16,16 @@ const auto primary = reinterpret_cast<CUcontext>(0x30);
 TEST(GreenContextsTest, OneIsKnownUntilItEnds) {
   GreenContexts greens;
   EXPECT_EQ(greens.primary_of(converted), converted);
-  greens.add(green, {converted, primary, 3});
+  EXPECT_TRUE(greens.add(green, {converted, primary, 3}));
   EXPECT_EQ(greens.primary_of(converted), primary);
   EXPECT_EQ(greens.primary_of(primary), primary);
-  EXPECT_EQ(greens.take(primary), std::nullopt);
-  const auto known = greens.take(green);
+  EXPECT_FALSE(greens.find(primary).has_value());
+  const auto known = greens.find(green);
   ASSERT_TRUE(known.has_value());
   EXPECT_EQ(known->device, 3);
+  greens.remove(green);
   EXPECT_EQ(greens.primary_of(converted), converted);
-  EXPECT_EQ(greens.take(green), std::nullopt);
+  EXPECT_FALSE(greens.find(green).has_value());
 }
 
 using GreenContextTest = ContextRegistryTest;
@@ -38,7 +39,7 @@ TEST_F(GreenContextTest, ItsMemoryIsThatOfThePrimaryContext) {
   EXPECT_EQ(registry_.current_for_certain(), own);
   set_current(enter_new()->handle());
   EXPECT_EQ(registry_.find_living(handle), own) << "by a stream";
-  GreenContexts::of_process().take(green);
+  GreenContexts::of_process().remove(green);
   registry_.forget_found();
   set_current(handle);
   EXPECT_NE(registry_.current(), own) << "the handle has come again";

@@ -11,24 +11,27 @@ GreenContexts& GreenContexts::of_process() {
   return *all;
 }
 
-void GreenContexts::add(void* green, const Green& made) noexcept {
+bool GreenContexts::add(void* green, const Green& made) noexcept {
   const std::lock_guard lock(mutex_);
   try {
     all_[green] = made;
   } catch (const std::bad_alloc&) {
-    return;
+    return false;
   }
   count_.store(all_.size(), std::memory_order_relaxed);
+  return true;
 }
 
-std::optional<GreenContexts::Green> GreenContexts::take(void* green) {
+std::optional<GreenContexts::Green> GreenContexts::find(void* green) {
   const std::lock_guard lock(mutex_);
   const auto found = all_.find(green);
-  if (found == all_.end()) return std::nullopt;
-  const Green known = found->second;
-  all_.erase(found);
+  return found == all_.end() ? std::nullopt : std::optional<Green>(found->second);
+}
+
+void GreenContexts::remove(void* green) {
+  const std::lock_guard lock(mutex_);
+  all_.erase(green);
   count_.store(all_.size(), std::memory_order_relaxed);
-  return known;
 }
 
 CUcontext GreenContexts::look_up(CUcontext handle) {

@@ -26,12 +26,14 @@ class GreenContexts {
   /// The process's. Never destroyed.
   static GreenContexts& of_process();
 
-  /// `green` has been made. Without host memory it is not known.
-  void add(void* green, const Green& made) noexcept;
+  /// `green` has been made. False: no host memory, so it is not known.
+  bool add(void* green, const Green& made) noexcept;
+
+  /// What is known of `green`.
+  std::optional<Green> find(void* green);
 
   /// Nothing is known of `green` any more: it is about to end, and its handles may come again.
-  /// Returns what was known.
-  std::optional<Green> take(void* green);
+  void remove(void* green);
 
   /// The primary context of a green one with this handle as a context; any other handle as it is.
   CUcontext primary_of(CUcontext handle) {

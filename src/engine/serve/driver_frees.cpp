@@ -5,6 +5,7 @@
 
 #include "cuda/errors.h"
 #include "engine/block/accounting.h"
+#include "engine/context/green_contexts.h"
 #include "util/clock.h"
 
 namespace cupool::engine {
@@ -35,8 +36,10 @@ std::optional<CUresult> DriverFrees::refuse(CUdeviceptr address, CUresult answer
 // one. The driver frees nothing then, and `context` has not failed.
 bool DriverFrees::is_of_current(const Context& context, CUresult error) const {
   CUcontext current = nullptr;
-  return cuda::is_sticky(error) && driver_.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
-         current != nullptr && current != context.handle();
+  if (!cuda::is_sticky(error)) return false;
+  if (driver_.cuCtxGetCurrent(&current) != CUDA_SUCCESS) return true;
+  current = GreenContexts::of_process().primary_of(current);
+  return current != nullptr && current != context.handle();
 }
 
 std::optional<CUresult> DriverFrees::free_as_driver(CUdeviceptr address) {
