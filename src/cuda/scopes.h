@@ -38,8 +38,12 @@ class ContextScope {
   ContextScope& operator=(const ContextScope&) = delete;
 
   bool ok() const { return result_ == CUDA_SUCCESS; }
-  /// Never a sticky error: it would be that of the context which was current before.
-  CUresult result() const { return is_sticky(result_) ? CUDA_ERROR_INVALID_CONTEXT : result_; }
+  CUresult result() const { return result_; }
+  /// The same as far as it says something of `context`: a sticky error may be that of the context
+  /// which was current before.
+  CUresult result_of_context() const {
+    return is_sticky(result_) ? CUDA_ERROR_INVALID_CONTEXT : result_;
+  }
 
  private:
   const Driver& driver_;

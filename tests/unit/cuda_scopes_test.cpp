@@ -81,13 +81,13 @@ TEST_F(ContextScopeTest, OneThatStaysChangesNothing) {
   EXPECT_EQ(stack.top, nullptr);
 }
 
-// Not that of the context which could not be made current.
-TEST_F(ContextScopeTest, AnErrorOfTheContextBelowIsNotTold) {
+TEST_F(ContextScopeTest, AStickyErrorMayBeThatOfTheContextBelow) {
   Driver driver = driver_;
   driver.cuCtxPushCurrent_v2 = [](CUcontext) { return CUDA_ERROR_LAUNCH_FAILED; };
   const ContextScope scope(driver, context_);
   EXPECT_FALSE(scope.ok());
-  EXPECT_EQ(scope.result(), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(scope.result(), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_EQ(scope.result_of_context(), CUDA_ERROR_INVALID_CONTEXT);
 }
 
 }  // namespace

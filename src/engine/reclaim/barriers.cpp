@@ -149,7 +149,7 @@ WaitResult Barriers::wait(OrderingLock& lock) {
     const cuda::RelaxedCaptureScope relaxed(driver_);
     const cuda::ContextScope scope(driver_, context_);
     asked = scope.ok();
-    answer = asked ? release(loan.barrier) : scope.result();
+    answer = asked ? release(loan.barrier) : scope.result_of_context();
     // Without this wait the program's free would return too early: one more attempt.
     if (asked && cuda::is_passing_refusal(answer)) answer = release(loan.barrier);
   }

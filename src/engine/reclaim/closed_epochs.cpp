@@ -211,7 +211,7 @@ CUresult ClosedEpochs::create_event(CUevent* event) {
     return CUDA_SUCCESS;
   }
   const cuda::ContextScope scope(driver_, context_);
-  if (!scope.ok()) return scope.result();
+  if (!scope.ok()) return scope.result_of_context();
   return driver_.cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
 }
 

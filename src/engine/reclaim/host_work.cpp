@@ -243,7 +243,7 @@ void HostWork::settle_locked(Position entry) {
 
 CUresult HostWork::create_event(CUevent* event) {
   const cuda::ContextScope scope(driver_, context_);
-  if (!scope.ok()) return scope.result();
+  if (!scope.ok()) return scope.result_of_context();
   return driver_.cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
 }
 

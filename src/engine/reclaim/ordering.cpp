@@ -137,7 +137,7 @@ WaitResult Ordering::synchronize(OrderingLock& lock) {
   {
     const cuda::RelaxedCaptureScope relaxed(driver_);
     const cuda::ContextScope scope(driver_, context_);
-    result = scope.ok() ? driver_.cuCtxSynchronize() : scope.result();
+    result = scope.ok() ? driver_.cuCtxSynchronize() : scope.result_of_context();
     if (scope.ok() && cuda::is_passing_refusal(result)) result = driver_.cuCtxSynchronize();
   }
   lock.lock();
