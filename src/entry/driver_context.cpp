@@ -85,7 +85,7 @@ CUresult reset_primary(const Driver& real, CUdevice device, const Call& call) {
   return call();
 }
 
-// A green context holds the primary one, as a retain does. Under the lock of that, if there is one.
+// A green context holds the primary one, as a retain does. Under the lock of that.
 void green_made(const Driver& real, void* green, CUdevice device) {
   CUcontext handle = nullptr;
   CUcontext primary = nullptr;
@@ -360,15 +360,18 @@ CUresult cupool_hook_cuGreenCtxDestroy(void* green) {
   GreenContexts& greens = GreenContexts::of_process();
   const auto known = allocator == nullptr ? std::nullopt : greens.find(green);
   if (!known) return change_current([&] { return real.cuGreenCtxDestroy(green); });
+  CUresult answer = CUDA_SUCCESS;
+  // One that a reset has ended may hold the primary context still.
   const auto destroy = [&] {
     greens.remove(green);
     allocator->registry().forget_found();
-    const CUresult result = real.cuGreenCtxDestroy(green);
-    const bool stays = result != CUDA_SUCCESS && result != CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    if (stays) greens.add(green, *known);
-    return result;
+    answer = real.cuGreenCtxDestroy(green);
+    if (answer == CUDA_SUCCESS || answer == CUDA_ERROR_CONTEXT_IS_DESTROYED) return CUDA_SUCCESS;
+    greens.add(green, *known);
+    return answer;
   };
-  return change_current([&] { return release_primary(real, known->device, destroy); });
+  change_current([&] { return release_primary(real, known->device, destroy); });
+  return answer;
 }
 
 CUresult cupool_hook_cuStreamBeginCapture(CUstream stream) {

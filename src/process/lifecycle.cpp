@@ -109,7 +109,11 @@ void driver_may_go_soon() {
 }
 
 void report_at_quick_exit() {
-  if (!config::settings().stats.off()) driver_may_go_soon();  // for its figures
+  if (config::settings().stats.off()) {
+    stop_if_interrupted();
+  } else {
+    driver_may_go_soon();  // for the report's figures
+  }
   report_once(false);
 }
 

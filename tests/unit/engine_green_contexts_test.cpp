@@ -28,6 +28,16 @@ TEST(GreenContextsTest, OneIsKnownUntilItEnds) {
   EXPECT_FALSE(greens.find(green).has_value());
 }
 
+TEST(GreenContextsTest, OneEndsWithItsPrimaryContextButItsReferenceStays) {
+  GreenContexts greens;
+  greens.add(green, {converted, primary, 3});
+  greens.primary_ended(converted);
+  EXPECT_EQ(greens.primary_of(converted), primary);
+  greens.primary_ended(primary);
+  EXPECT_EQ(greens.primary_of(converted), converted) << "another context's by now";
+  EXPECT_TRUE(greens.find(green).has_value());
+}
+
 using GreenContextTest = ContextRegistryTest;
 
 TEST_F(GreenContextTest, ItsMemoryIsThatOfThePrimaryContext) {

@@ -28,6 +28,14 @@ std::optional<GreenContexts::Green> GreenContexts::find(void* green) {
   return found == all_.end() ? std::nullopt : std::optional<Green>(found->second);
 }
 
+void GreenContexts::primary_ended(CUcontext primary) {
+  if (count_.load(std::memory_order_relaxed) == 0) return;
+  const std::lock_guard lock(mutex_);
+  for (auto& entry : all_) {
+    if (entry.second.primary == primary) entry.second.handle = nullptr;
+  }
+}
+
 void GreenContexts::remove(void* green) {
   const std::lock_guard lock(mutex_);
   all_.erase(green);

@@ -18,7 +18,7 @@ namespace cupool::engine {
 class GreenContexts {
  public:
   struct Green {
-    CUcontext handle;   ///< as a context
+    CUcontext handle;   ///< as a context; null: ended with the primary one
     CUcontext primary;  ///< of the device
     CUdevice device;
   };
@@ -31,6 +31,10 @@ class GreenContexts {
 
   /// What is known of `green`.
   std::optional<Green> find(void* green);
+
+  /// The primary context has ended, and its green ones with it: their handles as contexts may come
+  /// again.
+  void primary_ended(CUcontext primary);
 
   /// Nothing is known of `green` any more: it is about to end, and its handles may come again.
   void remove(void* green);

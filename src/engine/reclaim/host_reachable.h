@@ -18,7 +18,8 @@ namespace cupool::engine {
 class Context;
 
 /// Host memory that kernels can reach: managed memory, and page-locked memory whose device pointer
-/// the program has requested. One per process. Thread-safe; each call takes constant time.
+/// the program has requested. One per process. Thread-safe; each call but forget(),
+/// which runs under the lock, takes constant time.
 class HostReachable {
  public:
   enum class Kind { managed, zero_copy };

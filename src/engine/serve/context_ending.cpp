@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/block/accounting.h"
+#include "engine/context/green_contexts.h"
 #include "engine/reclaim/host_targets.h"
 #include "stats/timeline.h"
 #include "trace/other_memory.h"
@@ -22,6 +23,7 @@ void ContextEnding::context_gone(Context& context, bool alone) {
   if (CUPOOL_MUTATED("gone-context-serves")) return;
   const std::lock_guard one_at_a_time(ending_mutex_);
   if (context.gone()) return;
+  GreenContexts::of_process().primary_ended(context.handle());
   if (!alone) return leave_context(context);
   context.set_gone();
   registry_.forget_found();

@@ -33,7 +33,7 @@ std::optional<CUresult> DriverFrees::refuse(CUdeviceptr address, CUresult answer
 }
 
 // Whether an error is that of the current context, and `context`, which owns the memory, is another
-// one. The driver frees nothing then, and `context` has not failed.
+// one, or the driver does not say. It frees nothing then, and `context` has not failed.
 bool DriverFrees::is_of_current(const Context& context, CUresult error) const {
   CUcontext current = nullptr;
   if (!cuda::is_sticky(error)) return false;

@@ -51,7 +51,7 @@ class Synchronization {
       context->host_work().end_context_wait(host_work);
       idle_.cache_reclaimed(*context);
     } else if (result == CUDA_SUCCESS) {
-      // A green context's wait may be that of its own work alone: nothing is complete by it.
+      // A green context's wait may be that of its own work alone: so it completes nothing.
       idle_.cache_reclaimed(*context);
     } else {
       note_failure(*context, life, result);
@@ -67,7 +67,8 @@ class Synchronization {
     const auto real = [&] {
       LaneWork::Claim claim(Lane::holds(stream));
       const CUresult result = call();
-      if (result == CUDA_SUCCESS) {
+      // With a green context current, a default stream is another one.
+      if (result == CUDA_SUCCESS && !Serving::stepped_aside()) {
         claim.settle();
         ThreadOrder::has_waited_for(stream);
       }
@@ -79,7 +80,7 @@ class Synchronization {
       return of_legacy_stream(*context, real);
     }
     HostWork& host_work = context->host_work();
-    if (!host_work.maybe_pending()) return real();
+    if (!host_work.maybe_pending() || Serving::stepped_aside()) return real();
     const HostWork::Mark before = host_work.begin_wait();
     const CUresult result = real();
     if (result == CUDA_SUCCESS) host_work.end_stream_wait(stream, before);
