@@ -200,6 +200,8 @@ bool write_report(bool ask_driver, std::uint64_t number, const report::Destinati
 bool sample_now() {
   const std::lock_guard<std::mutex> lock(report_mutex);
   if (reported.load(std::memory_order_acquire)) return false;
+  const BackgroundVisit visit;
+  if (!visit.allowed()) return true;  // the report has the last sample
   try {
     const bool ask_driver = !driver_leaves && !cuda::shut_down();
     samples->add(take_sample(*allocator, ask_driver));

@@ -88,11 +88,11 @@ stats::Sample take_sample(engine::Allocator& allocator, bool ask_driver) {
   allocator.figures().fold();
   stats::Sample sample = stats::sample_figures();
   if (driver == nullptr) return sample;
-  const BackgroundVisit visit;
-  if (!visit.allowed()) return sample;
   for (int i = 1; !ask_pools(allocator, &sample) && i < kTriesForOneMoment; ++i) {
     sample = stats::sample_figures();
   }
+  const BackgroundVisit visit;
+  if (!visit.allowed()) return sample;
   for (stats::DeviceSample& device : sample.devices) {
     device.has_device_memory = ask_free_memory(allocator, *driver, &device);
   }
