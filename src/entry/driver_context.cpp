@@ -342,11 +342,9 @@ CUresult cupool_hook_cuGreenCtxCreate(void** green, void* resources, CUdevice de
   // primary context's, but an event of it covers its own work only (cuda.h, cuCtxRecordEvent).
   Lane::leave_unknown(real, "cuGreenCtxCreate");
   Allocator* const allocator = started_engine();
-  if (allocator != nullptr) {
-    allocator->step_aside().stop_serving(
-        "the program uses green contexts, whose events do not cover all work on their memory");
-  }
   if (allocator == nullptr) return real.cuGreenCtxCreate(green, resources, device, flags);
+  allocator->step_aside().stop_serving(
+      "the program uses green contexts, whose events do not cover all work on their memory");
   const auto lock = PrimaryContexts::of_process().lock(device);
   const CUresult result = real.cuGreenCtxCreate(green, resources, device, flags);
   if (result == CUDA_SUCCESS) green_made(real, *green, device);

@@ -35,6 +35,7 @@ TEST(GreenContextsTest, OneEndsWithItsPrimaryContextButItsReferenceStays) {
   EXPECT_EQ(greens.primary_of(converted), primary);
   greens.primary_ended(primary);
   EXPECT_EQ(greens.primary_of(converted), converted) << "another context's by now";
+  EXPECT_EQ(greens.primary_of(nullptr), nullptr) << "no context is current";
   EXPECT_TRUE(greens.find(green).has_value());
 }
 

@@ -6,8 +6,10 @@
 
 namespace cupool::engine {
 
+// Not on the heap: asked also where that is exhausted.
 GreenContexts& GreenContexts::of_process() {
-  static auto* const all = new GreenContexts;  // never destroyed
+  alignas(GreenContexts) static unsigned char place[sizeof(GreenContexts)];
+  static auto* const all = new (place) GreenContexts;
   return *all;
 }
 
@@ -43,6 +45,7 @@ void GreenContexts::remove(void* green) {
 }
 
 CUcontext GreenContexts::look_up(CUcontext handle) {
+  if (handle == nullptr) return nullptr;  // as that of one which has ended
   const std::lock_guard lock(mutex_);
   for (const auto& entry : all_) {
     if (entry.second.handle == handle) return entry.second.primary;

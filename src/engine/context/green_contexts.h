@@ -39,7 +39,8 @@ class GreenContexts {
   /// Nothing is known of `green` any more: it is about to end, and its handles may come again.
   void remove(void* green);
 
-  /// The primary context of a green one with this handle as a context; any other handle as it is.
+  /// The primary context of a green one with this handle as a context; any other handle, and null,
+  /// as it is.
   CUcontext primary_of(CUcontext handle) {
     return count_.load(std::memory_order_relaxed) == 0 ? handle : look_up(handle);
   }

@@ -51,7 +51,7 @@ class Synchronization {
       context->host_work().end_context_wait(host_work);
       idle_.cache_reclaimed(*context);
     } else if (result == CUDA_SUCCESS) {
-      // A green context's wait may be that of its own work alone: so it completes nothing.
+      // A green context's wait may be for its own work alone, so it completes nothing.
       idle_.cache_reclaimed(*context);
     } else {
       note_failure(*context, life, result);
