@@ -39,7 +39,7 @@ build semantics "$nvcc" "${flags[@]}" -cudart static \
 build thrust_loop "$nvcc" "${flags[@]}" -cudart static \
   -Xlinker --wrap=cudaMalloc -Xlinker --wrap=cudaFree \
   "$here/programs/thrust_loop.cu" -o "$out/thrust_loop"
-for program in ordered_stress lane_stress kernel_then_free host_reliance host_memory async_serve overlap neighbours; do
+for program in ordered_stress lane_stress kernel_then_free host_reliance host_memory async_serve overlap overlap_facts neighbours; do
   build "$program" "$nvcc" "${flags[@]}" -cudart static "$here/proofs/$program.cu" -o "$out/$program"
 done
 for program in host_memory async_serve; do
@@ -56,7 +56,7 @@ for program in captures lifecycle; do
   build "$program" "$nvcc" "${flags[@]}" -cudart static "$here/proofs/contract/$program.cu" -o "$out/$program"
 done
 # Probes of the tests without a GPU that mean something on one.
-for program in capture_calls capture_contexts step_aside stream_order; do
+for program in capture_calls capture_contexts step_aside stream_order dependent_launches; do
   build "$program" "$nvcc" "${flags[@]}" -cudart static \
     "tests/preload/probes/probe_$program.cpp" -o "$out/$program" -L"$toolkit/lib64/stubs" -lcuda
 done

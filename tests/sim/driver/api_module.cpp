@@ -76,7 +76,7 @@ CUresult read_arguments(const Kernel& kernel, void** params, void** extra,
 }
 
 CUresult launch_kernel(Entry& in, CUfunction handle, CUstream stream_handle, void** params,
-                       void** extra) {
+                       void** extra, bool dependent = false) {
   Stream* stream = nullptr;
   CUresult result = in.stream(stream_handle, &stream);
   if (result != CUDA_SUCCESS) return result;
@@ -88,14 +88,21 @@ CUresult launch_kernel(Entry& in, CUfunction handle, CUstream stream_handle, voi
   result = read_arguments(*function->kernel, params, extra, arguments);
   if (result != CUDA_SUCCESS) return result;
   in.costs(3100);
-  return perform(*stream, CU_GRAPH_NODE_TYPE_KERNEL,
-                 function->kernel->make(*stream->context, arguments));
+  OpSpec spec = function->kernel->make(*stream->context, arguments);
+  return dependent ? perform_dependent(in, *stream, std::move(spec))
+                   : perform(*stream, CU_GRAPH_NODE_TYPE_KERNEL, std::move(spec));
 }
 
 CUresult launch_configured(Entry& in, const CUlaunchConfig* config, CUfunction function,
                            void** params, void** extra) {
   if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return launch_kernel(in, function, config->hStream, params, extra);
+  bool dependent = false;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    const CUlaunchAttribute& attribute = config->attrs[i];
+    dependent |= attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+                 attribute.value.programmaticStreamSerializationAllowed != 0;
+  }
+  return launch_kernel(in, function, config->hStream, params, extra, dependent);
 }
 
 CUresult kernel_function(CUfunction* function, CUkernel kernel) {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "driver/capture.h"
 #include "driver/green.h"
@@ -93,26 +94,72 @@ Clock clock_of(Stream& stream) {
   return clock;
 }
 
-OpRef submit(Stream& stream, OpSpec spec, const std::vector<OpRef>& also_after) {
-  Context& context = *stream.context;
-  Clock clock = clock_of(stream);
+namespace {
+
+/// What has to be done before work that is submitted to the stream now. `last`: false leaves the
+/// stream's own latest operation out.
+struct Order {
   std::vector<OpRef> before;
-  each_predecessor(stream, [&](const OpRef& op) { add(before, op); });
-  for (const OpRef& op : context.barriers) add(before, op);
+  Clock clock;
+};
+
+Order order_of(Stream& stream) {
+  Context& context = *stream.context;
+  Order order;
+  order.clock = clock_of(stream);
+  each_predecessor(stream, [&](const OpRef& op) { add(order.before, op); });
+  for (const OpRef& op : context.barriers) add(order.before, op);
   if (stream.kind == Stream::Kind::legacy) {
-    for (const OpRef& op : context.blocking_orphans) add(before, op);
+    for (const OpRef& op : context.blocking_orphans) add(order.before, op);
   }
-  for (const OpRef& op : also_after) {
-    if (op == nullptr) continue;
-    add(before, op);
-    join(clock, op->clock);
-  }
+  return order;
+}
+
+OpRef submit_in(Stream& stream, OpSpec spec, Order order) {
   const Instant at{stream.timeline, ++stream.number};
   World& w = world();
-  w.judge.before_submit(spec, clock, at);
-  stream.last = w.engine.submit(context, std::move(spec), before, std::move(clock), at);
+  w.judge.before_submit(spec, order.clock, at);
   stream.polls = 0;
+  return w.engine.submit(*stream.context, std::move(spec), order.before, std::move(order.clock),
+                         at);
+}
+
+}  // namespace
+
+OpRef submit(Stream& stream, OpSpec spec, const std::vector<OpRef>& also_after) {
+  Order order = order_of(stream);
+  for (const OpRef& op : also_after) {
+    if (op == nullptr) continue;
+    add(order.before, op);
+    join(order.clock, op->clock);
+    if (op->at.timeline == stream.timeline) continue;
+    add(stream.overlap.before, op);
+    join(stream.overlap.clock, op->clock);
+  }
+  stream.last = submit_in(stream, std::move(spec), std::move(order));
   return stream.last;
+}
+
+OpRef submit_kernel(Stream& stream, OpSpec spec) {
+  Order order = order_of(stream);
+  stream.overlap = {true, order.before, order.clock};
+  stream.last = submit_in(stream, std::move(spec), std::move(order));
+  return stream.last;
+}
+
+OpRef submit_dependent(Stream& stream, OpSpec spec) {
+  if (!stream.overlap.possible || stream.last == nullptr)
+    return submit_kernel(stream, std::move(spec));
+  const OpRef overlapped = std::exchange(stream.last, nullptr);
+  Order order = order_of(stream);
+  for (const OpRef& op : stream.overlap.before) add(order.before, op);
+  join(order.clock, stream.overlap.clock);
+  const OpRef launch = submit_in(stream, std::move(spec), std::move(order));
+  Order both{{overlapped, launch}, overlapped->clock};
+  join(both.clock, launch->clock);
+  stream.last = submit_in(stream, OpSpec{"the end of a dependent launch", {}, {}, {}, {}, 0},
+                          std::move(both));
+  return launch;
 }
 
 OpRef submit_after_everything(Context& context, OpSpec spec) {
@@ -272,6 +319,7 @@ void empty(Lock& lock, Context& context) {
   w.addresses.forget_context(context);
   context.heap.release_all(*context.device);
   context.legacy.last = nullptr;
+  context.legacy.overlap = {};
 }
 
 }  // namespace cupool::sim

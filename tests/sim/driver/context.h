@@ -22,6 +22,16 @@ struct Device;
 struct GraphNode;
 struct GreenContext;
 
+/// What a dependent launch comes behind: what the kernel before it in its stream came behind, and
+/// the events of other streams that were waited for since. Measured on an H100: it overlaps that
+/// kernel across events of the stream and of the context, waits for them, and allocations in its
+/// order.
+struct Overlap {
+  bool possible = false;  ///< the stream's latest work is a kernel
+  std::vector<OpRef> before;
+  Clock clock;
+};
+
 struct Stream {
   enum class Kind { legacy, per_thread, blocking, non_blocking };
 
@@ -34,6 +44,7 @@ struct Stream {
   uint64_t begin = 0;   ///< what has a number up to this was another stream's
   OpRef last;           ///< the latest operation; kept when done, for its clock
   int polls = 0;
+  Overlap overlap;  ///< of a dependent launch now
 
   GreenContext* green = nullptr;  ///< the green context that the stream belongs to, if any
 
@@ -93,6 +104,13 @@ struct Context {
 
 /// Submits work to a stream that is not capturing, ordered after what CUDA says it is.
 OpRef submit(Stream& stream, OpSpec spec, const std::vector<OpRef>& also_after = {});
+
+/// The same for a kernel, which a dependent launch may overlap.
+OpRef submit_kernel(Stream& stream, OpSpec spec);
+
+/// The same for a kernel that may begin before the one before it has ended, and may end before it,
+/// too. What comes next in the stream comes behind both.
+OpRef submit_dependent(Stream& stream, OpSpec spec);
 
 /// Submits an operation after all work of the context, that of its green contexts too
 /// (cuCtxRecordEvent), or after all work of a green one alone.

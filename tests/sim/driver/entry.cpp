@@ -115,7 +115,23 @@ CUresult perform(Stream& stream, CUgraphNodeType type, OpSpec spec) {
   if (stream.capture != nullptr) return captures.add(stream, type, std::move(spec));
   const CUresult refused = captures.refuse_legacy(stream);
   if (refused != CUDA_SUCCESS) return refused;
-  submit(stream, std::move(spec));
+  if (type == CU_GRAPH_NODE_TYPE_KERNEL) {
+    submit_kernel(stream, std::move(spec));
+  } else {
+    stream.overlap = {};
+    submit(stream, std::move(spec));
+  }
+  returns_late();
+  return stream.context->sticky;
+}
+
+CUresult perform_dependent(Entry& in, Stream& stream, OpSpec spec) {
+  if (stream.capture != nullptr) return perform(stream, CU_GRAPH_NODE_TYPE_KERNEL, std::move(spec));
+  World& w = world();
+  const CUresult refused = w.captures.refuse_legacy(stream);
+  if (refused != CUDA_SUCCESS) return refused;
+  const OpRef launch = submit_dependent(stream, std::move(spec));
+  if (w.settings.mode == Mode::late) w.engine.hasten(in.lock(), {launch});
   returns_late();
   return stream.context->sticky;
 }

@@ -66,6 +66,9 @@ class Entry {
 
 /// Submits to a stream, or adds to the capture that it takes part in.
 CUresult perform(Stream& stream, CUgraphNodeType type, OpSpec spec);
+/// The same for a kernel that may begin before the one before it in its stream has ended. In late
+/// mode it does so at once.
+CUresult perform_dependent(Entry& in, Stream& stream, OpSpec spec);
 
 /// The thread's call returns some time after other threads can see what it did (return_ms).
 void returns_late();

@@ -58,6 +58,7 @@ std::unique_ptr<GraphExec> instantiate(const Graph& graph) {
 
 void replay(const std::vector<GraphExec::Step>& steps, Stream& stream, const char* name) {
   World& w = world();
+  stream.overlap = {};
   OpSpec marker;
   marker.name = name;
   const OpRef start = submit(stream, marker);

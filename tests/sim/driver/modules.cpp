@@ -62,6 +62,14 @@ OpSpec copy(Context& context, const Arguments& a) {
   });
 }
 
+// late_stamp_u32(u32* p, u64 n, u32 value, u64 ns)
+OpSpec late_stamp(Context& context, const Arguments& a) {
+  OpSpec spec = stamp(context, a);
+  spec.name = "late_stamp_u32";
+  spec.duration_ns = a[3];
+  return spec;
+}
+
 // spin_ns(u64 ns)
 OpSpec spin(Context& context, const Arguments& a) {
   OpSpec spec = kernel("spin_ns", context, {}, [] {});
@@ -78,11 +86,9 @@ OpSpec trap(Context&, const Arguments&) {
 }
 
 const Kernel kKernels[] = {
-    {"stamp_u32", {8, 8, 4}, stamp},
-    {"check_u32", {8, 8, 4, 8}, check},
-    {"copy_u32", {8, 8, 8}, copy},
-    {"spin_ns", {8}, spin},
-    {"trap", {}, trap},
+    {"stamp_u32", {8, 8, 4}, stamp}, {"check_u32", {8, 8, 4, 8}, check},
+    {"copy_u32", {8, 8, 8}, copy},   {"late_stamp_u32", {8, 8, 4, 8}, late_stamp},
+    {"spin_ns", {8}, spin},          {"trap", {}, trap},
 };
 
 }  // namespace
