@@ -4,6 +4,7 @@
 #include "engine/serve/async_idle.h"
 
 #include <optional>
+#include <vector>
 
 #include "engine_async_fixture.h"
 
@@ -284,6 +285,33 @@ TEST_F(AsyncIdleTest, DecayGivesBackInSlices) {
   EXPECT_TRUE(idle().give_back_unneeded());
   EXPECT_FALSE(idle().give_back_unneeded());
   EXPECT_EQ(idle_bytes(), 0u);
+}
+
+// Contract 4: a stream takes device memory, so that none can be had just when memory is short.
+TEST_F(AsyncIdleTest, WithoutAStreamNothingIsLostThoughAllCachesAreInUse) {
+  constexpr std::uint64_t kBytes = 64 << 10;
+  const auto stream = [](std::uintptr_t n) {
+    return reinterpret_cast<CUstream>(0x100000 + (n << 8));
+  };
+  std::vector<CUdeviceptr> all(StreamCaches::kMostStreams);
+  for (std::size_t n = 0; n < all.size(); ++n) {
+    ASSERT_EQ(async().allocate(&all[n], kBytes, nullptr, stream(n),
+                               allocate_by_driver(&all[n], stream(n))),
+              AsyncMemory::Served::by_driver);
+  }
+  for (std::size_t n = 0; n < all.size(); ++n) {
+    ASSERT_EQ(async().try_free(all[n], stream(n)), CUDA_SUCCESS);
+  }
+  const std::uint64_t before = idle_bytes();
+  ASSERT_GT(before, 0u);
+  idle_driver.stream_create = CUDA_ERROR_OUT_OF_MEMORY;
+  in_thread([&] {
+    EXPECT_EQ(idle().give_back(*context_, To::pool).blocks, 0u);
+    EXPECT_EQ(idle_bytes(), before);
+    idle_driver.stream_create = CUDA_SUCCESS;
+    EXPECT_EQ(idle().give_back(*context_, To::pool).blocks, before);
+    EXPECT_EQ(idle_bytes(), 0u);
+  });
 }
 
 }  // namespace

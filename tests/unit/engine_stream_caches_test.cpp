@@ -262,14 +262,29 @@ TEST_F(StreamCachesTest, SomeStreamsHaveNone) {
     EXPECT_NE(place(number).cache, nullptr);
   }
   EXPECT_EQ(place(StreamCaches::kMostStreams + 1).cache, nullptr);
-  BlockList refused;
-  refused.push(&block(kMib));
-  caches_.put_back(context(1), 1, stats::device(0), refused);
-  EXPECT_EQ(refused.count, 1u) << "the driver keeps the memory";
-  EXPECT_EQ(caches_.bytes(), 0u);
   caches_.stream_ends(stream(1));
   caches_.stream_ends(stream(2));
   EXPECT_NE(place(StreamCaches::kMostStreams + 1).cache, nullptr) << "of those that are gone";
+}
+
+// Contract 4: what goes back without a stream of its own is not lost where all streams have caches.
+TEST_F(StreamCachesTest, AStreamGivesItsCacheUpForBlocksOfNoStream) {
+  for (std::uintptr_t number = 1; number <= StreamCaches::kMostStreams; ++number) {
+    ASSERT_NE(place(number).cache, nullptr);
+  }
+  BlockList of_another_context;
+  of_another_context.push(&block(kMib));
+  caches_.put_back(context(2), 1, stats::device(0), of_another_context);
+  EXPECT_EQ(of_another_context.count, 1u) << "the driver keeps the memory";
+  EXPECT_EQ(caches_.bytes(), 0u);
+  BlockList blocks;
+  blocks.push(&block(kMib));
+  caches_.put_back(context(1), 1, stats::device(0), blocks);
+  EXPECT_TRUE(blocks.empty());
+  EXPECT_EQ(caches_.bytes(), kMib);
+  EXPECT_EQ(place(StreamCaches::kMostStreams + 1).cache, nullptr);
+  bool pending = false;
+  EXPECT_NE(pop_complete(kMib, 0, &pending), 0u) << "any stream's";
 }
 
 }  // namespace

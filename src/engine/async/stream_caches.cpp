@@ -278,14 +278,30 @@ BlockList StreamCaches::take(const Context* context, EpochNumber complete, Which
 void StreamCaches::put_back(const Context* context, std::uint64_t life, stats::DeviceStats& stats,
                             BlockList& blocks) {
   const std::lock_guard lock(mutex_);
-  const Place place = add_locked({context, life, nullptr}, stats);
-  if (place.cache == nullptr) return;  // the driver keeps the memory
-  const std::lock_guard own(place.cache->mutex_);
+  StreamCache* cache = add_locked({context, life, nullptr}, stats).cache;
+  if (cache == nullptr) cache = give_up_a_stream_locked(context, life);
+  if (cache == nullptr) return;  // the driver keeps the memory
+  const std::lock_guard own(cache->mutex_);
   while (Block* const block = blocks.pop()) {
-    place.cache->allotted_ += block->capacity;
+    cache->allotted_ += block->capacity;
     reserved_.fetch_add(block->capacity, std::memory_order_relaxed);
-    place.cache->put(*block);
+    cache->put(*block);
   }
+}
+
+// All places are in use: one of the context's streams gives its own up, as if it had ended. The
+// driver serves it from then on.
+StreamCache* StreamCaches::give_up_a_stream_locked(const Context* context, std::uint64_t life) {
+  StreamCache* found = nullptr;
+  each([&](StreamCache& cache) {
+    const bool is_of_context = cache.name_.context == context && cache.name_.life == life;
+    if (cache.use_ != 0 && is_of_context) found = &cache;
+  });
+  if (found == nullptr) return nullptr;
+  const std::lock_guard own(found->mutex_);
+  found->use_ = next_use();
+  found->name_.stream = nullptr;
+  return found;
 }
 
 bool StreamCaches::take(Block& block) {

@@ -193,6 +193,7 @@ class StreamCaches {
   void each(const Visit& visit);
   StreamCache* find_locked(const StreamName& name);
   StreamCache* unused_locked();
+  StreamCache* give_up_a_stream_locked(const Context* context, std::uint64_t life);
   Place add_locked(const StreamName& name, stats::DeviceStats& stats);
   static void count_locked(StreamCache& cache);
   static void end_locked(StreamCache& cache);
