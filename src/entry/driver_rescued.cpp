@@ -3,6 +3,7 @@
 // streams, launches (code is loaded late, local memory grows). Untouched; after out of memory they
 // are retried once idle memory was given back (contract 4).
 #include "engine/context/submission.h"
+#include "engine/context/thread_order.h"
 #include "engine/reclaim/dependent_launches.h"
 #include "engine/reclaim/host_targets.h"
 #include "engine/reclaim/legacy_stream.h"
@@ -13,7 +14,9 @@
 #include "entry/noted.h"
 #include "process/lifecycle.h"
 
+using cupool::engine::DependentLaunch;
 using cupool::engine::InlineSubmission;
+using cupool::engine::LaunchOrder;
 using cupool::engine::Submission;
 using cupool::entry::is_cuda_library;
 using cupool::entry::launch_noted;
@@ -62,14 +65,18 @@ __attribute__((noinline)) CUresult rescue_stream(const Call& create) {
 template <typename Call>
 CUresult launch(const cupool::cuda::Driver& real, const void* configuration, CUstream stream,
                 CUfunction function, void** values, void** extra, const Call& call) {
-  const cupool::engine::DependentLaunch dependent(real, configuration, stream);
+  const bool behind_free =
+      DependentLaunch::permits_overlap(configuration) && LaunchOrder::is_first(real, stream);
+  const DependentLaunch dependent(real, configuration, stream, behind_free);
   const auto launch = [&] {
     return launch_noted(real, stream, function, values, extra,
                         [&] { return call(dependent.configuration()); });
   };
   CUresult result = launch();
   if (__builtin_expect(result == CUDA_ERROR_OUT_OF_MEMORY, 0)) result = rescue(launch);
-  if (result == CUDA_SUCCESS) dependent.submitted();
+  if (result != CUDA_SUCCESS) return result;
+  dependent.submitted();
+  if (behind_free && dependent.is_serialised()) LaunchOrder::submitted(real, stream);
   return result;
 }
 

@@ -342,7 +342,7 @@ class Generator {
     for (unsigned i = 0, count = 1 + below(4); i < count; ++i) {
       const unsigned stream = below(kStreams);
       operations.push_back({Kind::allocate, thread_, block, 0, 0, size});
-      operations.push_back({Kind::stamp, thread_, block, stream, 0, 0});
+      operations.push_back({Kind::stamp, thread_, block, stream, (block + i) % 2, 0});
       if (buffers_ && chance(30)) {
         const unsigned buffer = below(kBuffers);
         operations.push_back(

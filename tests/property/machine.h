@@ -238,6 +238,7 @@ class Machine {
   bool use(Slots& slots, unsigned slot, const StreamRef& stream);
   void use_buffer(Slots& slots, unsigned slot, const StreamRef& stream);
   CUresult launch(CUfunction function, const StreamRef& stream, void** arguments);
+  CUresult launch_early(CUfunction function, const StreamRef& stream, void** arguments);
   void stamp(const Operation& op);
   void check(const Operation& op);
   void kernel_on_buffer(const Operation& op);

@@ -83,16 +83,37 @@ CUresult Machine::launch(CUfunction function, const StreamRef& where, void** arg
   return cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, where.handle, arguments, nullptr);
 }
 
+// It may begin before the kernel before it has ended.
+CUresult Machine::launch_early(CUfunction function, const StreamRef& where, void** arguments) {
+  CUlaunchAttribute attribute = {};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  attribute.value.programmaticStreamSerializationAllowed = 1;
+  CUlaunchConfig shape = {};
+  shape.gridDimX = shape.gridDimY = shape.gridDimZ = 1;
+  shape.blockDimX = 32;
+  shape.blockDimY = shape.blockDimZ = 1;
+  shape.hStream = where.handle;
+  shape.attrs = &attribute;
+  shape.numAttrs = 1;
+  return cuLaunchKernelEx(&shape, function, arguments, nullptr);
+}
+
+// Of a block that nothing has used since it was allocated, the kernel before may go on meanwhile:
+// it has nothing to do with it.
 void Machine::stamp(const Operation& op) {
   Slots& slots = slots_of(op);
   Block& block = slots.blocks[op.a % kBlocks];
   if (block.address == 0 || !enter(block.context)) return;
   const StreamRef where = stream(op, op.b, block.context);
+  const bool early = op.c != 0 && block.last.none() && !block.known && !block.shared;
   if (where.none() || !use(slots, op.a % kBlocks, where)) return;
   CUdeviceptr at = block.address + block.offset;
   auto value = static_cast<std::uint32_t>(++last_number_);
   void* arguments[] = {&at, &block.words, &value};
-  if (!expect(launch(contexts_[block.context].stamp, where, arguments), "a kernel")) return;
+  CUfunction const kernel = contexts_[block.context].stamp;
+  const CUresult result =
+      early ? launch_early(kernel, where, arguments) : launch(kernel, where, arguments);
+  if (!expect(result, "a kernel")) return;
   if (capture_of(slots, where) != nullptr) return;
   block.value = value;
   block.known = true;

@@ -20,7 +20,7 @@ TEST_F(AsyncMemoryTest, NoDependentLaunchOverlapsOnceThereIsABlock) {  // I1
   configuration.attributes = &attribute;
   configuration.attribute_count = 1;
   const auto is_serialised = [&] {
-    const DependentLaunch launch(*driver_, &configuration, stream_);
+    const DependentLaunch launch(*driver_, &configuration, stream_, false);
     return launch.configuration() != &configuration;
   };
   EXPECT_FALSE(is_serialised());

@@ -183,12 +183,15 @@ class DependentLaunchTest : public LaneRefusalTest {
     configuration_.attributes = &attributes_[attributes_.size() - count];
     configuration_.attribute_count = count;
   }
-  bool is_serialised(CUstream stream = created, CUresult result = CUDA_SUCCESS) {
+  bool is_serialised(CUstream stream = created, CUresult result = CUDA_SUCCESS,
+                     bool behind_free = false) {
     const Submission submission(driver_, stream, "a call");
-    const DependentLaunch launch(driver_, &configuration_, stream);
+    const DependentLaunch launch(driver_, &configuration_, stream, behind_free);
     if (result == CUDA_SUCCESS) launch.submitted();
+    known_to_be_ = launch.is_serialised();
     return launch.configuration() != &configuration_;
   }
+  bool known_to_be_ = false;
   std::array<cuda::LaunchAttribute, 40> attributes_{};
   cuda::LaunchConfiguration configuration_{};
 };
@@ -270,6 +273,54 @@ TEST_F(DependentLaunchTest, OneBesideAMarkInProgressLeavesTheNextToBeSerialisedT
     EXPECT_TRUE(is_serialised());
   }
   EXPECT_TRUE(is_serialised());
+  EXPECT_FALSE(is_serialised());
+}
+
+// A graph may lose an edge; no launch begins too early, and none relies on this one.
+TEST_F(DependentLaunchTest, OneThatMayBeIntoACaptureIsSerialisedAndSaysNothing) {  // I1
+  Serving::capture_begins();
+  driver_.cuStreamIsCapturing = [](CUstream, CUstreamCaptureStatus*) { return CUDA_ERROR_UNKNOWN; };
+  EXPECT_TRUE(is_serialised());
+  EXPECT_FALSE(known_to_be_);
+  Serving::captures_end(1);
+  EXPECT_TRUE(is_serialised());
+  EXPECT_TRUE(known_to_be_);
+  EXPECT_FALSE(is_serialised());
+}
+
+// Contract 2: outside a lane, too.
+TEST_F(DependentLaunchTest, OneBehindAFreeOfItsThreadIsSerialised) {
+  EXPECT_TRUE(is_serialised());
+  EXPECT_FALSE(is_serialised());
+  EXPECT_TRUE(is_serialised(created, CUDA_SUCCESS, true));
+  EXPECT_TRUE(known_to_be_);
+  set_attributes(33);
+  EXPECT_FALSE(is_serialised(created, CUDA_SUCCESS, true));
+  EXPECT_FALSE(known_to_be_);
+  EXPECT_EQ(calls.synchronised, 1) << "the stream is waited for";
+}
+
+// In another context the handle names another stream.
+TEST_F(LaneRefusalTest, ALaunchIntoADefaultStreamSaysNothingOfALaneThatWasLeft) {  // I1
+  cuda::LaunchAttribute attribute = {};
+  attribute.id = cuda::kProgrammaticStreamSerialization;
+  cuda::LaunchConfiguration configuration = {};
+  configuration.stream = CU_STREAM_LEGACY;
+  configuration.attributes = &attribute;
+  configuration.attribute_count = 1;
+  const auto is_serialised = [&] {
+    const Submission submission(driver_, CU_STREAM_LEGACY, "a call");
+    const DependentLaunch launch(driver_, &configuration, CU_STREAM_LEGACY, false);
+    launch.submitted();
+    return launch.configuration() != &configuration;
+  };
+  open(CU_STREAM_LEGACY);
+  ASSERT_TRUE(free_is_covered());
+  Lane::context_seen(other_context, Lane::Seen::current);
+  ASSERT_FALSE(Lane::is_open());
+  EXPECT_TRUE(is_serialised()) << "in the other context";
+  EXPECT_TRUE(is_serialised()) << "in the lane's";
+  calls.complete = true;
   EXPECT_FALSE(is_serialised());
 }
 

@@ -338,7 +338,7 @@ TEST_F(LaneTest, TheFirstDependentLaunchAfterAMarkIsSerialised) {
   configuration.attribute_count = 2;
   const auto is_serialised = [&] {
     const Submission submission(driver_, created, "a call");
-    const DependentLaunch launch(driver_, &configuration, created);
+    const DependentLaunch launch(driver_, &configuration, created, false);
     launch.submitted();
     const auto* given = static_cast<const cuda::LaunchConfiguration*>(launch.configuration());
     if (given == &configuration) return false;

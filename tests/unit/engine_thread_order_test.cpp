@@ -122,6 +122,31 @@ TEST_F(ThreadOrderTest, AnotherStreamWaitsForThePointOfAFreeOnce) {
   EXPECT_EQ(order.waiting, stream(2));
 }
 
+// Contract 2: each stream's first one behind a free comes behind the work before it.
+TEST_F(ThreadOrderTest, ADependentLaunchIsTheFirstInItsStreamBehindAFree) {
+  const auto is_first = [&](std::uintptr_t number) {
+    submit(number);
+    const bool first = LaunchOrder::is_first(*driver_, stream(number));
+    if (first) LaunchOrder::submitted(*driver_, stream(number));
+    return first;
+  };
+  EXPECT_FALSE(is_first(1)) << "nothing was freed";
+  EXPECT_TRUE(frees());
+  EXPECT_TRUE(is_first(1));
+  EXPECT_FALSE(is_first(1));
+  EXPECT_TRUE(is_first(2));
+  EXPECT_FALSE(is_first(1));
+  EXPECT_FALSE(is_first(2));
+  EXPECT_TRUE(frees());
+  submit(1);
+  EXPECT_TRUE(LaunchOrder::is_first(*driver_, stream(1)));
+  EXPECT_TRUE(LaunchOrder::is_first(*driver_, stream(1))) << "the driver refused the one before";
+  ThreadOrder::destroys_stream();
+  EXPECT_TRUE(is_first(1)) << "perhaps another stream";
+  ThreadOrder::stop();
+  EXPECT_FALSE(is_first(1)) << "frees wait";
+}
+
 TEST_F(ThreadOrderTest, WhatAStreamCannotWaitForTheHostDoes) {
   submit(1);
   ASSERT_TRUE(frees());

@@ -32,6 +32,7 @@ struct Stream {
   CUstream handle = nullptr;    ///< null: none, or destroyed
   CUcontext context = nullptr;  ///< null: not known
   std::uint64_t waited = 0;     ///< it comes behind all points up to this number
+  std::uint64_t launched = 0;   ///< a dependent launch comes behind all points up to this number
   bool unmarked = false;        ///< has work since the thread's last free
   Point point;
 };
@@ -212,6 +213,7 @@ void take(Stream& stream, CUstream handle, CUcontext context) {
   stream.handle = handle;
   stream.context = context;
   stream.waited = 0;
+  stream.launched = 0;
 }
 
 // An entry without unfinished work. If there is none, contexts are marked as a whole from now on,
@@ -230,12 +232,16 @@ Stream& unused_stream(const cuda::Driver& driver) {
   return stream;
 }
 
-// The calling thread's entry of `handle`. The handle of a default stream means another stream in
-// each context.
-Stream& stream_of(const cuda::Driver& driver, CUstream handle) {
+// The calling thread's entry of `handle`, or null. The handle of a default stream means another
+// stream in each context.
+Stream* known_stream(const cuda::Driver& driver, CUstream handle) {
   const bool ambiguous = is_default(handle) && several_contexts();
-  const CUcontext context = ambiguous ? context_of(driver, handle) : nullptr;
-  if (Stream* const known = find(handle, context)) return *known;
+  return find(handle, ambiguous ? context_of(driver, handle) : nullptr);
+}
+
+// The same; a new one if there is none.
+Stream& stream_of(const cuda::Driver& driver, CUstream handle) {
+  if (Stream* const known = known_stream(driver, handle)) return *known;
   Stream& stream = unused_stream(driver);
   take(stream, handle, context_of(driver, handle));
   return stream;
@@ -398,6 +404,20 @@ bool ThreadOrder::frees(const cuda::Driver& driver, Context& context) {
   if (!is_alone || last->handle != hot_.stream) hot_.stream = nullptr;
   own_state->newest = number;
   return true;
+}
+
+bool LaunchOrder::is_first_behind_points(const cuda::Driver& driver, CUstream handle) {
+  if (!ThreadOrder::is_on() || own_state == nullptr) return false;
+  const Stream* const known = known_stream(driver, handle);
+  // The thread has had no work there but in the lane, whose marks the launch comes behind.
+  if (known == nullptr) return !Lane::holds(handle);
+  if (CUPOOL_MUTATED("forgets-newer-frees")) return known->launched == 0;
+  return known->launched != own_state->newest;
+}
+
+void LaunchOrder::submitted(const cuda::Driver& driver, CUstream handle) {
+  if (own_state == nullptr) return;
+  if (Stream* const known = known_stream(driver, handle)) known->launched = own_state->newest;
 }
 
 bool ThreadOrder::is_complete(const cuda::Driver& driver, Of frees) {

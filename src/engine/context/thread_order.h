@@ -26,6 +26,8 @@ class Context;
 /// The calling thread's order, and whether there is any in this process: only in `auto`.
 /// Thread-safe.
 class ThreadOrder {
+  friend class LaunchOrder;
+
  public:
   /// `served_free`: nothing, but another thread may use the memory in that stream next.
   enum class What { work, served_free };
@@ -115,6 +117,22 @@ class ThreadOrder {
   /// Threads that have ended with work behind no free. One that joins such a thread, and frees,
   /// may go on in its place. The joining orders them.
   static inline std::atomic<std::uint64_t> left_{0};
+};
+
+/// Dependent launches, which might begin before the work that the thread's points on their own
+/// stream cover. Thread-safe.
+class LaunchOrder {
+ public:
+  /// Whether a launch into `stream`, an explicit handle, may be the calling thread's first one
+  /// there behind its last free outside a lane. After ThreadOrder::submits().
+  [[gnu::always_inline]] static bool is_first(const cuda::Driver& driver, CUstream stream) {
+    return ThreadOrder::hot_.has_points && is_first_behind_points(driver, stream);
+  }
+  /// One has been submitted to `stream` that begins behind all work there.
+  static void submitted(const cuda::Driver& driver, CUstream stream);
+
+ private:
+  static bool is_first_behind_points(const cuda::Driver& driver, CUstream stream);
 };
 
 }  // namespace cupool::engine

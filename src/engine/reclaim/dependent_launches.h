@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Programmatic dependent launches: kernels that may begin before the kernel before them in their
-// stream has ended. In a lane, one must not overlap the last work on a block that was handed out
-// again, so the first one after each mark is serialised. The attribute only permits the overlap.
+// stream has ended, also across an event of that stream or of its context, and a wait for one
+// (measured). In a lane, one must not overlap the last work on a block that was handed out again,
+// so the first one after each mark is serialised; outside, the first one in each stream behind a
+// free of its thread, whose work before the free would be complete without cupool. The attribute
+// only permits the overlap.
 #pragma once
 
 #include <array>
@@ -17,16 +20,31 @@ namespace cupool::engine {
 /// attempt. Thread-safe.
 class DependentLaunch {
  public:
-  /// `stream`: explicit handle of the launch.
-  DependentLaunch(const cuda::Driver& driver, const void* configuration, CUstream stream)
+  /// Whether the program permits that the launch begins before the kernel before it has ended.
+  static bool permits_overlap(const void* configuration) {
+    const auto* const given = static_cast<const cuda::LaunchConfiguration*>(configuration);
+    if (given == nullptr || given->attributes == nullptr) return false;
+    for (unsigned i = 0; i < given->attribute_count; ++i) {
+      if (given->attributes[i].id == cuda::kProgrammaticStreamSerialization) return true;
+    }
+    return false;
+  }
+
+  /// `stream`: explicit handle of the launch. `behind_free`: it is the first one there behind a
+  /// free of the calling thread, as far as is known (LaunchOrder::is_first()).
+  DependentLaunch(const cuda::Driver& driver, const void* configuration, CUstream stream,
+                  bool behind_free)
       : configuration_(static_cast<const cuda::LaunchConfiguration*>(configuration)) {
-    if (permits_overlap(configuration_)) serialise(driver, stream);
+    if (permits_overlap(configuration)) serialise(driver, stream, behind_free);
   }
   DependentLaunch(const DependentLaunch&) = delete;
   DependentLaunch& operator=(const DependentLaunch&) = delete;
 
   /// The configuration to pass to the driver: the program's, or a copy without the attribute.
   const void* configuration() const { return serialised_ ? &copy_ : configuration_; }
+  /// Whether the launch begins behind all work that was submitted to its stream, though the program
+  /// permits the overlap. False: perhaps not.
+  bool is_serialised() const { return serialised_ && !may_capture_; }
   /// The driver has taken the launch: the next ones may rely on it.
   void submitted() const {
     if (recorded_ != 0) note();
@@ -44,19 +62,14 @@ class DependentLaunch {
  private:
   static constexpr unsigned kMostAttributes = 32;
 
-  static bool permits_overlap(const cuda::LaunchConfiguration* configuration) {
-    if (configuration == nullptr || configuration->attributes == nullptr) return false;
-    for (unsigned i = 0; i < configuration->attribute_count; ++i) {
-      if (configuration->attributes[i].id == cuda::kProgrammaticStreamSerialization) return true;
-    }
-    return false;
-  }
+  static bool is_of_lane(CUstream stream);
   static bool is_behind_all(CUstream stream);
-  void serialise(const cuda::Driver& driver, CUstream stream);
+  void serialise(const cuda::Driver& driver, CUstream stream, bool behind_free);
   void note() const;
 
   const cuda::LaunchConfiguration* const configuration_;
   bool serialised_ = false;
+  bool may_capture_ = false;    ///< the driver does not say
   std::uint64_t recorded_ = 0;  ///< marks recorded before a launch into the lane; 0: none
   cuda::LaunchConfiguration copy_;
   std::array<cuda::LaunchAttribute, kMostAttributes> attributes_;

@@ -45,3 +45,22 @@ extern "C" __global__ void copy_u32(uint32_t* destination, const uint32_t* sourc
     destination[i] = source[i];
   }
 }
+
+// Lets a dependent launch begin at once, and writes late.
+extern "C" __global__ void late_stamp_u32(uint32_t* words, uint64_t count, uint32_t value,
+                                          uint64_t nanoseconds) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+  uint64_t begin = 0;
+  uint64_t now = 0;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
+  do {
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  } while (now - begin < nanoseconds);
+  const uint64_t stride = static_cast<uint64_t>(gridDim.x) * blockDim.x;
+  for (uint64_t i = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += stride) {
+    words[i] = value;
+  }
+}

@@ -212,6 +212,26 @@ def order(session):
                     any(row[-1] != "right" for row in rows), "", "some wrong")
     session.table("Streams in the order of a free", ["way", "legacy", "auto", "auto, no lane", "ordered"],
                   rows)
+    dependent_launches(session, kernels)
+
+
+def dependent_launches(session, kernels):
+    """Kernels that may begin before the one before them has ended, behind a free (contracts 1 and 2)."""
+    # Without cupool the driver hands the block of a stream out as well, and does not order the launch.
+    ways = ("free", "free_legacy", "free_per_thread", "free_elsewhere", "second_free", "block", "block_legacy",
+            "default_streams", "stream_ordered")
+    rows = []
+    for way in ways:
+        row = [way]
+        for variant in ("legacy", "auto", "no lane", "ordered", OVERLAP):
+            environment = {**STEADY, **kernels, "CUPOOL_ASYNC": "serve"} if variant != "legacy" else kernels
+            run = session.run(f"dependent_launches {way}, {variant}", [built("dependent_launches"), way],
+                              variant, 20, setup=environment, may_fail=variant in ("ordered", OVERLAP) or
+                              (way, variant) == ("stream_ordered", "legacy"))
+            row.append("right" if run.code == 0 else f"exit {run.code}")
+        rows.append(row)
+    session.require("the check sees launches that overlap", any(row[-1] != "right" for row in rows), "", "some wrong")
+    session.table("Dependent launches", ["way", "legacy", "auto", "auto, no lane", "ordered", OVERLAP], rows)
 
 
 def overlap(session):
