@@ -3,7 +3,9 @@
 // and points.
 #pragma once
 
-#include <vector>
+#include <algorithm>
+#include <array>
+#include <cstddef>
 
 #include "engine/block/block_cache.h"
 #include "engine/context/points.h"
@@ -75,14 +77,35 @@ class ContextThreads {
   }
 
  private:
-  /// Blocks drained from caches, held by the draining thread only.
+  /// Blocks drained from caches, held by the draining thread only. Needs no host memory, without
+  /// which a block would be in no list any more.
   struct Drained {
     struct Retired {
-      EpochNumber epoch;
+      EpochNumber epoch = kNoEpoch;
       BlockList blocks;
     };
-    std::vector<Retired> retired;
+    // Threads' batches are mostly of the same few epochs.
+    static constexpr std::size_t kMostEpochs = 2 * BatchesInFlight::kMost;
+    std::array<Retired, kMostEpochs> retired;
+    std::size_t epochs = 0;
     BlockList idle;
+
+    // Beyond the places a batch joins the newest one: a later fence also covers older batches, so
+    // this costs only time.
+    void retire(EpochNumber epoch, BlockList& blocks) {
+      Retired* const end = retired.data() + epochs;
+      Retired* place = std::find_if(retired.data(), end,
+                                    [epoch](const Retired& each) { return each.epoch == epoch; });
+      if (place == end && epochs != kMostEpochs) {
+        ++epochs;
+      } else if (place == end) {
+        place = std::max_element(retired.data(), end, [](const Retired& a, const Retired& b) {
+          return a.epoch < b.epoch;
+        });
+      }
+      place->epoch = std::max(place->epoch, epoch);
+      place->blocks.splice(blocks);
+    }
   };
   // The caller holds the cache's lock.
   void take_from(ThreadCache& cache, Drain what, Drained* drained) {
@@ -92,7 +115,7 @@ class ContextThreads {
       BatchesInFlight::All in_flight = cache.in_flight.pop_all();
       for (BatchesInFlight::Batch& batch : in_flight) {
         BlockList blocks = batch.blocks.pop_all();
-        if (!blocks.empty()) drained->retired.push_back({batch.epoch, blocks});
+        if (!blocks.empty()) drained->retire(batch.epoch, blocks);
       }
     }
     if (what == Drain::all) {
@@ -102,7 +125,9 @@ class ContextThreads {
     cache.tally.fold(stats_);
   }
   void take_over(Drained& drained) {
-    for (Drained::Retired& batch : drained.retired) ordering_.adopt(batch.epoch, batch.blocks);
+    for (std::size_t i = 0; i < drained.epochs; ++i) {
+      ordering_.adopt(drained.retired[i].epoch, drained.retired[i].blocks);
+    }
     if (!drained.idle.empty()) cache_.cache(drained.idle);
   }
 

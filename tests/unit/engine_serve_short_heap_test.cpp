@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks with a heap that gives nothing: none is lost between two lists,
+// whatever a thread or a context leaves, and what cannot be recorded is the
+// driver's (fail open).
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "empty_heap.h"
+#include "engine_fast_path_fixture.h"
+
+namespace cupool::engine {
+namespace {
+
+class ServeShortHeapTest : public FastPathTest {
+ protected:
+  static constexpr std::uint64_t kBytes = 4096;
+};
+
+TEST_F(ServeShortHeapTest, WhatAThreadHasRetiredIsDrained) {  // I1
+  gpu.work.store(Work::held);
+  free_all(allocate_several(20, kBytes));
+  {
+    const test::EmptyHeap none;
+    context_->threads().drain(Drain::retired);
+  }
+  BlockList reclaimed;
+  EXPECT_EQ(context_->ordering().poll(Ordering::Poll::all, &reclaimed), CUDA_SUCCESS);
+  EXPECT_TRUE(reclaimed.empty()) << "the GPU uses it";
+  gpu.finish();
+  EXPECT_EQ(context_->ordering().poll(Ordering::Poll::all, &reclaimed), CUDA_SUCCESS);
+  EXPECT_EQ(reclaimed.count, 20u);
+}
+
+// More epochs than a draining thread has places for.
+TEST_F(ServeShortHeapTest,
+       BatchesOfManyEpochsAreDrainedAndNoneIsReusedTooEarly) {  // I1
+  constexpr std::size_t kThreads = 4;
+  gpu.work.store(Work::held);
+  const std::vector<CUdeviceptr> blocks =
+      allocate_several(kThreads * BatchesInFlight::kMost, kBytes);
+  std::atomic<std::size_t> freed{0};
+  std::atomic<bool> drained{false};
+  std::vector<std::thread> threads;
+  for (std::size_t number = 0; number < kThreads; ++number) {
+    threads.emplace_back([&, number] {
+      while (freed.load() != number) std::this_thread::yield();
+      for (std::size_t i = 0; i < BatchesInFlight::kMost; ++i) {
+        free(blocks[number * BatchesInFlight::kMost + i]);
+        context_->threads().drain(*thread_cache(*context_), Drain::flush);
+        EXPECT_EQ(context_->ordering().close(), CUDA_SUCCESS);
+      }
+      freed.store(number + 1);
+      while (!drained.load()) std::this_thread::yield();
+    });
+  }
+  while (freed.load() != kThreads) std::this_thread::yield();
+  {
+    const test::EmptyHeap none;
+    context_->threads().drain(Drain::all);
+  }
+  drained.store(true);
+  for (std::thread& thread : threads) thread.join();
+  BlockList reclaimed;
+  EXPECT_EQ(context_->ordering().poll(Ordering::Poll::all, &reclaimed), CUDA_SUCCESS);
+  EXPECT_TRUE(reclaimed.empty()) << "the GPU uses all";
+  gpu.completed.store(gpu.recorded.load() - 1);  // all but the newest epoch
+  EXPECT_EQ(context_->ordering().poll(Ordering::Poll::closed, &reclaimed), CUDA_SUCCESS);
+  EXPECT_LT(reclaimed.count, blocks.size());
+  gpu.finish();
+  BlockList rest;
+  EXPECT_EQ(context_->ordering().poll(Ordering::Poll::all, &rest), CUDA_SUCCESS);
+  EXPECT_EQ(reclaimed.count + rest.count, blocks.size());
+}
+
+// An exception in the destructor of a thread's data ends the process.
+TEST_F(ServeShortHeapTest, AThreadThatEndsLeavesItsBlocks) {
+  gpu.work.store(Work::held);
+  in_thread([&] {
+    free_all(allocate_several(20, kBytes));
+    test::heap_is_empty = true;  // for good
+  });
+  gpu.work.store(Work::none);
+  EXPECT_EQ(now(Gauge::retired_bytes), 20 * std::int64_t{kBytes});
+  BlockList reclaimed;
+  EXPECT_EQ(context_->ordering().poll(Ordering::Poll::all, &reclaimed), CUDA_SUCCESS);
+  EXPECT_EQ(reclaimed.count, 20u);
+}
+
+}  // namespace
+}  // namespace cupool::engine
