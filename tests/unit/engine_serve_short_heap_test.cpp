@@ -87,5 +87,24 @@ TEST_F(ServeShortHeapTest, AThreadThatEndsLeavesItsBlocks) {
   EXPECT_EQ(reclaimed.count, 20u);
 }
 
+// Its lists are made with the first blocks of their kind.
+TEST_F(ServeShortHeapTest, WhatTheCacheCannotListIsGivenBack) {
+  BlockCache cache;
+  Block small;
+  Block large;
+  small.capacity = kAlignment;
+  large.capacity = kLargeUnit;
+  BlockList blocks;
+  blocks.push(&small);
+  blocks.push(&large);
+  {
+    const test::EmptyHeap none;
+    cache.cache(blocks);
+  }
+  EXPECT_EQ(cache.pop(kAlignment), nullptr);
+  EXPECT_EQ(cache.evict_to(0).count, 2u);
+  EXPECT_TRUE(cache.evict_to(0).empty());
+}
+
 }  // namespace
 }  // namespace cupool::engine

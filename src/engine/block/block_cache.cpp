@@ -144,9 +144,12 @@ BlockList BlockCache::evict_for(std::uint64_t capacity) {
   return evicted;
 }
 
+// What no list had place for goes first.
 BlockList BlockCache::evict_to(std::uint64_t keep_bytes) {
   BlockList evicted;
   const std::lock_guard lock(mutex_);
+  has_unlisted_.store(false, std::memory_order_relaxed);
+  evicted.splice(unlisted_);
   while (small_bytes_ + large_bytes_ > keep_bytes && !large_.empty()) evict_largest(&evicted);
   if (small_bytes_ + large_bytes_ > keep_bytes) evict_small(keep_bytes, &evicted);
   return evicted;
