@@ -16,4 +16,16 @@ struct EmptyHeap {
   EmptyHeap& operator=(const EmptyHeap&) = delete;
 };
 
+// Within it, what the thread allocates is the driver's, which has a heap of its own here.
+class DriversHeap {
+ public:
+  DriversHeap() { heap_is_empty = false; }
+  ~DriversHeap() { heap_is_empty = was_empty_; }
+  DriversHeap(const DriversHeap&) = delete;
+  DriversHeap& operator=(const DriversHeap&) = delete;
+
+ private:
+  const bool was_empty_ = heap_is_empty;
+};
+
 }  // namespace cupool::test

@@ -125,9 +125,11 @@ class ContextRegistryTest : public testing::Test {
     for (const Device* device : registry_.devices().all()) found.insert(device->ordinal());
     return found;
   }
-  static std::set<Context*> set_of(const std::vector<Context*>& contexts) {
-    EXPECT_EQ(std::set<Context*>(contexts.begin(), contexts.end()).size(), contexts.size());
-    return {contexts.begin(), contexts.end()};
+  template <typename Contexts>
+  static std::set<Context*> set_of(const Contexts& contexts) {
+    std::set<Context*> found;
+    for (Context* const each : contexts) EXPECT_TRUE(found.insert(each).second);
+    return found;
   }
   // One that the process has not used, as only its first use is news; -1: all are.
   static int unused_ordinal() {
@@ -144,7 +146,7 @@ class ContextRegistryTest : public testing::Test {
   ContextRegistry& registry_ = *new ContextRegistry(driver_, settings_);
   StreamContexts streams_{driver_, registry_};
   bool all_gone() {
-    const std::vector<Context*> all = registry_.all();
+    const ContextList all = registry_.all();
     return std::all_of(all.begin(), all.end(), [](const Context* each) { return each->gone(); });
   }
 };

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "cuda/driver.h"
+#include "empty_heap.h"
 #include "util/clock.h"
 
 namespace cupool::test {
@@ -73,6 +74,7 @@ inline CUresult total_memory(std::size_t* bytes, CUdevice) {
   return CUDA_SUCCESS;
 }
 inline CUresult create_event(CUevent* event, unsigned int) {
+  const DriversHeap own;
   auto* const created = new Event;  // never destroyed, as by the engine
   created->older = newest_event.exchange(created);
   *event = reinterpret_cast<CUevent>(created);

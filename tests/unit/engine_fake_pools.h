@@ -79,6 +79,7 @@ inline FakePools* pools = nullptr;  ///< of the last driver that was given some
 namespace fake {
 
 inline CUmemoryPool add_pool_locked(int device) {
+  const DriversHeap own;
   const auto handle = reinterpret_cast<CUmemoryPool>(pools->next_handle++);
   pools->pools[handle].device = device;
   return handle;
@@ -169,6 +170,7 @@ inline CUresult trim_pool(CUmemoryPool pool, std::size_t keep_bytes) {
 inline CUresult allocate_from_pool(CUdeviceptr* address, std::size_t bytes, CUmemoryPool pool,
                                    CUstream) {
   constexpr std::uint64_t kUnit = std::uint64_t{2} << 20;
+  const DriversHeap own;
   const std::lock_guard<std::mutex> lock(pools->mutex);
   FakePools::Pool& giving = pools->pools.at(pool);
   giving.used += bytes;

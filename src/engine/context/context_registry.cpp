@@ -52,16 +52,6 @@ Context* ContextRegistry::find(CUcontext handle) {
   return found == contexts_.end() ? nullptr : found->second;
 }
 
-std::vector<Context*> ContextRegistry::contexts_of(int device) {
-  std::vector<Context*> result;
-  const std::lock_guard lock(mutex_);
-  for (const auto& entry : contexts_) {
-    Context* context = entry.second;
-    if (context->device().ordinal() == device && !context->gone()) result.push_back(context);
-  }
-  return result;
-}
-
 Context* ContextRegistry::find_living(CUcontext of_stream) {
   const CUcontext handle = GreenContexts::of_process().primary_of(of_stream);
   if (last_found.handle == handle &&
@@ -72,13 +62,6 @@ Context* ContextRegistry::find_living(CUcontext of_stream) {
   if (context != nullptr && !context->ends()) return context;
   const cuda::ContextScope scope(driver_, handle);
   return scope.ok() ? find_or_create(handle) : nullptr;
-}
-
-std::vector<Context*> ContextRegistry::all() {
-  std::vector<Context*> result;
-  const std::lock_guard lock(mutex_);
-  for (const auto& entry : contexts_) result.push_back(entry.second);
-  return result;
 }
 
 void ContextRegistry::forget_found() {
@@ -176,11 +159,17 @@ Context* ContextRegistry::next_behind(CUcontext* handle) {
   return next->second;
 }
 
-// One at a time, since a list of all needs host memory, and without the registry's lock: where both
-// are held, the ordering's lock is taken first.
+Context* ContextList::next_behind(CUcontext* handle) const {
+  for (;;) {
+    Context* const context = registry_.next_behind(handle);
+    if (context == nullptr || !device_) return context;
+    if (context->device().ordinal() == *device_ && !context->gone()) return context;
+  }
+}
+
+// Without the registry's lock: where both are held, the ordering's lock is taken first.
 bool ContextRegistry::is_internal(CUdeviceptr address) {
-  CUcontext handle = nullptr;
-  while (Context* const context = next_behind(&handle)) {
+  for (Context* const context : all()) {
     if (context->gone()) continue;
     if (context->ordering().barriers().holds(address) || context->small_chunk().holds(address)) {
       return true;

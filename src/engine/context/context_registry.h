@@ -2,10 +2,12 @@
 // The contexts and devices of the process, found by the driver's handles.
 #pragma once
 
+#include <cstddef>
+#include <iterator>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
-#include <vector>
 
 #include "config/settings.h"
 #include "cuda/driver.h"
@@ -25,6 +27,53 @@ struct LastFound {
 };
 inline thread_local LastFound last_found{};
 }  // namespace detail
+
+class ContextRegistry;
+
+/// Contexts of a registry, looked up one at a time, since a list of all would need host memory:
+/// who has none left still frees, begins captures and ends contexts. One that comes meanwhile may
+/// be among them. The pointers stay valid, as a context's record is never destroyed.
+class ContextList {
+ public:
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using value_type = Context*;
+    using difference_type = std::ptrdiff_t;
+    using pointer = Context* const*;
+    using reference = Context*;
+
+    Iterator() = default;  ///< the end
+    explicit Iterator(const ContextList& list) : list_(&list) { ++*this; }
+    Context* operator*() const { return context_; }
+    Iterator& operator++() {
+      context_ = list_->next_behind(&handle_);
+      return *this;
+    }
+    bool operator==(const Iterator& other) const { return context_ == other.context_; }
+    bool operator!=(const Iterator& other) const { return !(*this == other); }
+
+   private:
+    const ContextList* list_ = nullptr;
+    CUcontext handle_ = nullptr;
+    Context* context_ = nullptr;
+  };
+
+  /// Those of `device` that are not gone; std::nullopt: all.
+  ContextList(ContextRegistry& registry, std::optional<int> device)
+      : registry_(registry), device_(device) {}
+
+  Iterator begin() const { return Iterator(*this); }
+  Iterator end() const { return {}; }
+  bool empty() const { return begin() == end(); }
+
+ private:
+  // The first one behind `*handle`, which is then its own. Null: none.
+  Context* next_behind(CUcontext* handle) const;
+
+  ContextRegistry& registry_;
+  const std::optional<int> device_;
+};
 
 /// Thread-safe. A thread that stays in one context finds it without a lock.
 class ContextRegistry {
@@ -70,14 +119,14 @@ class ContextRegistry {
   Context* find(CUcontext handle);
 
   /// The contexts of a device that are not gone.
-  std::vector<Context*> contexts_of(int device);
+  ContextList contexts_of(int device) { return {*this, device}; }
 
   /// The living context with this handle, else null. One that is not known, or whose handle may
   /// belong to another one by now, is made current to identify it.
   Context* find_living(CUcontext of_stream);
 
   /// All known contexts, including gone ones, until dropped.
-  std::vector<Context*> all();
+  ContextList all() { return {*this, std::nullopt}; }
 
   Devices& devices() { return devices_; }
 
@@ -92,6 +141,7 @@ class ContextRegistry {
   void drop(const Context& context);
 
  private:
+  friend class ContextList;
   Context* find_or_create(CUcontext current);
   Context* find_or_create_locked(CUcontext handle, int ordinal);
   Context* other_of_handle(CUcontext handle, Device& device);

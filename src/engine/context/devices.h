@@ -16,7 +16,7 @@ namespace cupool::engine {
 
 /// Some devices, without host memory of the heap: background threads make such lists all the time,
 /// and a forked child would keep what they had just then. There is a bound on devices; there is
-/// none on contexts, whose lists (ContextRegistry) are of the heap.
+/// none on contexts, which are looked up one at a time (ContextList).
 class DeviceList {
  public:
   void add(Device* device) { devices_[count_++] = device; }

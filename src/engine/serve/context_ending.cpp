@@ -83,7 +83,7 @@ void ContextEnding::context_gone(Context& context, bool alone) {
 // when it came: the driver knows. If it does not say, the memory is gone if no context is left.
 // Another thread may just begin one, with memory of its own.
 void ContextEnding::forget_host_reachable() {
-  const std::vector<Context*> all = registry_.all();
+  const ContextList all = registry_.all();
   const bool none_left =
       std::all_of(all.begin(), all.end(), [](const Context* each) { return each->gone(); });
   policy_.host_reachable().forget([&](CUdeviceptr start, const HostReachable::Memory& memory) {

@@ -3,7 +3,6 @@
 #include "engine/serve/figures.h"
 
 #include <array>
-#include <new>
 
 #include "engine/block/accounting.h"
 #include "util/mutation.h"
@@ -50,13 +49,9 @@ std::uint64_t Figures::idle_bytes() {
   return idle > 0 ? static_cast<std::uint64_t>(idle) : 0;
 }
 
-// Without host memory the figures are those of the last fold.
 void Figures::fold() {
-  try {
-    for (Device* device : registry_.devices().all()) {
-      for (Context* context : registry_.contexts_of(device->ordinal())) context->threads().fold();
-    }
-  } catch (const std::bad_alloc&) {
+  for (Device* device : registry_.devices().all()) {
+    for (Context* context : registry_.contexts_of(device->ordinal())) context->threads().fold();
   }
   host_.fold();
   async_.idle().fold();

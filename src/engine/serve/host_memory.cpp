@@ -3,8 +3,6 @@
 #include "engine/serve/host_memory.h"
 
 #include <algorithm>
-#include <new>
-#include <vector>
 
 #include "engine/block/accounting.h"
 #include "engine/context/rdma_libraries.h"
@@ -172,12 +170,7 @@ void HostMemory::given_up(const Given& given, bool freed) {
 
 // Whether no context has work for the GPU, of which the driver's free may wait for any.
 bool HostMemory::settle_all(Patience& patience) {
-  std::vector<Context*> all;
-  try {
-    all = registry_.all();
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
+  const ContextList all = registry_.all();
   const auto settles = [&](Context* context) {
     return !context->usable() || frees_.settle(*context, patience);
   };

@@ -62,8 +62,7 @@ bool OutOfMemory::give_back_idle(Context& context, Patience& patience) {
   const auto returned = [&] { return device.stats().value(Counter::returned_bytes_total); };
   const std::uint64_t returned_before = returned();
   bool any = idle_.release_ended_leases();
-  const std::vector<Context*> contexts = registry_.contexts_of(device.ordinal());
-  for (Context* other : contexts) {
+  for (Context* other : registry_.contexts_of(device.ordinal())) {
     any = give_back_idle_of(*other, patience) || any;
     any = close_small_chunk(*other, patience) || any;
   }

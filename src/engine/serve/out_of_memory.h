@@ -4,7 +4,6 @@
 
 #include <new>
 #include <optional>
-#include <vector>
 
 #include "engine/context/context_registry.h"
 #include "engine/ipc/neighbours.h"

@@ -3,7 +3,6 @@
 #include "engine/serve/peak_sampler.h"
 
 #include <mutex>
-#include <new>
 
 #include "engine/block/accounting.h"
 #include "stats/timeline.h"
@@ -57,10 +56,7 @@ void PeakSampler::look(Context& context) {
   }
 
   const std::lock_guard lock(mutex_);
-  try {
-    sample(context, record, taken > highest.taken_bytes());
-  } catch (const std::bad_alloc&) {  // without host memory there is one sample less
-  }
+  sample(context, record, taken > highest.taken_bytes());
 }
 
 void PeakSampler::sample(Context& context, stats::PeakUseRecord& record, bool is_new_peak) {

@@ -3,7 +3,6 @@
 #include "engine/serve/pool_preparation.h"
 
 #include <algorithm>
-#include <vector>
 
 namespace cupool::engine {
 
