@@ -346,6 +346,7 @@ TEST_F(ContextGateTest, OnlyCachesWithSomethingNewAreVisited) {
 // Each would make the program's synchronisation of the context slower.
 TEST_F(ContextGateTest, ManyThreadsShareAFewStreams) {
   StreamStock stock;
+  const auto destroy = [](CUstream) { ADD_FAILURE(); };
   std::uintptr_t created = 0;
   const auto create = [&](CUstream* stream) {
     *stream = reinterpret_cast<CUstream>(++created);
@@ -354,7 +355,7 @@ TEST_F(ContextGateTest, ManyThreadsShareAFewStreams) {
   std::map<CUstream, int> users;
   for (int thread = 0; thread < 100; ++thread) {
     CUstream stream = nullptr;
-    EXPECT_EQ(stock.take(create, &stream), CUDA_SUCCESS);
+    EXPECT_EQ(stock.take(create, destroy, &stream), CUDA_SUCCESS);
     ++users[stream];
   }
   EXPECT_EQ(created, StreamStock::kStreams);
@@ -362,20 +363,21 @@ TEST_F(ContextGateTest, ManyThreadsShareAFewStreams) {
   stock.clear();
   for (int thread = 0; thread < 100; ++thread) {  // one after the other
     CUstream one = nullptr;
-    EXPECT_EQ(stock.take(create, &one), CUDA_SUCCESS);
+    EXPECT_EQ(stock.take(create, destroy, &one), CUDA_SUCCESS);
     stock.put_back(one);
   }
   EXPECT_EQ(created, StreamStock::kStreams + 1) << "a thread that ends leaves its own to the next";
   stock.clear();  // with the context
   CUstream stream = nullptr;
-  EXPECT_EQ(stock.take([](CUstream*) { return CUDA_ERROR_OUT_OF_MEMORY; }, &stream),
+  EXPECT_EQ(stock.take([](CUstream*) { return CUDA_ERROR_OUT_OF_MEMORY; }, destroy, &stream),
             CUDA_ERROR_OUT_OF_MEMORY);
-  EXPECT_EQ(stock.take(create, &stream), CUDA_SUCCESS);
+  EXPECT_EQ(stock.take(create, destroy, &stream), CUDA_SUCCESS);
   EXPECT_EQ(created, StreamStock::kStreams + 2);
 }
 
 TEST_F(ContextGateTest, EachStreamHasOneSpareThatIsNeverUsed) {
   StreamStock stock;
+  const auto destroy = [](CUstream) { ADD_FAILURE(); };
   std::uintptr_t created = 0;
   std::uintptr_t room = 100;
   const auto create = [&](CUstream* stream) {
@@ -387,22 +389,23 @@ TEST_F(ContextGateTest, EachStreamHasOneSpareThatIsNeverUsed) {
   EXPECT_EQ(created, 0u) << "no stream, no spare";
   CUstream first = nullptr;
   CUstream second = nullptr;
-  stock.take(create, &first);
-  stock.take(create, &second);
+  stock.take(create, destroy, &first);
+  stock.take(create, destroy, &second);
   room = 3;
   for (int i = 0; i < 2; ++i) stock.make_spares(create);
   EXPECT_EQ(created, 3u) << "refused: tried again by the next call";
   room = 100;
   for (int i = 0; i < 2; ++i) stock.make_spares(create);
   EXPECT_EQ(created, 4u);
-  EXPECT_EQ(stock.all(), (std::vector<CUstream>{first, second}));
+  const StreamStock::Streams all = stock.all();
+  EXPECT_EQ(std::vector<CUstream>(all.begin(), all.end()), (std::vector<CUstream>{first, second}));
   EXPECT_NE(stock.take_spare(), nullptr);
   EXPECT_NE(stock.take_spare(), nullptr);
   EXPECT_EQ(stock.take_spare(), nullptr);
   stock.make_spares(create);
   EXPECT_EQ(created, 4u) << "what the program got is not replaced";
   stock.clear();  // with the context
-  stock.take(create, &first);
+  stock.take(create, destroy, &first);
   stock.make_spares(create);
   EXPECT_EQ(created, 6u);
   stock.clear();

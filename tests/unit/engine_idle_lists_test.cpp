@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <functional>
+#include <set>
 
 #include "engine/backend/stream_stock.h"
 #include "engine/ipc/neighbours.h"
@@ -46,6 +48,7 @@ TEST_F(IdleListsTest, NothingIsTakenInBeyondTheLimit) {
 
 TEST(StreamStockTest, AStreamIsPutBackAsOftenAsItWasTaken) {
   StreamStock stock;
+  const auto destroy = [](CUstream) { ADD_FAILURE(); };
   const auto create = [](std::uintptr_t number) {
     return [number](CUstream* stream) {
       *stream = reinterpret_cast<CUstream>(number << 12);
@@ -54,15 +57,43 @@ TEST(StreamStockTest, AStreamIsPutBackAsOftenAsItWasTaken) {
   };
   CUstream first = nullptr;
   CUstream second = nullptr;
-  ASSERT_EQ(stock.take(create(1), &first), CUDA_SUCCESS);
-  ASSERT_EQ(stock.take(create(2), &second), CUDA_SUCCESS);
+  ASSERT_EQ(stock.take(create(1), destroy, &first), CUDA_SUCCESS);
+  ASSERT_EQ(stock.take(create(2), destroy, &second), CUDA_SUCCESS);
   EXPECT_NE(first, second) << "each thread has its own, as long as there are few";
   for (int i = 0; i < 3; ++i) stock.put_back(first);
   CUstream again = nullptr;
-  ASSERT_EQ(stock.take(create(3), &again), CUDA_SUCCESS);
+  ASSERT_EQ(stock.take(create(3), destroy, &again), CUDA_SUCCESS);
   EXPECT_EQ(again, first);
-  ASSERT_EQ(stock.take(create(3), &again), CUDA_SUCCESS);
+  ASSERT_EQ(stock.take(create(3), destroy, &again), CUDA_SUCCESS);
   EXPECT_EQ(again, reinterpret_cast<CUstream>(std::uintptr_t{3} << 12)) << "it was taken once";
+}
+
+// Each thread finds none while the others create theirs.
+TEST(StreamStockTest, ThreadsThatComeTogetherShareAFewStreams) {
+  constexpr std::uintptr_t kThreads = 2 * StreamStock::kStreams;
+  StreamStock stock;
+  std::uintptr_t created = 0;
+  std::set<CUstream> destroyed;
+  std::set<CUstream> taken;
+  const auto destroy = [&](CUstream stream) { destroyed.insert(stream); };
+  std::function<CUresult(CUstream*)> create = [&](CUstream* stream) {
+    *stream = reinterpret_cast<CUstream>(++created << 12);
+    CUstream others = nullptr;
+    if (created < kThreads) {
+      EXPECT_EQ(stock.take(create, destroy, &others), CUDA_SUCCESS);
+      taken.insert(others);
+    }
+    return CUDA_SUCCESS;
+  };
+  CUstream first = nullptr;
+  ASSERT_EQ(stock.take(create, destroy, &first), CUDA_SUCCESS);
+  taken.insert(first);
+  EXPECT_EQ(created, kThreads);
+  const StreamStock::Streams all = stock.all();
+  EXPECT_EQ(std::set<CUstream>(all.begin(), all.end()), taken);
+  EXPECT_EQ(taken.size(), StreamStock::kStreams);
+  EXPECT_EQ(destroyed.size(), kThreads - StreamStock::kStreams);
+  for (const CUstream each : destroyed) EXPECT_EQ(taken.count(each), 0u);
 }
 
 TEST(NeighboursTest, NobodyIsAskedForADeviceThatIsNotKnownOrWithoutTime) {

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "empty_heap.h"
-#include "engine_fast_path_fixture.h"
+#include "engine_pool_engine_fixture.h"
 
 namespace cupool::engine {
 namespace {
@@ -104,6 +104,26 @@ TEST_F(ServeShortHeapTest, WhatTheCacheCannotListIsGivenBack) {
   EXPECT_EQ(cache.pop(kAlignment), nullptr);
   EXPECT_EQ(cache.evict_to(0).count, 2u);
   EXPECT_TRUE(cache.evict_to(0).empty());
+}
+
+// Pools outlive contexts, and their memory has to.
+class PoolShortHeapTest : public PoolEngineTest {
+ protected:
+  void TearDown() override {
+    test::pools->free_result = CUDA_SUCCESS;
+    PoolEngineTest::TearDown();
+  }
+};
+
+TEST_F(PoolShortHeapTest, AThreadHasAStream) {
+  CUstream stream = nullptr;
+  context_->streams().clear();
+  in_thread([&] {
+    const test::EmptyHeap none;
+    EXPECT_EQ(context_->thread_stream(&stream), CUDA_SUCCESS);
+  });
+  EXPECT_NE(stream, nullptr);
+  EXPECT_EQ(context_->streams().all().size(), 1u);
 }
 
 }  // namespace

@@ -6,38 +6,49 @@
 
 namespace cupool::engine {
 
+StreamStock::Shared* StreamStock::least_locked() {
+  const auto fewer = [](const Shared& a, const Shared& b) { return a.threads < b.threads; };
+  Shared* const end = all_.data() + count_;
+  Shared* const least = std::min_element(all_.data(), end, fewer);
+  return least == end ? nullptr : least;
+}
+
 bool StreamStock::take_used(CUstream* stream) {
   const std::lock_guard lock(mutex_);
-  const auto fewer = [](const Shared& a, const Shared& b) { return a.threads < b.threads; };
-  const auto least = std::min_element(all_.begin(), all_.end(), fewer);
-  if (least == all_.end() || (least->threads != 0 && all_.size() < kStreams)) return false;
+  Shared* const least = least_locked();
+  if (least == nullptr || (least->threads != 0 && count_ < kStreams)) return false;
   ++least->threads;
   *stream = least->stream;
   return true;
 }
 
-void StreamStock::add(CUstream created) {
+bool StreamStock::take_created(CUstream created, CUstream* stream) {
   const std::lock_guard lock(mutex_);
-  all_.push_back({created, 1});
+  const bool is_kept = count_ < kStreams;
+  if (is_kept) all_[count_++] = {created, 0};
+  Shared& taken = is_kept ? all_[count_ - 1] : *least_locked();
+  ++taken.threads;
+  *stream = taken.stream;
+  return is_kept;
 }
 
 void StreamStock::put_back(CUstream stream) {
   const std::lock_guard lock(mutex_);
-  for (Shared& shared : all_) {
-    if (shared.stream == stream && shared.threads != 0) --shared.threads;
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (all_[i].stream == stream && all_[i].threads != 0) --all_[i].threads;
   }
 }
 
-std::vector<CUstream> StreamStock::all() {
-  std::vector<CUstream> streams;
+StreamStock::Streams StreamStock::all() {
+  Streams streams;
   const std::lock_guard lock(mutex_);
-  for (const Shared& shared : all_) streams.push_back(shared.stream);
+  for (std::size_t i = 0; i < count_; ++i) streams.push(all_[i].stream);
   return streams;
 }
 
 bool StreamStock::begin_spare() {
   const std::lock_guard lock(mutex_);
-  if (spares_made_ >= std::min(all_.size(), kStreams)) return false;
+  if (spares_made_ >= count_) return false;
   ++spares_made_;
   return true;
 }
@@ -47,21 +58,18 @@ void StreamStock::end_spare(CUstream created) {
   if (created == nullptr) {
     --spares_made_;
   } else {
-    spares_.push_back(created);
+    spares_.push(created);
   }
 }
 
 CUstream StreamStock::take_spare() {
   const std::lock_guard lock(mutex_);
-  if (spares_.empty()) return nullptr;
-  const CUstream spare = spares_.back();
-  spares_.pop_back();
-  return spare;
+  return spares_.empty() ? nullptr : spares_.pop();
 }
 
 void StreamStock::clear() {
   const std::lock_guard lock(mutex_);
-  all_.clear();
+  count_ = 0;
   spares_.clear();
   spares_made_ = 0;
 }

@@ -3,9 +3,9 @@
 // never wait (I2).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <mutex>
-#include <vector>
 
 #include "cuda/driver.h"
 #include "util/lock_order.h"
@@ -14,20 +14,41 @@ namespace cupool::engine {
 
 /// cupool's streams in a context. Threads share a small number, since each stream makes the
 /// program's synchronisation of the context slower (measured on an H100: 0.15 us and more).
-/// Thread-safe.
+/// Thread-safe. Needs no host memory, without which a stream would be nobody's.
 class StreamStock {
  public:
+  static constexpr std::size_t kStreams = 4;
+
+  /// Some streams. Not thread-safe.
+  class Streams {
+   public:
+    const CUstream* begin() const { return streams_.data(); }
+    const CUstream* end() const { return streams_.data() + count_; }
+    std::size_t size() const { return count_; }
+    bool empty() const { return count_ == 0; }
+    void push(CUstream stream) { streams_[count_++] = stream; }
+    CUstream pop() { return streams_[--count_]; }
+    void clear() { count_ = 0; }
+
+   private:
+    std::array<CUstream, kStreams> streams_{};
+    std::size_t count_ = 0;
+  };
+
   /// A stream for a thread without one: an unused stream, else a new one by `create(&stream)`, or,
-  /// at the maximum number, the stream with the fewest threads.
-  template <typename Create>
-  CUresult take(const Create& create, CUstream* stream) {
+  /// at the maximum number, the stream with the fewest threads. One that several threads together
+  /// have created beyond that number goes to `destroy(stream)`.
+  template <typename Create, typename Destroy>
+  CUresult take(const Create& create, const Destroy& destroy, CUstream* stream) {
     if (take_used(stream)) return CUDA_SUCCESS;
-    const CUresult result = create(stream);
-    if (result == CUDA_SUCCESS) add(*stream);
-    return result;
+    CUstream created = nullptr;
+    const CUresult result = create(&created);
+    if (result != CUDA_SUCCESS) return result;
+    if (!take_created(created, stream)) destroy(created);
+    return CUDA_SUCCESS;
   }
   void put_back(CUstream stream);
-  std::vector<CUstream> all();
+  Streams all();
 
   /// Makes spare streams by `create(&stream)`, one for each of the streams above, until one is
   /// refused. A spare is only kept to be destroyed, so that the program gets its memory.
@@ -46,21 +67,23 @@ class StreamStock {
   /// The context is gone, with all streams.
   void clear();
 
-  static constexpr std::size_t kStreams = 4;
-
  private:
   struct Shared {
-    CUstream stream;
-    unsigned threads;
+    CUstream stream = nullptr;
+    unsigned threads = 0;
   };
   bool take_used(CUstream* stream);
-  void add(CUstream created);
+  // The created stream, or a shared one if it is beyond the maximum: false.
+  bool take_created(CUstream created, CUstream* stream);
+  // The stream with the fewest threads, or null.
+  Shared* least_locked();
   bool begin_spare();
   void end_spare(CUstream created);
 
   util::Ranked<util::LockRank::stream_stock> mutex_;
-  std::vector<Shared> all_;
-  std::vector<CUstream> spares_;
+  std::array<Shared, kStreams> all_;
+  std::size_t count_ = 0;  ///< of all_
+  Streams spares_;
   std::size_t spares_made_ = 0;  ///< including those being made, and those taken
 };
 

@@ -137,8 +137,9 @@ CUresult thread_stream(const cuda::Driver& driver, Context& context, CUstream* s
     const auto create = [&](CUstream* created) {
       return driver.cuStreamCreate(created, CU_STREAM_NON_BLOCKING);
     };
+    const auto destroy = [&](CUstream created) { driver.cuStreamDestroy_v2(created); };
     CUstream taken = nullptr;
-    const CUresult result = context.streams().take(create, &taken);
+    const CUresult result = context.streams().take(create, destroy, &taken);
     if (result != CUDA_SUCCESS) return result;
     entry->stream = taken;
   }
