@@ -272,7 +272,7 @@ TEST_F(ContextRegistryTest, MemoryOfCupoolsOwnIsInternal) {
   context->ordering().captures().end(
       stream, [] { return CUDA_SUCCESS; }, [] { return false; });
   const CUdeviceptr orphan = test::gpu.next_address;
-  context->device().orphans().add({orphan});
+  context->device().orphans().add(orphan);
   enter_new(kOtherDevice);  // from wherever it is asked
   for (const CUdeviceptr internal : {chunk, barrier, orphan}) {
     EXPECT_TRUE(registry_.is_internal(internal));
@@ -290,7 +290,7 @@ TEST_F(ContextRegistryTest, WhatOutlivedAContextGoesBackInTheNextOneOfItsDevice)
   CUdeviceptr address = 0;
   ASSERT_EQ(context->device().backend().allocate(*context, kAlignment, &address), CUDA_SUCCESS);
   end(*context);
-  context->device().orphans().add({address});
+  context->device().orphans().add(address);
   enter_new(kOtherDevice);
   EXPECT_TRUE(registry_.is_internal(address));
   EXPECT_NE(test::pools->pool_of(address), nullptr);

@@ -193,8 +193,7 @@ TEST_F(DeviceTest, WhatOutlivedItsContextGoesBackInTheNextOne) {  // contract 10
   std::vector<CUdeviceptr> orphans;
   for (int i = 0; i < 3; ++i) orphans.push_back(allocate(device, kLargeUnit));
   EXPECT_FALSE(device.orphans().contains(orphans[0]));
-  device.orphans().add({orphans[0], orphans[1]});
-  device.orphans().add({orphans[2]});
+  for (const CUdeviceptr each : orphans) device.orphans().add(each);
   for (const CUdeviceptr each : orphans) {
     EXPECT_TRUE(device.orphans().contains(each));
     EXPECT_FALSE(device.orphans().contains(each + kAlignment));
@@ -214,7 +213,7 @@ TEST_F(DeviceTest, WhatOutlivedItsContextGoesBackInTheNextOne) {  // contract 10
 TEST_F(DeviceTest, WhatThePoolRefusesIsTriedAgainInALaterContext) {
   Device& device = make();
   const CUdeviceptr orphan = allocate(device, kLargeUnit);
-  device.orphans().add({orphan});
+  device.orphans().add(orphan);
   test::pools->free_result = CUDA_ERROR_UNKNOWN;
   release_orphans(device);
   EXPECT_TRUE(device.orphans().contains(orphan));

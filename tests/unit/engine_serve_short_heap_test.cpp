@@ -115,6 +115,21 @@ class PoolShortHeapTest : public PoolEngineTest {
   }
 };
 
+TEST_F(PoolShortHeapTest, WhatThePoolRefusesIsTriedAgainLater) {
+  const std::vector<CUdeviceptr> blocks = allocate_several(10, kUnit);
+  free_all(blocks);
+  test::pools->free_result = CUDA_ERROR_UNKNOWN;
+  Patience patience(0);
+  const test::EmptyHeap none;
+  allocator_->out_of_memory().give_back_idle(*context_, patience);
+  for (const CUdeviceptr each : blocks) {
+    EXPECT_TRUE(context_->device().orphans().contains(each));
+  }
+  test::pools->free_result = CUDA_SUCCESS;
+  context_->device().orphans().release(*driver_, *context_, context_->device().pools());
+  for (const CUdeviceptr each : blocks) EXPECT_EQ(test::pools->pool_of(each), nullptr);
+}
+
 TEST_F(PoolShortHeapTest, AThreadHasAStream) {
   CUstream stream = nullptr;
   context_->streams().clear();

@@ -2,8 +2,6 @@
 // Usually there are none; that check costs one load.
 #include "engine/backend/orphans.h"
 
-#include <algorithm>
-
 #include "cuda/scopes.h"
 #include "engine/backend/pool_backend.h"
 
@@ -11,51 +9,73 @@ namespace cupool::engine {
 
 namespace {
 
-// Returns those that the driver refuses twice. A pool gives memory back only once its free has
+// Leaves those that the driver refuses twice. A pool gives memory back only once its free has
 // completed.
-std::vector<CUdeviceptr> free_all(const cuda::Driver& driver, StreamSource& context,
-                                  const std::vector<CUdeviceptr>& addresses) {
+void free_all(const cuda::Driver& driver, StreamSource& context, BlockList& records) {
   const cuda::RelaxedCaptureScope relaxed(driver);
   const cuda::ContextScope scope(driver, context.handle());
-  std::vector<CUdeviceptr> refused;
+  BlockList refused;
   CUstream stream = nullptr;
-  for (const CUdeviceptr address : addresses) {
+  while (Block* const record = records.pop()) {
     const auto free = [&] {
       return scope.ok() && context.thread_stream(&stream) == CUDA_SUCCESS &&
-             driver.cuMemFreeAsync(address, stream) == CUDA_SUCCESS;
+             driver.cuMemFreeAsync(record->address, stream) == CUDA_SUCCESS;
     };
-    if (!free() && !free()) refused.push_back(address);
+    if (free() || free()) {
+      delete_block(record);
+    } else {
+      refused.push(record);
+    }
   }
   if (stream != nullptr) driver.cuStreamSynchronize(stream);
-  return refused;
+  records = refused;
 }
 
 }  // namespace
 
-void Orphans::add(const std::vector<CUdeviceptr>& addresses) {
-  if (addresses.empty()) return;
+void Orphans::add(BlockList& records) {
+  if (records.empty()) return;
   const std::lock_guard lock(mutex_);
-  addresses_.insert(addresses_.end(), addresses.begin(), addresses.end());
-  any_.store(!addresses_.empty(), std::memory_order_release);
+  records_.splice(records);
+  any_.store(true, std::memory_order_release);
+}
+
+// Nobody's: a free on its way finds it not live.
+void Orphans::add(Block& record) {
+  record.state.store(BlockState::leaving);
+  BlockList one;
+  one.push(&record);
+  add(one);
+}
+
+void Orphans::add(CUdeviceptr address) {
+  Block* const record = new_block();
+  if (record == nullptr) return;
+  record->address = address;
+  add(*record);
 }
 
 void Orphans::release(const cuda::Driver& driver, StreamSource& context, PoolBackend* pools) {
   if (!any_.load(std::memory_order_acquire)) return;
-  std::vector<CUdeviceptr> addresses;
+  BlockList records;
   {
     const std::lock_guard lock(mutex_);
-    addresses.swap(addresses_);
+    records.splice(records_);
     any_.store(false, std::memory_order_release);
   }
-  if (addresses.empty()) return;
-  add(free_all(driver, context, addresses));
+  if (records.empty()) return;
+  free_all(driver, context, records);
+  add(records);
   if (pools != nullptr) pools->trim(context);
 }
 
 bool Orphans::contains(CUdeviceptr address) const {
   if (!any_.load(std::memory_order_acquire)) return false;
   const std::lock_guard lock(mutex_);
-  return std::find(addresses_.begin(), addresses_.end(), address) != addresses_.end();
+  for (const Block* record = records_.head; record != nullptr; record = record->next) {
+    if (record->address == address) return true;
+  }
+  return false;
 }
 
 }  // namespace cupool::engine

@@ -5,9 +5,9 @@
 
 #include <atomic>
 #include <mutex>
-#include <vector>
 
 #include "cuda/driver.h"
+#include "engine/block/block.h"
 #include "util/lock_order.h"
 
 namespace cupool::engine {
@@ -20,14 +20,20 @@ class StreamSource;
 /// Thread-safe.
 class Orphans {
  public:
-  void add(const std::vector<CUdeviceptr>& addresses);
+  /// Takes over the record of such memory, so that no host memory is needed.
+  void add(Block& record);
+  /// As add(), for memory without a record. If there is no host memory for one, the memory stays
+  /// allocated for good.
+  void add(CUdeviceptr address);
   /// Releases the orphans to where they came from, and trims `pools` (null: none).
   void release(const cuda::Driver& driver, StreamSource& context, PoolBackend* pools);
   bool contains(CUdeviceptr address) const;
 
  private:
+  void add(BlockList& records);
+
   mutable util::Ranked<util::LockRank::orphans> mutex_;
-  std::vector<CUdeviceptr> addresses_;
+  BlockList records_;
   std::atomic<bool> any_{false};
 };
 

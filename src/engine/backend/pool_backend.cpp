@@ -55,7 +55,7 @@ CUresult PoolBackend::allocate(StreamSource& context, std::uint64_t capacity, Gr
   result = driver_.cuStreamQuery(stream);
   if (result == CUDA_ERROR_NOT_READY) result = driver_.cuStreamSynchronize(stream);
   if (result != CUDA_SUCCESS) {
-    release_all(context, {*address});
+    release_or_leave(context, *address);
     *address = 0;
     return result;
   }
@@ -91,12 +91,8 @@ bool PoolBackend::release(StreamSource& context, CUdeviceptr address) {
          driver_.cuMemFreeAsync(address, stream) == CUDA_SUCCESS;
 }
 
-void PoolBackend::release_all(StreamSource& context, const std::vector<CUdeviceptr>& addresses) {
-  std::vector<CUdeviceptr> refused;
-  for (const CUdeviceptr address : addresses) {
-    if (!release(context, address) && !release(context, address)) refused.push_back(address);
-  }
-  if (!refused.empty()) device_.orphans.add(refused);
+void PoolBackend::release_or_leave(StreamSource& context, CUdeviceptr address) {
+  if (!release(context, address) && !release(context, address)) device_.orphans.add(address);
 }
 
 void PoolBackend::trim(StreamSource& context, std::uint64_t keep_large) {
@@ -115,7 +111,7 @@ void PoolBackend::start(StreamSource& context) {
   for (const std::uint64_t capacity : {capacity_for(1), kLargeUnit}) {
     CUdeviceptr address = 0;
     if (allocate(context, capacity, &address) != CUDA_SUCCESS) return;
-    release_all(context, {address});
+    release_or_leave(context, address);
   }
   // Idle memory of the default pool may belong to the program.
   if (!device_.limits.use_default_pool) trim(context);

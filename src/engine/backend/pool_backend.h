@@ -4,7 +4,6 @@
 #pragma once
 
 #include <atomic>
-#include <vector>
 
 #include "cuda/driver.h"
 #include "engine/backend/backend.h"
@@ -35,8 +34,8 @@ class PoolBackend final : public Backend {
   CUresult allocate_last(StreamSource& context, std::uint64_t capacity,
                          CUdeviceptr* address) override;
   bool release(StreamSource& context, CUdeviceptr address) override;
-  /// Releases memory. Addresses that the driver refuses become the device's orphans.
-  void release_all(StreamSource& context, const std::vector<CUdeviceptr>& addresses);
+  /// Releases memory without a record. What the driver refuses becomes the device's orphan.
+  void release_or_leave(StreamSource& context, CUdeviceptr address);
 
   /// Trims the pools: gives idle memory back to the device, as far as the driver can.
   void trim(StreamSource& context) { trim(context, 0); }

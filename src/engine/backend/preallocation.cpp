@@ -92,15 +92,22 @@ Preallocation::State Preallocation::reserve_slice(StreamSource& context) {
     end(context);
     return ended;
   }
-  {
+  Block* const record = new_block();
+  if (record != nullptr) {
     const std::lock_guard lock(mutex_);
     if (!ended_) {
-      slices_.push_back(address);
+      record->address = address;
+      slices_.push(record);
       bytes_.fetch_add(slice, std::memory_order_relaxed);
       return goes_on;
     }
   }
   pools_.release(context, address);
+  if (record == nullptr) {  // out of host memory
+    end(context);
+  } else {
+    delete_block(record);
+  }
   device_.budget.forget_most_held();
   return ended;
 }
@@ -118,14 +125,17 @@ bool Preallocation::taken_by_program() const {
 
 void Preallocation::end(StreamSource& context) {
   if (ended_.load(std::memory_order_acquire)) return;
-  std::vector<CUdeviceptr> held;
+  BlockList held;
   {
     const std::lock_guard lock(mutex_);
     ended_ = true;
-    held.swap(slices_);
+    held.splice(slices_);
     bytes_.store(0, std::memory_order_relaxed);
   }
-  pools_.release_all(context, held);
+  while (Block* const record = held.pop()) {
+    pools_.release_or_leave(context, record->address);
+    delete_block(record);
+  }
 }
 
 }  // namespace cupool::engine

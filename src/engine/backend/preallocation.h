@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
-#include <vector>
 
 #include "cuda/driver.h"
 #include "engine/backend/backend.h"
@@ -49,8 +48,8 @@ class Preallocation {
   std::atomic<bool> begun_{false};
   std::atomic<bool> left_{false};
   util::Ranked<util::LockRank::preallocation> mutex_;
-  std::atomic<bool> ended_{false};   ///< set under the mutex
-  std::vector<CUdeviceptr> slices_;  ///< allocated, so that the pool does not hand them out again
+  std::atomic<bool> ended_{false};  ///< set under the mutex
+  BlockList slices_;                ///< allocated, so that the pool does not hand them out again
   std::atomic<std::uint64_t> bytes_{0};
 };
 

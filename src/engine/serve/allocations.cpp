@@ -336,7 +336,7 @@ CUdeviceptr Allocations::adopt(Context& context, std::uint64_t bytes, const Fres
       is_large(capacity) && !device.limits().use_default_pool ? kLargeUnit : kAlignment;
   const ContextVisit visit(context);
   if (!visit || context.incarnation() != life) {  // plain memory is gone with the context
-    if (source == BlockSource::pool) device.orphans().add({address});
+    if (source == BlockSource::pool) device.orphans().add(address);
     return 0;
   }
   Block* block = address % alignment == 0 ? new_block() : nullptr;

@@ -4,7 +4,6 @@
 #include "engine/serve/async_idle.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "cuda/scopes.h"
 #include "engine/backend/pool_attributes.h"
@@ -179,14 +178,14 @@ bool AsyncIdle::is_in_pool(CUdeviceptr address) const {
 // What could not go back before is idle in the pool, which outlives the context.
 void AsyncIdle::context_gone(Context& context, bool alone) {
   if (!AsyncBlocks::any()) return;
-  std::vector<CUdeviceptr> left;
+  Orphans& orphans = context.device().orphans();
   BlockList idle = caches_.context_ends(&context);
   while (Block* const block = idle.pop()) {
     if (!blocks_.forget(*block)) continue;
-    if (is_in_pool(block->address)) left.push_back(block->address);
-    if (alone) delete_block(block);
+    const bool left = is_in_pool(block->address);
+    if (left) alone ? orphans.add(*block) : orphans.add(block->address);
+    if (!left && alone) delete_block(block);
   }
-  context.device().orphans().add(left);
   blocks_.context_gone(context, alone);
 }
 

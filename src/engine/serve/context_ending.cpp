@@ -3,7 +3,6 @@
 #include "engine/serve/context_ending.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "engine/block/accounting.h"
 #include "engine/context/green_contexts.h"
@@ -28,7 +27,6 @@ void ContextEnding::context_gone(Context& context, bool alone) {
   context.set_gone();
   registry_.forget_found();
   DeviceStats& stats = context.stats();
-  std::vector<CUdeviceptr> orphans;
   const std::uint64_t lost_before = stats.value(Counter::context_lost_bytes_total);
   for (Block* block : blocks_.extract([&](const Block& candidate) {
          return candidate.context == &context &&
@@ -61,16 +59,15 @@ void ContextEnding::context_gone(Context& context, bool alone) {
     // Memory that another process has open is released when its leases end.
     const bool unused = !block->shared_outside.load(std::memory_order_relaxed) ||
                         exports_.end(*block, IpcExports::Kept::memory);
-    if (block->aside || block->exported) {
+    const bool is_kept = block->aside || block->exported;
+    if (block->source == BlockSource::pool && unused && !is_kept) {
+      context.device().orphans().add(*block);
+    } else {
       delete_block(block);
-      continue;
     }
-    if (block->source == BlockSource::pool && unused) orphans.push_back(block->address);
-    delete_block(block);
   }
   const std::uint64_t lost = stats.value(Counter::context_lost_bytes_total) - lost_before;
   if (lost != 0) stats::note_event(stats::EventKind::context_lost, stats, lost);
-  context.device().orphans().add(orphans);
   imports_.context_gone(context);
   host_.context_gone(context, alone);
   async_.idle().context_gone(context, alone);

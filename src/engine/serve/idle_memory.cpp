@@ -198,7 +198,6 @@ void IdleMemory::release(Context& context, BlockList& idle) {
   if (idle.empty()) return;
   Device& device = context.device();
   DeviceStats& stats = context.stats();
-  std::vector<CUdeviceptr> refused;
   stats.gauge_add(Gauge::cached_bytes, -signed_bytes(idle.bytes));
   stats.gauge_add(Gauge::held_bytes, -signed_bytes(idle.bytes));
   stats.add(Counter::returned_blocks_total, idle.count);
@@ -218,10 +217,12 @@ void IdleMemory::release(Context& context, BlockList& idle) {
     Backend& backend = device.backend_of(source);
     const bool released = backend.release(context, address) || backend.release(context, address);
     if (comes_to_us) blocks_.erase(block);
-    delete_block(block);
-    if (!released && source == BlockSource::pool) refused.push_back(address);
+    if (!released && source == BlockSource::pool) {
+      device.orphans().add(*block);
+    } else {
+      delete_block(block);
+    }
   }
-  if (!refused.empty()) device.orphans().add(refused);
 }
 
 void IdleMemory::trim_gathered(Context& context) {
@@ -322,7 +323,7 @@ bool IdleMemory::release_ended_leases() {
   for (Context* context : exports_.contexts_of_ended()) {
     if (context == nullptr) {
       for (const auto& ended : exports_.take_ended(nullptr)) {
-        ended.device->orphans().add({ended.address});
+        ended.device->orphans().add(ended.address);
       }
       continue;
     }
