@@ -126,6 +126,20 @@ TEST_F(ShortHeapTest, WhatLiesIdleGoesBack) {
   EXPECT_TRUE(host().give_back(patience));
 }
 
+TEST_F(ShortHeapTest, AContextThatEndsTakesItsMemoryFromTheRecord) {  // I8
+  const void* const live = allocate_page();
+  void* const idle = allocate_page();
+  EXPECT_EQ(host().try_free(idle), CUDA_SUCCESS);
+  {
+    const test::EmptyHeap none;
+    allocator_->endings().context_gone(*context_);
+  }
+  EXPECT_EQ(host().blocks().bytes(), 0u);
+  EXPECT_EQ(host().blocks().find(live), nullptr);
+  EXPECT_EQ(host().blocks().find(idle), nullptr);
+  EXPECT_FALSE(PinnedMemory::any());
+}
+
 // Memory that the driver serves.
 class PassedShortHeapTest : public FastPathTest {
  protected:

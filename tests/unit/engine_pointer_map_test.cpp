@@ -61,7 +61,10 @@ class PointerMapTest : public testing::Test {
     return found;
   }
   std::vector<Block*> extract_of(const Context& context) {
-    return map_.extract([&](const Block& each) { return each.context == &context; });
+    LeftBlocks left = map_.extract([&](const Block& each) { return each.context == &context; });
+    std::vector<Block*> extracted;
+    while (Block* const each = left.pop()) extracted.push_back(each);
+    return extracted;
   }
 
   static std::uint64_t resident_bytes() {

@@ -124,6 +124,8 @@ struct alignas(128) Block {
   std::uint32_t idle_turn = 0;
   /// Of page-locked memory: its number in the table of such memory (engine/reclaim/pinned_memory).
   Relaxed<std::uint64_t> pinned_number{0};
+  /// The next of those that have left the pointer map (LeftBlocks).
+  Block* next_left = nullptr;
 };
 
 /// Makes a cached block the program's, for a request of `bytes`. Returns its address. The caller

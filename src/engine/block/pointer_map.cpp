@@ -2,8 +2,6 @@
 // The table behind PointerMap.
 #include "engine/block/pointer_map.h"
 
-#include <algorithm>
-
 namespace cupool::engine {
 
 PointerMap::PointerMap(unsigned first_log2) : table_(nullptr) {
@@ -79,32 +77,6 @@ bool PointerMap::erase(const Block* block) {
   if (slot->block.load(std::memory_order_relaxed) != block) return false;
   slot->block.store(nullptr, std::memory_order_release);
   return true;
-}
-
-std::vector<Block*> PointerMap::extract(const std::function<bool(Block&)>& belongs) {
-  std::vector<Block*> extracted;
-  const std::lock_guard lock(mutex_);
-  Table& table = *table_.load(std::memory_order_relaxed);
-  for (std::size_t i = 0; i < std::size_t{1} << table.log2; ++i) {
-    Block* block = table.slots[i].block.load(std::memory_order_relaxed);
-    if (block == nullptr || !belongs(*block)) continue;
-    extracted.push_back(block);
-    table.slots[i].block.store(nullptr, std::memory_order_release);
-  }
-  const auto kept = std::stable_partition(replaced_.begin(), replaced_.end(),
-                                          [&](Block* block) { return !belongs(*block); });
-  extracted.insert(extracted.end(), kept, replaced_.end());
-  replaced_.erase(kept, replaced_.end());
-  return extracted;
-}
-
-void PointerMap::for_each(const std::function<void(const Block&)>& visit) const {
-  const std::lock_guard lock(mutex_);
-  const Table& table = *table_.load(std::memory_order_relaxed);
-  for (std::size_t i = 0; i < std::size_t{1} << table.log2; ++i) {
-    const Block* block = table.slots[i].block.load(std::memory_order_relaxed);
-    if (block != nullptr) visit(*block);
-  }
 }
 
 }  // namespace cupool::engine

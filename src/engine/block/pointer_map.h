@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -14,6 +13,25 @@
 #include "util/lock_order.h"
 
 namespace cupool::engine {
+
+/// Blocks that have left the pointer map, threaded through Block::next_left: the end of a context
+/// needs no host memory. Each is in the hands of whoever has the list. Not thread-safe.
+class LeftBlocks {
+ public:
+  bool empty() const { return head_ == nullptr; }
+  void push(Block* block) {
+    block->next_left = head_;
+    head_ = block;
+  }
+  Block* pop() {
+    Block* const block = head_;
+    if (block != nullptr) head_ = block->next_left;
+    return block;
+  }
+
+ private:
+  Block* head_ = nullptr;
+};
 
 /// Thread-safe. Look-ups take no lock and write nothing. Insertion and removal, which accompany a
 /// backend call, take a lock; only the visitors are called under it.
@@ -26,13 +44,13 @@ class PointerMap {
   /// Adds a block under its address. Returns the block that it replaced, which was freed by a route
   /// that cupool does not see. Returns null if that block is leaving, or if its context is just
   /// ending (`ends(block)`, called under the lock): then the driver has legitimately reused its
-  /// address.
+  /// address. Throws only std::bad_alloc, without effect.
   template <typename Ends>
   Block* insert(Block* block, const Ends& ends) {
     const std::lock_guard lock(mutex_);
     Block* const replaced = insert_locked(block);
     if (replaced == nullptr || !ends(*replaced)) return replaced;
-    replaced_.push_back(replaced);
+    replaced_.push(replaced);
     return nullptr;
   }
 
@@ -62,9 +80,35 @@ class PointerMap {
     return there ? slot.block.load(std::memory_order_acquire) : nullptr;
   }
 
-  /// Removes and returns every block with `belongs(block)`, called once for each, including blocks
-  /// replaced while their context was ending.
-  std::vector<Block*> extract(const std::function<bool(Block&)>& belongs);
+  /// Removes every block with `belongs(block)`, called once for each under the lock, including
+  /// blocks replaced while their context was ending.
+  template <typename Belongs>
+  void remove_if(const Belongs& belongs) {
+    const std::lock_guard lock(mutex_);
+    Table& table = *table_.load(std::memory_order_relaxed);
+    for (std::size_t i = 0; i < std::size_t{1} << table.log2; ++i) {
+      Block* block = table.slots[i].block.load(std::memory_order_relaxed);
+      if (block == nullptr || !belongs(*block)) continue;
+      table.slots[i].block.store(nullptr, std::memory_order_release);
+    }
+    LeftBlocks kept;
+    while (Block* const block = replaced_.pop()) {
+      if (!belongs(*block)) kept.push(block);
+    }
+    replaced_ = kept;
+  }
+
+  /// As remove_if(), and returns them. No other thread may have them in its hands.
+  template <typename Belongs>
+  LeftBlocks extract(const Belongs& belongs) {
+    LeftBlocks extracted;
+    remove_if([&](Block& block) {
+      const bool does = belongs(block);
+      if (does) extracted.push(&block);
+      return does;
+    });
+    return extracted;
+  }
 
   /// Result of claim().
   enum class Claim {
@@ -93,7 +137,15 @@ class PointerMap {
   }
 
   /// Visits every block; `visit` must not call back into the map.
-  void for_each(const std::function<void(const Block&)>& visit) const;
+  template <typename Visit>
+  void for_each(const Visit& visit) const {
+    const std::lock_guard lock(mutex_);
+    const Table& table = *table_.load(std::memory_order_relaxed);
+    for (std::size_t i = 0; i < std::size_t{1} << table.log2; ++i) {
+      const Block* block = table.slots[i].block.load(std::memory_order_relaxed);
+      if (block != nullptr) visit(*block);
+    }
+  }
 
  private:
   // Open addressing. A key, once written, stays; its block may change. A replaced table is kept and
@@ -137,7 +189,7 @@ class PointerMap {
   std::atomic<Table*> table_;
   std::atomic<std::uint64_t> generation_{0};
   std::vector<std::unique_ptr<Table>> tables_;
-  std::vector<Block*> replaced_;  ///< blocks of ending contexts
+  LeftBlocks replaced_;  ///< blocks of ending contexts
   mutable util::Ranked<util::LockRank::pointer_map> mutex_;
 };
 

@@ -354,7 +354,13 @@ CUdeviceptr Allocations::adopt(Context& context, std::uint64_t bytes, const Fres
   }
   // Not live before it is the program's: a stray free of this address is refused until then.
   block->state.store(BlockState::cached, std::memory_order_relaxed);
-  if (Block* stale = add_block(blocks_, block)) {
+  Block* const stale = add_block(blocks_, block);
+  if (stale == block) {  // out of host memory
+    delete_block(block);
+    device.backend_of(source).release(context, address);
+    return 0;
+  }
+  if (stale != nullptr) {
     if (stale->source == BlockSource::passed_through) {
       count_passed(stale->context->stats(), *stale, -1);
       delete_block(stale);

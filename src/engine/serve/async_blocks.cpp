@@ -9,7 +9,8 @@
 
 namespace cupool::engine {
 
-// The context may have ended since the driver's call; then the memory is the driver's.
+// The context may have ended since the driver's call, or there is no host memory for the record:
+// then the memory is the driver's.
 void AsyncBlocks::adopt(Context& context, std::uint64_t life, CUdeviceptr address,
                         std::uint64_t capacity, std::uint64_t requested) {
   any_.store(true);
@@ -21,15 +22,17 @@ void AsyncBlocks::adopt(Context& context, std::uint64_t life, CUdeviceptr addres
   block->context = &context;
   block->source = BlockSource::pool;
   block->state.store(BlockState::live);
-  remember(*block);
+  if (!remember(*block)) return delete_block(block);
   if (context.incarnation() == life) return;
   const std::uint64_t word = block->state.word();
   if (block->state.claim(word) && forget(*block)) delete_block(block);
 }
 
-void AsyncBlocks::remember(Block& block) {
+bool AsyncBlocks::remember(Block& block) {
   held_.fetch_add(block.capacity, std::memory_order_relaxed);
-  add_block(map_, &block);
+  if (add_block(map_, &block) != &block) return true;
+  held_.fetch_sub(block.capacity, std::memory_order_relaxed);
+  return false;
 }
 
 bool AsyncBlocks::forget(const Block& block) {
@@ -54,7 +57,7 @@ bool AsyncBlocks::give_up(CUdeviceptr address, Given* given) {
 void AsyncBlocks::given_up(const Given& given, bool freed) {
   if (freed || given.block->context->incarnation() != given.life) return delete_block(given.block);
   given.block->state.store(BlockState::live);
-  remember(*given.block);
+  if (!remember(*given.block)) delete_block(given.block);
 }
 
 // What is idle is nobody's, and so are bytes beyond the request.
@@ -89,17 +92,17 @@ std::uint64_t AsyncBlocks::unused_bytes(int device) const {
 // may delete its record once it has left the map. So the record is read, and one that is live
 // claimed, as it leaves: no thread can free it any more but by the driver.
 void AsyncBlocks::context_gone(Context& context, bool alone) {
-  std::vector<Block*> lost;
-  map_.extract([&](Block& each) {
+  LeftBlocks lost;
+  map_.remove_if([&](Block& each) {
     if (each.context != &context) return false;
     held_.fetch_sub(each.capacity, std::memory_order_relaxed);
     const std::uint64_t word = each.state.word();
     const bool live = BlockStateCell::state_of(word) == BlockState::live;
-    if (live && each.state.claim(word)) lost.push_back(&each);
+    if (live && each.state.claim(word)) lost.push(&each);
     return true;
   });
   if (!alone) return;
-  for (Block* const block : lost) delete_block(block);
+  while (Block* const block = lost.pop()) delete_block(block);
 }
 
 }  // namespace cupool::engine

@@ -29,8 +29,8 @@ class AsyncBlocks {
   /// Drops the record of a block that the driver is about to free: another thread may get the
   /// address at once. False: another thread has dropped it, and the memory is its own, or nobody's.
   bool forget(const Block& block);
-  /// Undoes forget().
-  void remember(Block& block);
+  /// Undoes forget(). False: there is no host memory for it, so its memory is the driver's.
+  bool remember(Block& block);
 
   /// Makes the driver's free of `address`, which may be a block.
   template <typename Real>

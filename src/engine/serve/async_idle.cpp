@@ -46,7 +46,7 @@ EpochNumber AsyncIdle::settle(Context& context, Look look) {
 }
 
 // Has the driver free idle blocks on a stream behind which they are unused. What it refuses twice
-// stays in `idle`.
+// stays in `idle`, or is lost without host memory for its record.
 std::uint64_t AsyncIdle::free_in(BlockList& idle, CUstream stream) {
   BlockList refused;
   std::uint64_t bytes = 0;
@@ -55,8 +55,7 @@ std::uint64_t AsyncIdle::free_in(BlockList& idle, CUstream stream) {
     if (!blocks_.forget(*block)) continue;
     if (driver_.cuMemFreeAsync(address, stream) != CUDA_SUCCESS &&
         driver_.cuMemFreeAsync(address, stream) != CUDA_SUCCESS) {
-      blocks_.remember(*block);
-      refused.push(block);
+      blocks_.remember(*block) ? refused.push(block) : delete_block(block);
       continue;
     }
     bytes += block->capacity;

@@ -28,10 +28,11 @@ void ContextEnding::context_gone(Context& context, bool alone) {
   registry_.forget_found();
   DeviceStats& stats = context.stats();
   const std::uint64_t lost_before = stats.value(Counter::context_lost_bytes_total);
-  for (Block* block : blocks_.extract([&](const Block& candidate) {
-         return candidate.context == &context &&
-                candidate.state.load(std::memory_order_relaxed) != BlockState::leaving;
-       })) {
+  LeftBlocks lost_blocks = blocks_.extract([&](const Block& candidate) {
+    return candidate.context == &context &&
+           candidate.state.load(std::memory_order_relaxed) != BlockState::leaving;
+  });
+  while (Block* const block = lost_blocks.pop()) {
     // Claimed, so that a free on its way finds it freed: one that has claimed a block counts it.
     const std::uint64_t word = block->state.word();
     const bool live =
@@ -99,7 +100,7 @@ void ContextEnding::leave_context(Context& context) {
   context.ordering().captures().forget();
   registry_.drop(context);
   registry_.forget_found();
-  blocks_.extract([&](const Block& candidate) { return candidate.context == &context; });
+  blocks_.remove_if([&](const Block& candidate) { return candidate.context == &context; });
   imports_.context_gone(context);
   host_.context_gone(context, false);
   async_.idle().context_gone(context, false);

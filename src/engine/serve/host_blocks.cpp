@@ -2,8 +2,8 @@
 // A map of its own, beside that of device memory, and the table of page-locked memory by address.
 #include "engine/serve/host_blocks.h"
 
-#include <new>
-#include <vector>
+#include <array>
+#include <cstddef>
 
 #include "cuda/errors.h"
 #include "cuda/scopes.h"
@@ -41,14 +41,9 @@ bool HostBlocks::remember(Block& block) {
   count(*block.context, block.capacity, +1);
   block.pinned_number = PinnedMemory::add(address_of(block), block.capacity);
   block.state.store(BlockState::live);
-  try {
-    add_block(map_, &block);
-    return true;
-  } catch (const std::bad_alloc&) {
-    map_.erase(&block);
-    count(*block.context, block.capacity, -1);
-    return false;
-  }
+  if (add_block(map_, &block) != &block) return true;
+  count(*block.context, block.capacity, -1);
+  return false;
 }
 
 bool HostBlocks::forget(const Block& block) {
@@ -79,28 +74,39 @@ void HostBlocks::context_gone(Context& context, BlockList& cached, bool alone) {
   while (Block* const block = cached.pop()) {
     if (forget(*block) && alone) delete_block(block);
   }
-  struct Lost {
-    Block* block;  ///< null: in another thread's hands
+  const auto lose = [&](const void* address, std::uint64_t number, std::uint64_t capacity) {
+    PinnedMemory::remove(address, number);
+    count(context, capacity, -1);
+  };
+  struct InHands {  // of another thread
     const void* address;
     std::uint64_t pinned_number;
-    std::uint64_t requested;
     std::uint64_t capacity;
   };
-  std::vector<Lost> all;
-  map_.extract([&](Block& each) {
-    if (each.context != &context) return false;
-    const std::uint64_t word = each.state.word();
-    const bool live = BlockStateCell::state_of(word) == BlockState::live && each.state.claim(word);
-    all.push_back({live ? &each : nullptr, address_of(each), each.pinned_number, each.requested,
-                   each.capacity});
-    return true;
-  });
-  for (const Lost& lost : all) {
-    PinnedMemory::remove(lost.address, lost.pinned_number);
-    count(context, lost.capacity, -1);
-    if (lost.block == nullptr) continue;
-    context.stats().add(Counter::host_lost_bytes_total, lost.requested);
-    if (alone) delete_block(lost.block);
+  std::array<InHands, 64> others;  // some at a time
+  std::size_t count_of_others = 0;
+  LeftBlocks lost;
+  do {
+    count_of_others = 0;
+    map_.remove_if([&](Block& each) {
+      if (each.context != &context) return false;
+      const std::uint64_t word = each.state.word();
+      if (BlockStateCell::state_of(word) == BlockState::live && each.state.claim(word)) {
+        lost.push(&each);
+        return true;
+      }
+      if (count_of_others == others.size()) return false;
+      others[count_of_others++] = {address_of(each), each.pinned_number, each.capacity};
+      return true;
+    });
+    for (std::size_t i = 0; i < count_of_others; ++i) {
+      lose(others[i].address, others[i].pinned_number, others[i].capacity);
+    }
+  } while (count_of_others == others.size());
+  while (Block* const block = lost.pop()) {
+    lose(address_of(*block), block->pinned_number, block->capacity);
+    context.stats().add(Counter::host_lost_bytes_total, block->requested);
+    if (alone) delete_block(block);
   }
 }
 

@@ -2,8 +2,6 @@
 // Records of passed-through memory in the statistics and the pointer map.
 #include "engine/serve/pass_through.h"
 
-#include <new>
-
 #include "engine/block/accounting.h"
 #include "engine/serve/retire.h"
 #include "util/clock.h"
@@ -66,14 +64,7 @@ void PassThrough::put_back(const Taken& passed) {
 
 // Without host memory for its record the block is the driver's alone.
 void PassThrough::record(Block* block) {
-  Block* replaced = nullptr;
-  try {
-    replaced = add_block(blocks_, block);
-  } catch (const std::bad_alloc&) {
-    blocks_.erase(block);
-    replaced = block;
-  }
-  forget(replaced);
+  forget(add_block(blocks_, block));
 }
 
 // Memory that was freed by a route that cupool does not see. A block of cupool's stays as it is:

@@ -2,6 +2,7 @@
 // The first step of every free: the block is claimed from the program, or the free is answered.
 #pragma once
 
+#include <new>
 #include <optional>
 
 #include "engine/block/pointer_map.h"
@@ -36,9 +37,14 @@ struct ClaimedBlock {
   });
 }
 
-/// Adds a block to the map. Returns the block that it replaced (PointerMap::insert()).
-inline Block* add_block(PointerMap& blocks, Block* block) {
-  return blocks.insert(block, [](const Block& found) { return found.context->ends(); });
+/// Adds a block to the map. Returns the block that it replaced (PointerMap::insert()). Returns
+/// `block` itself if there is no host memory for it: it is not in the map.
+inline Block* add_block(PointerMap& blocks, Block* block) noexcept {
+  try {
+    return blocks.insert(block, [](const Block& found) { return found.context->ends(); });
+  } catch (const std::bad_alloc&) {
+    return block;
+  }
 }
 
 /// The result of a free of `address` whose claim failed. `std::nullopt`: not cupool's memory.
