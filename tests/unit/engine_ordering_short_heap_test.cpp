@@ -60,5 +60,25 @@ TEST_F(OrderingShortHeapTest, TheEndOfAContextLeavesThePlaces) {
   EXPECT_TRUE(is_reclaimed(ordering, block));
 }
 
+// Beyond the usual number there is no place to note which stream captures.
+TEST_F(OrderingShortHeapTest, ACaptureThatCannotBeListedCountsUntilItsContextEnds) {  // I3
+  Ordering ordering(driver_, kContext, stats_);
+  const auto stream = [](std::uintptr_t number) { return reinterpret_cast<CUstream>(number << 8); };
+  constexpr std::uintptr_t kCaptures = 20;
+  const test::EmptyHeap none;
+  for (std::uintptr_t number = 1; number <= kCaptures; ++number) {
+    EXPECT_EQ(ordering.captures().begin(stream(number), [] { return CUDA_SUCCESS; }), CUDA_SUCCESS);
+  }
+  EXPECT_TRUE(ordering.captures().has(stream(1)));
+  EXPECT_FALSE(ordering.captures().has(stream(kCaptures)));
+  for (std::uintptr_t number = 1; number <= kCaptures; ++number) {
+    const auto end = [] { return CUDA_SUCCESS; };
+    EXPECT_EQ(ordering.captures().end(stream(number), end, [] { return false; }), CUDA_SUCCESS);
+  }
+  EXPECT_TRUE(Serving::any_capture());
+  ordering.abandon();
+  EXPECT_FALSE(Serving::any_capture());
+}
+
 }  // namespace
 }  // namespace cupool::engine

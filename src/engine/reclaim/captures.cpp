@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 
 #include "util/mutation.h"
 #include "util/uncancelled.h"
@@ -18,6 +19,17 @@ bool Captures::has(CUstream stream) const {
 Captures::StreamKey Captures::key_of(CUstream stream) {
   thread_local const char this_thread = 0;
   return {stream, stream == CU_STREAM_PER_THREAD ? &this_thread : nullptr};
+}
+
+// Asked before the capture begins. Without host memory its end will not be seen: it counts until
+// the context ends, since a needless wait is better than a fence in a capture (I3).
+bool Captures::has_place() {
+  try {
+    if (streams_.size() == streams_.capacity()) streams_.reserve(2 * streams_.size());
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 
 void Captures::let_fences_in() {
@@ -55,8 +67,9 @@ void Captures::forget() {
 }
 
 void Captures::abandon() {
-  Serving::captures_end(streams_.size());
+  Serving::captures_end(streams_.size() + unlisted_);
   streams_.clear();
+  unlisted_ = 0;
 }
 
 }  // namespace cupool::engine

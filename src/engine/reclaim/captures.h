@@ -4,6 +4,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <vector>
 
 #include "cuda/driver.h"
@@ -17,7 +18,9 @@ namespace cupool::engine {
 /// lock.
 class Captures {
  public:
-  Captures(OrderingMutex& mutex, Barriers& barriers) : mutex_(mutex), barriers_(barriers) {}
+  Captures(OrderingMutex& mutex, Barriers& barriers) : mutex_(mutex), barriers_(barriers) {
+    streams_.reserve(kUsual);
+  }
 
   /// Runs `begin`, the driver's begin of a capture, while no fence is recorded and cupool does not
   /// synchronise the context. Records the stream as capturing if it succeeded. The caller handles
@@ -27,9 +30,10 @@ class Captures {
     OrderingLock lock(mutex_);
     let_synchronisations_in(lock);
     barriers_.ensure_spare();
+    const bool is_listed = has_place();
     const CUresult result = begin();
     if (result == CUDA_SUCCESS) {
-      streams_.push_back(key_of(stream));
+      is_listed ? streams_.push_back(key_of(stream)) : void(++unlisted_);
       Serving::capture_begins();
     }
     return result;
@@ -58,7 +62,7 @@ class Captures {
   // Under the lock:
 
   /// Whether a stream of the context has begun a capture. Streams that joined are not known.
-  bool any() const { return !streams_.empty(); }
+  bool any() const { return !streams_.empty() || unlisted_ != 0; }
 
   /// Whether a thread is about to begin a capture.
   bool is_beginning() const { return beginning_ != 0; }
@@ -82,12 +86,17 @@ class Captures {
   };
   static StreamKey key_of(CUstream stream);
 
+  // Simultaneous captures of a program; beyond, the list takes host memory.
+  static constexpr std::size_t kUsual = 8;
+
+  bool has_place();
   void let_synchronisations_in(OrderingLock& lock);
   void forget_stream(CUstream stream);
 
   OrderingMutex& mutex_;
   Barriers& barriers_;
   std::vector<StreamKey> streams_;
+  std::size_t unlisted_ = 0;    ///< captures of which nobody can tell when they end
   unsigned beginning_ = 0;      ///< threads about to begin a capture
   unsigned synchronising_ = 0;  ///< threads that synchronise the context for cupool
   std::condition_variable_any synchronised_;
