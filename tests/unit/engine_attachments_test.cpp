@@ -65,6 +65,23 @@ TEST_F(AttachmentsTest, ThreadsLoseNone) {
   EXPECT_FALSE(attachments_.any(one_));
 }
 
+// A detach that is taken for the end of a living context would give its memory away.
+TEST_F(AttachmentsTest, BeyondThePlacesNoDetachIsTakenForTheLast) {
+  const auto context = [](std::size_t number) {
+    return reinterpret_cast<CUcontext>((number + 1) << 12);
+  };
+  for (std::size_t i = 0; i < Attachments::kMost; ++i) attachments_.add(context(i));
+  attachments_.remove(context(3));
+  EXPECT_FALSE(attachments_.any(context(3)));
+  attachments_.add(context(Attachments::kMost));
+  EXPECT_TRUE(attachments_.any(context(Attachments::kMost))) << "in the place of another one";
+  EXPECT_FALSE(attachments_.any(context(3)));
+  attachments_.add(context(3));
+  EXPECT_TRUE(attachments_.any(context(3)));
+  attachments_.remove(context(3));
+  EXPECT_TRUE(attachments_.any(context(3))) << "how many are left is not known";
+}
+
 TEST_F(AttachmentsTest, TheProcessHasOne) {
   Attachments::of_process().add(one_);
   EXPECT_TRUE(Attachments::of_process().any(one_));

@@ -2,7 +2,8 @@
 // The program's attachments to contexts (contract 10): a detach beyond them destroys the context.
 #pragma once
 
-#include <map>
+#include <array>
+#include <cstddef>
 #include <mutex>
 
 #include "cuda/driver.h"
@@ -10,7 +11,8 @@
 
 namespace cupool::engine {
 
-/// How often the program has attached to each context and not detached. Thread-safe.
+/// How often the program has attached to each context and not detached. Thread-safe. Needs no host
+/// memory: an attachment that is not counted would have a detach taken for the context's end.
 class Attachments {
  public:
   /// The process's. Never destroyed.
@@ -19,7 +21,7 @@ class Attachments {
   /// The program has attached to a context.
   void add(CUcontext context);
 
-  /// Whether an attachment is left. If not, a detach destroys the context.
+  /// Whether an attachment is left, or may be. If not, a detach destroys the context.
   bool any(CUcontext context);
 
   /// The program has detached from a context.
@@ -28,9 +30,18 @@ class Attachments {
   /// The context is gone, and its handle may be reused.
   void forget(CUcontext context);
 
+  static constexpr std::size_t kMost = 64;
+
  private:
+  struct Count {
+    CUcontext context = nullptr;
+    unsigned attachments = 0;  ///< 0: an unused place
+  };
+  Count* find_locked(CUcontext context);
+
   util::Ranked<util::LockRank::attachments> mutex_;
-  std::map<CUcontext, unsigned> counts_;
+  std::array<Count, kMost> counts_;
+  bool beyond_ = false;  ///< more contexts had attachments than there are places
 };
 
 }  // namespace cupool::engine
