@@ -7,14 +7,21 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <new>
 
 #include "cuda/dynamic_linker.h"
 
 namespace cupool::cuda {
 namespace {
 
-std::unique_ptr<Driver> load_from(void* library) {
-  auto table = std::make_unique<Driver>();
+// For the first thread that loads. Not on the heap, which may be exhausted: each hook needs it.
+Driver* first_table() {
+  static std::atomic<bool> taken{false};
+  alignas(Driver) static unsigned char place[sizeof(Driver)];
+  return taken.exchange(true) ? nullptr : new (place) Driver;
+}
+
+void load_from(void* library, Driver* table) {
   const DlsymFunction look_up = real_dlsym();
 #define FN(symbol, parameters) \
   table->symbol = reinterpret_cast<CUresult(*) parameters>(look_up(library, #symbol));
@@ -23,7 +30,6 @@ std::unique_ptr<Driver> load_from(void* library) {
   // A failed look-up leaves a message in dlerror() that the program must not see.
   dlerror();
   if (table->cuDriverGetVersion != nullptr) table->cuDriverGetVersion(&table->version);
-  return table;
 }
 
 }  // namespace
@@ -46,10 +52,15 @@ const Driver* detail::load() {
   }
   // Two threads may load one table each; the later one is dropped. No lock: a fork could leave it
   // held in the child.
-  std::unique_ptr<Driver> made = load_from(library);
+  Driver* made = first_table();
+  std::unique_ptr<Driver> later(made == nullptr ? new (std::nothrow) Driver : nullptr);
+  if (made == nullptr) made = later.get();
   const Driver* table = nullptr;
-  if (!loaded.compare_exchange_strong(table, made.get(), std::memory_order_acq_rel)) return table;
-  return made.release();
+  if (made == nullptr) return loaded.load(std::memory_order_acquire);
+  load_from(library, made);
+  if (!loaded.compare_exchange_strong(table, made, std::memory_order_acq_rel)) return table;
+  later.release();
+  return made;
 }
 
 void note_shut_down() {

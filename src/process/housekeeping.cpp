@@ -39,6 +39,12 @@ bool work_waits = false;
 bool starter_is_wanted = false;
 bool starter_runs = false;
 
+// Not on the heap, which may be exhausted by the time of the first block.
+std::condition_variable* make_woken() {
+  alignas(std::condition_variable) static unsigned char place[sizeof(std::condition_variable)];
+  return new (place) std::condition_variable;
+}
+
 bool is_chosen(std::string_view option) {
   const std::vector<config::EffectiveValue>& all = config::effective();
   return std::any_of(all.begin(), all.end(), [&](const config::EffectiveValue& value) {
@@ -176,7 +182,7 @@ void start_decay_once() {
   {
     const std::lock_guard<std::mutex> lock(mutex);
     if (decay_step.count() == 0 || woken != nullptr) return;
-    woken = new std::condition_variable;
+    woken = make_woken();
   }
   start_decay();
 }
@@ -202,7 +208,7 @@ void start_housekeeping(engine::Allocator& allocator, const config::Settings& se
     allocator.host().when_it_caches(start_decay_once);
     return allocator.preparation().when_pools_serve(start_with_pools);
   }
-  woken = new std::condition_variable;
+  woken = make_woken();
   allocator.preparation().when_pools_serve(start_with_pools);
   if (!start_background("cupool-idle", run)) {
     CUPOOL_WARN_ONCE(

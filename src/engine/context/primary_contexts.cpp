@@ -2,12 +2,16 @@
 // References and handles of primary contexts, and what the driver says of them.
 #include "engine/context/primary_contexts.h"
 
+#include <new>
+
 #include "util/mutation.h"
 
 namespace cupool::engine {
 
+// Not on the heap: asked also where that is exhausted.
 PrimaryContexts& PrimaryContexts::of_process() {
-  static auto* const all = new PrimaryContexts;  // never destroyed
+  alignas(PrimaryContexts) static unsigned char place[sizeof(PrimaryContexts)];
+  static auto* const all = new (place) PrimaryContexts;  // never destroyed
   return *all;
 }
 

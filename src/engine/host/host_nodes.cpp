@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <type_traits>
 
 namespace cupool::engine {
 namespace {
@@ -52,10 +53,12 @@ struct Table {
   }
 };
 
+static_assert(std::is_trivially_destructible_v<Table>);
+
 }  // namespace
 
 unsigned current_host_node() {
-  static const Table& table = *new Table;
+  static const Table table;  // has no destructor, and needs no heap
   if (!table.several) return 0;
   const int processor = sched_getcpu();
   return processor < 0 ? 0 : table.node_of[static_cast<unsigned>(processor) % kProcessors];

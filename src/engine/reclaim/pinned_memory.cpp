@@ -29,9 +29,12 @@ struct Range {
 
 util::Ranked<util::LockRank::pinned_memory> mutex;
 std::uint64_t last_number = 0;
-// By the first byte. Never destroyed, since exit handlers launch too.
-std::map<std::uintptr_t, Range>& ranges() {
-  static auto& all = *new std::map<std::uintptr_t, Range>;
+using Ranges = std::map<std::uintptr_t, Range>;
+// By the first byte. Never destroyed, since exit handlers launch too. Not on the heap: asked also
+// where that is exhausted.
+Ranges& ranges() {
+  alignas(Ranges) static unsigned char place[sizeof(Ranges)];
+  static auto& all = *new (place) Ranges;
   return all;
 }
 
