@@ -17,6 +17,7 @@
 
 #include "channel/socket.h"
 #include "config/settings.h"
+#include "empty_heap.h"
 #include "engine/context/context.h"
 #include "engine/ipc/exports.h"
 #include "engine/ipc/wire.h"
@@ -475,6 +476,24 @@ TEST_F(IpcServer, ABlockThatGoesWithItsContextIsNotGivenOutAfterwards) {
       << "no lease holds it: it goes at once";
   EXPECT_TRUE(world().exports.contexts_of_ended().empty())
       << "the record is another block's by now";
+}
+
+// The program's free of such a block finds no export, and not half of one.
+TEST_F(IpcServer, ABlockWithoutARecordIsNotExported) {
+  Block other;
+  other.address = world().next_address += 0x10000;
+  other.context = world().context;
+  SharedMemory memory;
+  memory.pool_file = util::KnownFile(world().file);
+  ipc::Handle handle;
+  {
+    const test::EmptyHeap none;
+    EXPECT_FALSE(world().exports.add(other, memory, &handle));
+  }
+  EXPECT_FALSE(world().exports.handle_of(other, &handle));
+  EXPECT_TRUE(world().exports.end(other, IpcExports::Kept::block));
+  EXPECT_TRUE(world().exports.add(other, memory, &handle)) << "with memory again";
+  EXPECT_TRUE(world().exports.end(other, IpcExports::Kept::block));
 }
 
 TEST_F(IpcServer, KnowsItsOwnHandles) {

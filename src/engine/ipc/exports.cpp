@@ -3,6 +3,7 @@
 #include "engine/ipc/exports.h"
 
 #include <algorithm>
+#include <new>
 
 #include "channel/socket.h"
 #include "engine/context/context.h"
@@ -45,11 +46,26 @@ bool IpcExports::add(Block& block, const SharedMemory& memory, ipc::Handle* hand
       return true;
     }
     exports_.erase(other);  // its memory was freed by a route that cupool does not see
+    numbers_.erase(known);
   }
   const std::uint64_t number = ++last_number_;
-  numbers_[block.address] = number;
-  *handle = handle_locked(number, exports_.emplace(number, exported).first->second);
+  if (!add_locked(number, exported)) return false;
+  *handle = handle_locked(number, exported);
   return true;
+}
+
+// All of it or nothing.
+bool IpcExports::add_locked(std::uint64_t number, const Export& exported) {
+  const std::size_t most_ended = ended_.size() + exports_.size() + 1;
+  try {
+    if (ended_.capacity() < most_ended) ended_.reserve(2 * most_ended);
+    exports_.emplace(number, exported);
+    numbers_.emplace(exported.address, number);
+    return true;
+  } catch (const std::bad_alloc&) {
+    exports_.erase(number);
+    return false;
+  }
 }
 
 bool IpcExports::end(Block& block, Kept kept) {

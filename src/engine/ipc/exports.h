@@ -28,8 +28,8 @@ class IpcExports {
   /// socket meanwhile. False: not exported, or the program has closed the file of its pool.
   bool handle_of(const Block& block, ipc::Handle* handle);
 
-  /// Exports a block. False: this process cannot serve importers (no socket, thread or random
-  /// numbers).
+  /// Exports a block. False: this process cannot serve importers (no socket, thread, random numbers
+  /// or host memory).
   bool add(Block& block, const SharedMemory& memory, ipc::Handle* handle);
 
   /// What is kept for importers. memory: without the block's record, which goes with its context.
@@ -78,6 +78,7 @@ class IpcExports {
     bool kept = false;  ///< freed by the program: held by leases only, no new ones
   };
 
+  bool add_locked(std::uint64_t number, const Export& exported);
   bool start_locked();
   ipc::Handle handle_locked(std::uint64_t number, const Export& exported) const;
 
@@ -87,7 +88,7 @@ class IpcExports {
   std::uint64_t last_number_ = 0;
   std::map<std::uint64_t, Export> exports_;
   std::unordered_map<CUdeviceptr, std::uint64_t> numbers_;
-  std::vector<Ended> ended_;
+  std::vector<Ended> ended_;  ///< with room for all exports: leases end without host memory
   std::atomic<bool> any_ended_{false};
 };
 

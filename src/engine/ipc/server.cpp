@@ -270,7 +270,8 @@ bool start_server(IpcExports& exports, std::uint64_t name, KnownFile* socket) {
   Descriptor listener = listen_at(name);
   if (!listener.valid()) return false;
   *socket = listener.known();
-  auto* server = new Server(exports, std::move(listener));
+  auto* server = new (std::nothrow) Server(exports, std::move(listener));
+  if (server == nullptr) return false;
   // Signals of the program are for the program's threads.
   sigset_t all;
   sigset_t before;
