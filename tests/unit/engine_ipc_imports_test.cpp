@@ -13,6 +13,7 @@
 #include <set>
 #include <vector>
 
+#include "empty_heap.h"
 #include "engine/context/context.h"
 #include "engine/ipc/imports.h"
 #include "engine_fake_driver.h"
@@ -400,6 +401,34 @@ TEST_F(IpcImporter, AWaitThatFailsHoldsTheLease) {
   handle.block = 8;
   open_granted(handle, context_);
   EXPECT_EQ(importers.freed, std::vector<CUdeviceptr>{address});
+}
+
+// A lease that nobody ends would keep the exporter's memory for as long as this process lives.
+TEST_F(IpcImporter, OutOfHostMemoryNoLeaseIsAskedFor) {
+  CUdeviceptr address = 0;
+  {
+    const test::EmptyHeap none;
+    EXPECT_EQ(imports_.open(handle_, context_, &address), CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  EXPECT_EQ(address, 0u);
+  pollfd polled{listener_.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&polled, 1, 0), 0) << "no connection either";
+  EXPECT_NE(open_granted(), 0u);
+}
+
+TEST_F(IpcImporter, WhatIsClosedOutOfHostMemoryGoesBackLater) {
+  const CUdeviceptr address = open_granted();
+  {
+    const test::EmptyHeap none;
+    EXPECT_EQ(imports_.close(address), CUDA_SUCCESS);
+  }
+  EXPECT_FALSE(imports_.find(address).has_value()) << "closed for the program";
+  EXPECT_TRUE(imports_.holds(address)) << "and held for the exporter";
+  ipc::Handle other = handle_;
+  other.block = 8;
+  open_granted(other, context_);
+  EXPECT_EQ(importers.freed, std::vector<CUdeviceptr>{address});
+  EXPECT_FALSE(imports_.holds(address));
 }
 
 // A close waits for the GPU while another thread opens the memory again, and looks for closed ones.

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <new>
 
 #include "cuda/errors.h"
 #include "cuda/scopes.h"
@@ -69,7 +70,7 @@ void IpcImports::remove_context(Import& import, const Context& context) {
   if (contexts.empty()) import.references = 0;
 }
 
-CUresult IpcImports::open(const ipc::Handle& handle, Context& context, CUdeviceptr* address) {
+CUresult IpcImports::open(const ipc::Handle& handle, Context& context, CUdeviceptr* address) try {
   const util::Uncancelled throughout;
   release_closed();
   const std::lock_guard lock(exchange_mutex_);
@@ -77,6 +78,8 @@ CUresult IpcImports::open(const ipc::Handle& handle, Context& context, CUdevicep
   CUresult result = CUDA_SUCCESS;
   if (reopen(handle, context, address, &result)) return result;
   return import(handle, context, address);
+} catch (const std::bad_alloc&) {
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 // For a block that is already open, or closed by the program and not yet released.
@@ -92,8 +95,8 @@ bool IpcImports::reopen(const ipc::Handle& handle, Context& context, CUdeviceptr
              ipc::equal(import.secret, handle.secret);
     });
     if (found == imports_.end()) return false;
-    ++found->second.references;
     added = add_context(found->second.contexts, context);
+    ++found->second.references;
     *address = found->first;
     pool = found->second.pool;
   }
@@ -106,8 +109,14 @@ bool IpcImports::reopen(const ipc::Handle& handle, Context& context, CUdeviceptr
   return true;
 }
 
+// What needs host memory comes before the lease, which nobody could end otherwise.
 CUresult IpcImports::import(const ipc::Handle& handle, Context& context, CUdeviceptr* address) {
   Exporter& exporter = exporters_[handle.exporter];
+  Imports made;
+  Import& import = made[0];  // its address is not known yet
+  import.contexts.push_back(&context);
+  const std::size_t most_unsent = exporter.unsent.size() + exporter.imports + 1;
+  if (exporter.unsent.capacity() < most_unsent) exporter.unsent.reserve(2 * most_unsent);
   ipc::Reply reply;
   util::Descriptor pool_file;
   if (!ask(exporter, handle, &reply, &pool_file)) return CUDA_ERROR_MAP_FAILED;
@@ -121,17 +130,17 @@ CUresult IpcImports::import(const ipc::Handle& handle, Context& context, CUdevic
         static_cast<int>(result));
     return answer_of(result);
   }
-  Import import;
   import.exporter = handle.exporter;
   import.block = handle.block;
   import.pool = reply.pool;
   import.requested = reply.requested;
   import.secret = handle.secret;
   import.references = 1;
-  import.contexts.push_back(&context);
   ++exporter.imports;
+  auto node = made.extract(made.begin());
+  node.key() = mapped;
   const std::lock_guard lock(table_mutex_);
-  imports_.emplace(mapped, std::move(import));
+  imports_.insert(std::move(node));
   count_.store(imports_.size(), std::memory_order_release);
   *address = mapped;
   return CUDA_SUCCESS;
@@ -229,12 +238,18 @@ CUresult IpcImports::map(Exporter& exporter, const ipc::Reply& reply,
   auto known = exporter.pools.find(reply.pool);
   const bool first = known == exporter.pools.end();
   if (first) {
-    Pool pool;
+    try {
+      known = exporter.pools.emplace(reply.pool, Pool{}).first;
+    } catch (const std::bad_alloc&) {
+      return CUDA_ERROR_OUT_OF_MEMORY;  // the caller has a lease to end
+    }
     void* const file = reinterpret_cast<void*>(static_cast<std::intptr_t>(pool_file.get()));
     const CUresult result = driver_.cuMemPoolImportFromShareableHandle(
-        &pool.handle, file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    if (result != CUDA_SUCCESS) return result;
-    known = exporter.pools.emplace(reply.pool, std::move(pool)).first;
+        &known->second.handle, file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (result != CUDA_SUCCESS) {
+      exporter.pools.erase(known);
+      return result;
+    }
   }
   Pool& pool = known->second;
   CUresult result = admit(pool, context);
@@ -247,14 +262,15 @@ CUresult IpcImports::map(Exporter& exporter, const ipc::Reply& reply,
 
 CUresult IpcImports::admit(Pool& pool, Context& context) {
   const int device = context.device().ordinal();
-  if (pool.devices.count(device) != 0) return CUDA_SUCCESS;
+  bool& is_admitted = pool.admitted[static_cast<std::size_t>(device)];
+  if (is_admitted) return CUDA_SUCCESS;
   const cuda::RelaxedCaptureScope relaxed(driver_);
   CUmemAccessDesc access = {};
   access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   access.location.id = device;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   const CUresult result = driver_.cuMemPoolSetAccess(pool.handle, &access, 1);
-  if (result == CUDA_SUCCESS) pool.devices.insert(device);
+  is_admitted = result == CUDA_SUCCESS;
   return result;
 }
 
@@ -265,9 +281,10 @@ void IpcImports::admit_peers(Pool& pool, CUdeviceptr address) {
   int count = 0;
   driver_.cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address);
   driver_.cuDeviceGetCount(&count);
-  for (int device = 0; device < count; ++device) {
+  for (int device = 0; device < std::min(count, stats::kMaxDevices); ++device) {
     int can = 0;
-    if (device == owner || pool.devices.count(device) != 0 ||
+    bool& is_admitted = pool.admitted[static_cast<std::size_t>(device)];
+    if (device == owner || is_admitted ||
         driver_.cuDeviceCanAccessPeer(&can, device, owner) != CUDA_SUCCESS || can == 0) {
       continue;
     }
@@ -275,9 +292,7 @@ void IpcImports::admit_peers(Pool& pool, CUdeviceptr address) {
     access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     access.location.id = device;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    if (driver_.cuMemPoolSetAccess(pool.handle, &access, 1) == CUDA_SUCCESS) {
-      pool.devices.insert(device);
-    }
+    is_admitted = driver_.cuMemPoolSetAccess(pool.handle, &access, 1) == CUDA_SUCCESS;
   }
 }
 
@@ -307,8 +322,12 @@ CUresult IpcImports::release(CUdeviceptr address) {
     if (found == imports_.end() || found->second.references != 0 || found->second.in_release) {
       return CUDA_SUCCESS;
     }
+    try {
+      contexts = found->second.contexts;
+    } catch (const std::bad_alloc&) {
+      return CUDA_SUCCESS;
+    }
     found->second.in_release = true;
-    contexts = found->second.contexts;
   }
   WaitResult wait;
   for (Context* context : contexts) {
@@ -354,14 +373,13 @@ CUresult IpcImports::release(CUdeviceptr address) {
 
 void IpcImports::release_closed() {
   if (count_.load(std::memory_order_acquire) == 0) return;
-  std::vector<CUdeviceptr> closed;
-  {
+  const auto next_closed = [this](CUdeviceptr behind) {
     const std::lock_guard lock(table_mutex_);
-    for (const auto& entry : imports_) {
-      if (entry.second.references == 0) closed.push_back(entry.first);
-    }
-  }
-  for (const CUdeviceptr address : closed) release(address);
+    const auto next = std::find_if(imports_.upper_bound(behind), imports_.end(),
+                                   [](const auto& each) { return each.second.references == 0; });
+    return next == imports_.end() ? 0 : next->first;
+  };
+  for (CUdeviceptr each = next_closed(0); each != 0; each = next_closed(each)) release(each);
 }
 
 std::optional<IpcImports::Seen> IpcImports::find(CUdeviceptr base) {

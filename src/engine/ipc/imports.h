@@ -3,17 +3,18 @@
 // cuIpcOpenMemHandle and cuIpcCloseMemHandle, implemented with pools.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "channel/socket.h"
 #include "cuda/driver.h"
 #include "engine/ipc/wire.h"
+#include "stats/device_stats.h"
 #include "util/lock_order.h"
 
 namespace cupool::engine {
@@ -28,6 +29,7 @@ class IpcImports {
 
   /// Opens a cupool handle in `context`, which must be current. A block that is already open
   /// returns the same address and gets one more reference. An error is returned to the program.
+  /// Out of host memory: CUDA_ERROR_OUT_OF_MEMORY, without effect.
   CUresult open(const ipc::Handle& handle, Context& context, CUdeviceptr* address);
 
   /// Removes one reference. The last one waits for the work of the contexts that opened the memory,
@@ -50,14 +52,16 @@ class IpcImports {
  private:
   struct Pool {
     CUmemoryPool handle = nullptr;
-    std::set<int> devices;  ///< devices with access
+    std::array<bool, stats::kMaxDevices> admitted{};  ///< by device: whether it has access
   };
   struct Exporter {
     util::Descriptor socket;
     std::uint64_t last_sequence = 0;
     std::size_t imports = 0;
     std::map<std::uint64_t, Pool> pools;
-    std::vector<ipc::Request> unsent;  ///< closes that did not fit into the socket
+    /// Closes that did not fit into the socket, with room for those of all imports: leases end
+    /// without host memory.
+    std::vector<ipc::Request> unsent;
   };
   struct Import {
     std::uint64_t exporter = 0;
@@ -69,6 +73,8 @@ class IpcImports {
     bool in_release = false;
     std::vector<Context*> contexts;  ///< contexts that opened it and are not gone
   };
+
+  using Imports = std::map<CUdeviceptr, Import>;
 
   static void remove_context(Import& import, const Context& context);
   bool reopen(const ipc::Handle& handle, Context& context, CUdeviceptr* address, CUresult* result);
@@ -94,7 +100,7 @@ class IpcImports {
   util::Ranked<util::LockRank::import_exchange> exchange_mutex_;
   std::map<std::uint64_t, Exporter> exporters_;
   util::Ranked<util::LockRank::import_table> table_mutex_;
-  std::map<CUdeviceptr, Import> imports_;
+  Imports imports_;
   std::atomic<std::size_t> count_{0};  ///< entries of imports_
 };
 
