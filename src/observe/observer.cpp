@@ -5,6 +5,7 @@
 #include "observe/observer.h"
 
 #include <algorithm>
+#include <new>
 
 #include "engine/block/accounting.h"
 #include "engine/block/size_class.h"
@@ -12,6 +13,7 @@
 #include "stats/stall.h"
 #include "stats/thread_figures.h"
 #include "stats/timeline.h"
+#include "util/log.h"
 
 namespace cupool::observe {
 
@@ -52,7 +54,7 @@ Observer::Need& Observer::need_of(int ordinal) {
   return place->second;
 }
 
-// The caller holds the mutex.
+// The caller holds the mutex. add_live() has made all records.
 void Observer::count_live(const Live& live, int sign) {
   DeviceStats& stats = stats::device(live.ordinal);
   stats.gauge_add(Gauge::passthrough_bytes, sign * engine::signed_bytes(live.bytes));
@@ -71,12 +73,18 @@ void Observer::count_live(const Live& live, int sign) {
 }
 
 // An address that is already known was freed by a route that cupool does not see, for example with
-// its context.
-void Observer::add_live(CUdeviceptr address, const Live& live) {
-  const auto [place, is_new] = live_.try_emplace(address, live);
-  if (!is_new) {
-    count_live(place->second, -1);
-    place->second = live;
+// its context. Without host memory for its records, memory is not counted as live.
+void Observer::add_live(CUdeviceptr address, const Live& live) noexcept {
+  try {
+    need_of(live.ordinal).classes.try_emplace(engine::capacity_for(live.bytes));
+    const auto [place, is_new] = live_.try_emplace(address, live);
+    if (!is_new) {
+      count_live(place->second, -1);
+      place->second = live;
+    }
+  } catch (const std::bad_alloc&) {
+    CUPOOL_WARN_ONCE("out of host memory: the report lacks memory that the program has");
+    return;
   }
   count_live(live, +1);
 }
@@ -106,7 +114,7 @@ Observer::Gpu Observer::ask_gpu() {
   const std::shared_lock<std::shared_mutex> lock(capture_mutex_);
   CUcontext context = nullptr;
   CUevent event = nullptr;
-  if (!captures_.empty() || driver_.cuCtxGetCurrent(&context) != CUDA_SUCCESS ||
+  if (queries_no_more_ || !captures_.empty() || driver_.cuCtxGetCurrent(&context) != CUDA_SUCCESS ||
       context == nullptr ||
       driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
     return Gpu::unknown;
@@ -176,6 +184,15 @@ void Observer::end_free(const Freed& freed, CUresult result, std::uint64_t durat
   stats::this_thread().add_wait(duration);
   if (duration >= stats::kShortestWaitNs) {
     stats::note_event(stats::EventKind::wait, stats, 0, duration);
+  }
+}
+
+bool Observer::has_place_for_capture() {
+  try {
+    captures_.reserve(captures_.size() + 1);
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
   }
 }
 

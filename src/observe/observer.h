@@ -60,8 +60,10 @@ class Observer {
   template <typename Call>
   CUresult begin_capture(CUstream stream, const Call& begin) {
     const std::unique_lock<std::shared_mutex> lock(capture_mutex_);
+    const bool is_listed = has_place_for_capture();
     const CUresult result = begin();
-    if (result == CUDA_SUCCESS) captures_.push_back(stream);
+    if (result != CUDA_SUCCESS) return result;
+    is_listed ? captures_.push_back(stream) : void(queries_no_more_ = true);
     return result;
   }
   template <typename Call>
@@ -116,10 +118,11 @@ class Observer {
   Freed begin_free(CUdeviceptr address);
   void end_free(const Freed& freed, CUresult result, std::uint64_t duration);
   Gpu ask_gpu();
+  bool has_place_for_capture();
   void forget_capture(CUstream stream);
   int current_ordinal() const;
   Need& need_of(int ordinal);
-  void add_live(CUdeviceptr address, const Live& live);
+  void add_live(CUdeviceptr address, const Live& live) noexcept;
   void count_live(const Live& live, int sign);
   void count_thread();
 
@@ -128,6 +131,7 @@ class Observer {
 
   std::shared_mutex capture_mutex_;
   std::vector<CUstream> captures_;
+  bool queries_no_more_ = false;  // a capture found no place above: its end will not be seen
 
   mutable std::mutex mutex_;  // guards the two members below
   std::unordered_map<CUdeviceptr, Live> live_;
