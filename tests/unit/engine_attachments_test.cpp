@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "empty_heap.h"
+
 namespace cupool::engine {
 namespace {
 
@@ -65,19 +67,36 @@ TEST_F(AttachmentsTest, ThreadsLoseNone) {
   EXPECT_FALSE(attachments_.any(one_));
 }
 
-// A detach that is taken for the end of a living context would give its memory away.
-TEST_F(AttachmentsTest, BeyondThePlacesNoDetachIsTakenForTheLast) {
+// A detach that is taken for the end of a living context would give its memory away; one that is
+// not, where it is the end, would keep memory of a context that is gone.
+TEST_F(AttachmentsTest, BeyondThePlacesEachContextHasItsOwnCount) {
   const auto context = [](std::size_t number) {
     return reinterpret_cast<CUcontext>((number + 1) << 12);
   };
-  for (std::size_t i = 0; i < Attachments::kMost; ++i) attachments_.add(context(i));
+  constexpr std::size_t kMany = Attachments::kUsual + 3;
+  for (std::size_t i = 0; i < kMany; ++i) attachments_.add(context(i));
+  attachments_.add(context(kMany - 1));
+  for (std::size_t i = 0; i < kMany; ++i) {
+    EXPECT_TRUE(attachments_.any(context(i)));
+    attachments_.remove(context(i));
+    EXPECT_EQ(attachments_.any(context(i)), i == kMany - 1);
+  }
+  attachments_.remove(context(kMany - 1));
+  EXPECT_FALSE(attachments_.any(context(kMany - 1)));
+}
+
+TEST_F(AttachmentsTest, WithoutHostMemoryNoDetachIsTakenForTheLast) {
+  const auto context = [](std::size_t number) {
+    return reinterpret_cast<CUcontext>((number + 1) << 12);
+  };
+  const test::EmptyHeap empty;
+  for (std::size_t i = 0; i < Attachments::kUsual; ++i) attachments_.add(context(i));
   attachments_.remove(context(3));
   EXPECT_FALSE(attachments_.any(context(3)));
-  attachments_.add(context(Attachments::kMost));
-  EXPECT_TRUE(attachments_.any(context(Attachments::kMost))) << "in the place of another one";
+  attachments_.add(context(Attachments::kUsual));
+  EXPECT_TRUE(attachments_.any(context(Attachments::kUsual))) << "in the place of another one";
   EXPECT_FALSE(attachments_.any(context(3)));
   attachments_.add(context(3));
-  EXPECT_TRUE(attachments_.any(context(3)));
   attachments_.remove(context(3));
   EXPECT_TRUE(attachments_.any(context(3))) << "how many are left is not known";
 }

@@ -297,7 +297,7 @@ TEST_F(DependentLaunchTest, OneBehindAFreeOfItsThreadIsSerialised) {
   set_attributes(33);
   EXPECT_FALSE(is_serialised(created, CUDA_SUCCESS, true));
   EXPECT_FALSE(known_to_be_);
-  EXPECT_EQ(calls.synchronised, 1) << "the stream is waited for";
+  EXPECT_EQ(calls.synchronised, 2) << "the mark and the stream are waited for";
 }
 
 // In another context the handle names another stream.

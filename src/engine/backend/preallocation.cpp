@@ -103,7 +103,10 @@ Preallocation::State Preallocation::reserve_slice(StreamSource& context) {
     }
   }
   pools_.release(context, address);
-  if (record == nullptr) {  // out of host memory
+  if (record == nullptr) {
+    CUPOOL_WARN_ONCE(
+        "no host memory for the records of CUPOOL_PREALLOC: it goes back; give the process more "
+        "memory, or preallocate less");
     end(context);
   } else {
     delete_block(record);

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <mutex>
+#include <vector>
 
 #include "cuda/driver.h"
 #include "util/lock_order.h"
@@ -12,7 +13,8 @@
 namespace cupool::engine {
 
 /// How often the program has attached to each context and not detached. Thread-safe. Needs no host
-/// memory: an attachment that is not counted would have a detach taken for the context's end.
+/// memory for kUsual contexts at once: an attachment that is not counted would have a detach taken
+/// for the context's end.
 class Attachments {
  public:
   /// The process's. Never destroyed.
@@ -30,18 +32,21 @@ class Attachments {
   /// The context is gone, and its handle may be reused.
   void forget(CUcontext context);
 
-  static constexpr std::size_t kMost = 64;
+  static constexpr std::size_t kUsual = 64;
 
  private:
   struct Count {
     CUcontext context = nullptr;
     unsigned attachments = 0;  ///< 0: an unused place
   };
-  Count* find_locked(CUcontext context);
+  template <typename Is>
+  Count* find_locked(const Is& is);
+  Count* of_locked(CUcontext context);
 
   util::Ranked<util::LockRank::attachments> mutex_;
-  std::array<Count, kMost> counts_;
-  bool beyond_ = false;  ///< more contexts had attachments than there are places
+  std::array<Count, kUsual> counts_;
+  std::vector<Count> more_;
+  bool uncounted_ = false;  ///< there was no host memory for one
 };
 
 }  // namespace cupool::engine

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <new>
 
+#include "util/log.h"
 #include "util/mutation.h"
 #include "util/uncancelled.h"
 
@@ -28,6 +29,10 @@ bool Captures::has_place() {
     if (streams_.size() == streams_.capacity()) streams_.reserve(2 * streams_.size());
     return true;
   } catch (const std::bad_alloc&) {
+    CUPOOL_WARN_ONCE(
+        "no host memory to note a capture: until its context ends, cupool serves nothing there "
+        "that "
+        "lies idle; give the process more memory, or capture fewer streams at once");
     return false;
   }
 }

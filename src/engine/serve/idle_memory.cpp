@@ -4,6 +4,7 @@
 #include "engine/serve/idle_memory.h"
 
 #include <algorithm>
+#include <new>
 
 #include "cuda/errors.h"
 #include "engine/block/accounting.h"
@@ -318,8 +319,18 @@ bool IdleMemory::is_leased(Block& block) {
          !exports_.end(block, IpcExports::Kept::block);
 }
 
+// Without host memory for their list, they wait for the next call.
 bool IdleMemory::release_ended_leases() {
   if (!exports_.any_ended()) return false;
+  try {
+    release_listed_leases();
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+void IdleMemory::release_listed_leases() {
   for (Context* context : exports_.contexts_of_ended()) {
     if (context == nullptr) {
       for (const auto& ended : exports_.take_ended(nullptr)) {
@@ -340,7 +351,6 @@ bool IdleMemory::release_ended_leases() {
     stats.gauge_add(Gauge::cached_bytes, signed_bytes(idle.bytes));
     release(*context, idle);
   }
-  return true;
 }
 
 }  // namespace cupool::engine

@@ -93,6 +93,7 @@ class IdleMemory {
   static BlockList pop_pending(Context& context, BlockList& cached);
   static void retire_pending(Context& context, BlockList& cached);
   bool is_leased(Block& block);
+  void release_listed_leases();
   static bool stays_exported(Block& block);
   void trim_gathered(Context& context);
 
