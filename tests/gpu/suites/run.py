@@ -19,6 +19,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, ".."))
 import kinds  # noqa: E402
 import merge  # noqa: E402
+import sections  # noqa: E402
 from attempt import MODES  # noqa: E402
 from common import records  # noqa: E402
 from common.document import write_part  # noqa: E402
@@ -100,7 +101,14 @@ def main():
     with open(os.path.join(options.out, "suites.json"), "w", encoding="utf-8") as file:
         json.dump(summary.json(sessions), file, indent=1, ensure_ascii=False)
     if options.write:
-        write_part(options.write, "suites", text)
+        document = sections.of_document(options.write)
+        for row in rows:
+            if row["name"] in asked:
+                of_suite = Summary([row], {row["name"]: asked[row["name"]]}, explanations, options.modes, options.again)
+                document[row["name"]] = of_suite.markdown(
+                    sections.sessions_of(row["name"], recorder.records), f"### {row['name']}")
+        order = [row["name"] for row in load(options.list)["suites"]]
+        write_part(options.write, "suites", sections.text(document, order))
     print("\n" + summary.headline())
     if not finished:
         print(f"Not finished: the same command with --earlier {path} goes on.")

@@ -18,6 +18,7 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..")]
 import merge  # noqa: E402
+import sections  # noqa: E402
 from common import document, records  # noqa: E402
 from kinds import GoogleTest  # noqa: E402
 from tables import Summary  # noqa: E402
@@ -235,6 +236,30 @@ class OfGoogleTest(Runner):
         self.assertIn("3 tests of 1 suites", text)
         self.assertIn("it looks at its environment", text)
 
+    def test_sections_of_other_suites_stay_in_the_document(self):
+        self.leave_out_all_but("passes", "differs_and_is_known")
+        other = Summary([{"name": "other", "version": "1"}], merge.results(
+            [{"kind": "outcome", "suite": "other", "test": "t", "mode": mode, "outcome": outcome, "message": ""}
+             for mode, outcome in (("without", "passed"), ("sync", "failed"))]),
+            merge.Explanations([]), ["without", "sync"], 2).markdown([], "### other")
+        document.write_part(self.document, "suites", sections.text({"other": other}, ["other"]))
+        for _ in range(2):
+            self.run_suites(modes="without,default")
+            with open(self.document, encoding="utf-8") as file:
+                text = file.read()
+            self.assertIn("3 tests of 2 suites, 3 comparisons, **1 differ unexplained**", text)
+            self.assertEqual(text.count("### other"), 1)
+            self.assertEqual(sections.of_document(self.document)["other"].strip(), other.strip())
+        self.assertIn("; library ", text)
+
+    def test_a_section_names_the_runs_of_its_suite_alone(self):
+        def outcome(suite, kind="outcome"):
+            return {"kind": kind, "suite": suite}
+        runs = [{"kind": "session", "date": date} for date in ("first", "second", "third")]
+        rows = [runs[0], outcome("a"), outcome("a"), runs[1], outcome("b"), runs[2], outcome("a", "again")]
+        self.assertEqual([run["date"] for run in sections.sessions_of("a", rows)], ["first", "third"])
+        self.assertEqual([run["date"] for run in sections.sessions_of("b", rows)], ["second"])
+
 
 class OfPrograms(Runner):
     def test_exit_codes_and_output_are_compared(self):
@@ -345,7 +370,7 @@ class OfTables(unittest.TestCase):
                 for mode in modes]
         summary = Summary([{"name": "s", "version": "1"}], merge.results(rows), merge.Explanations([]),
                           ["without", "sync", "first", "malloc"], 3)
-        self.assertIn("2 tests of 1 suites ran without cupool and with it, 0 in each of 3 modes: 3 comparisons",
+        self.assertIn("2 tests of 1 suites ran without cupool and with it, 1 in each of 2 modes: 3 comparisons",
                       summary.headline())
         self.assertEqual([line.split("|")[3].strip() for line in summary.main_table().split("\n")[2:] if line],
                          ["sync", "first"])

@@ -17,9 +17,10 @@ class Summary:
         self.counts = {(name, mode): merge.Count(result, mode, explanations, needed)
                        for name, result in results.items() for mode in self.modes}
 
-    def tests(self, how=all):
-        """Tests that ran both ways in every mode; with `any`, in at least one."""
-        return sum(merge.WITHOUT in test.outcomes and how(mode in test.outcomes for mode in self.modes)
+    def tests(self, how=all, modes=None):
+        """Tests that ran both ways in every one of the modes; with `any`, in at least one."""
+        modes = self.modes if modes is None else modes
+        return sum(merge.WITHOUT in test.outcomes and how(mode in test.outcomes for mode in modes)
                    for result in self.results.values() for test in result.tests.values())
 
     def compared(self):
@@ -35,18 +36,20 @@ class Summary:
         return sorted(found, key=lambda row: (order.index(row[3]), row[0], row[1].name, row[2]))
 
     # -- writing ---------------------------------------------------------------------------------
-    def markdown(self, sessions):
-        parts = ["## Other people's tests", "", self.headline(), "", *machines(sessions), "", self.main_table(), ""]
+    def markdown(self, sessions, title="## Other people's tests"):
+        level = title.split()[0] + "#"
+        parts = [title, "", self.headline(), "", *machines(sessions), "", self.main_table(), ""]
         differing = self.differing()
         if differing:
-            parts += [f"### Tests that differ ({len(differing)})", "", self.differing_table(differing), ""]
-        parts += ["### Left out", "", self.left_out_table()]
+            parts += [f"{level} Tests that differ ({len(differing)})", "", self.differing_table(differing), ""]
+        parts += [f"{level} Left out", "", self.left_out_table()]
         return "\n".join(parts)
 
     def headline(self):
+        ran = [mode for mode in self.modes if any(count.compared for (_, of), count in self.counts.items() if of == mode)]
         return (f"{number(self.tests(any))} tests of {sum(bool(r.tests) for r in self.results.values())} suites ran without "
-                f"cupool and with it, {number(self.tests())} in each of {len(self.modes)} modes: {number(self.compared())} comparisons, "
-                f"**{number(self.unexplained())} differ unexplained**. A test that differed was run alone again; if it agreed alone, in its slice again.")
+                f"cupool and with it, {number(self.tests(all, ran))} in each of {len(ran)} modes: {number(self.compared())} comparisons, "
+                f"**{number(self.unexplained())} differ unexplained**.")
 
     def main_table(self):
         header = ["suite", "version", "mode", "compared", "passed both", "failed both", "of these another message",
