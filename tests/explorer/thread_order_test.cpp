@@ -49,8 +49,6 @@ const config::Settings& config::settings() noexcept {
 
 namespace engine {
 
-alignas(128) std::atomic<std::uint64_t> Lane::word_{0};  // no lane
-
 bool watch_thread_end() {
   return true;
 }

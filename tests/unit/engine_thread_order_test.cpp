@@ -130,6 +130,7 @@ TEST_F(ThreadOrderTest, ADependentLaunchIsTheFirstInItsStreamBehindAFree) {
     if (first) LaunchOrder::submitted(*driver_, stream(number));
     return first;
   };
+  gpu.work.store(Work::held);
   EXPECT_FALSE(is_first(1)) << "nothing was freed";
   EXPECT_TRUE(frees());
   EXPECT_TRUE(is_first(1));
@@ -143,6 +144,14 @@ TEST_F(ThreadOrderTest, ADependentLaunchIsTheFirstInItsStreamBehindAFree) {
   EXPECT_TRUE(LaunchOrder::is_first(*driver_, stream(1))) << "the driver refused the one before";
   ThreadOrder::destroys_stream();
   EXPECT_TRUE(is_first(1)) << "perhaps another stream";
+  EXPECT_FALSE(is_first(1));
+  ThreadOrder::destroys_stream();
+  gpu.work.store(Work::none);
+  EXPECT_FALSE(is_first(1)) << "all that came before is complete";
+  EXPECT_FALSE(is_first(3));
+  gpu.work.store(Work::held);
+  EXPECT_TRUE(frees());
+  EXPECT_TRUE(is_first(3));
   ThreadOrder::stop();
   EXPECT_FALSE(is_first(1)) << "frees wait";
 }

@@ -408,11 +408,13 @@ bool ThreadOrder::frees(const cuda::Driver& driver, Context& context) {
 
 bool LaunchOrder::is_first_behind_points(const cuda::Driver& driver, CUstream handle) {
   if (!ThreadOrder::is_on() || own_state == nullptr) return false;
-  const Stream* const known = known_stream(driver, handle);
-  // The thread has had no work there but in the lane, whose marks the launch comes behind.
-  if (known == nullptr) return !Lane::holds(handle);
-  if (CUPOOL_MUTATED("forgets-newer-frees")) return known->launched == 0;
-  return known->launched != own_state->newest;
+  Stream* const known = known_stream(driver, handle);
+  if (known != nullptr && known->launched == own_state->newest) return false;
+  if (known != nullptr && known->launched != 0) return !CUPOOL_MUTATED("forgets-newer-frees");
+  // A new entry, or none in the lane or a capture: so many streams may come that each is new.
+  if (!ThreadOrder::is_complete(driver, ThreadOrder::Of::own)) return true;
+  if (known != nullptr) known->launched = own_state->newest;
+  return false;
 }
 
 void LaunchOrder::submitted(const cuda::Driver& driver, CUstream handle) {

@@ -30,9 +30,8 @@ bool Captures::has_place() {
     return true;
   } catch (const std::bad_alloc&) {
     CUPOOL_WARN_ONCE(
-        "no host memory to note a capture: until its context ends, cupool serves nothing there "
-        "that "
-        "lies idle; give the process more memory, or capture fewer streams at once");
+        "no host memory to note a capture: until its context ends, cupool serves nothing that lies "
+        "idle there; give the process more memory, or capture fewer streams at once");
     return false;
   }
 }

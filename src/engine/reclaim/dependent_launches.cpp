@@ -51,7 +51,7 @@ void DependentLaunch::serialise(const cuda::Driver& driver, CUstream stream, boo
     const cuda::RelaxedCaptureScope relaxed(driver);
     LaneMark::wait(driver);
     if (!all && !behind_free) return;
-    driver.cuStreamSynchronize(stream);
+    waited_ = driver.cuStreamSynchronize(stream) == CUDA_SUCCESS && !may_capture_;
     return;
   }
   if (is_of_lane(stream) && !may_capture_) recorded_ = LaneMark::recorded();

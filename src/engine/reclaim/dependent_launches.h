@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Programmatic dependent launches: kernels that may begin before the kernel before them in their
-// stream has ended, also across an event of that stream or of its context, and a wait for one
+// stream has ended, also across an event of that stream or of its context, and a wait for its own
 // (measured). In a lane, one must not overlap the last work on a block that was handed out again,
-// so the first one after each mark is serialised; outside, the first one in each stream behind a
-// free of its thread, whose work before the free would be complete without cupool. The attribute
-// only permits the overlap.
+// so the first one after each mark is serialised; outside, where the mode is `auto`, the first one
+// in each stream behind a free of its thread, whose work before the free would be complete without
+// cupool. The attribute only permits the overlap.
 #pragma once
 
 #include <array>
@@ -44,7 +44,7 @@ class DependentLaunch {
   const void* configuration() const { return serialised_ ? &copy_ : configuration_; }
   /// Whether the launch begins behind all work that was submitted to its stream, though the program
   /// permits the overlap. False: perhaps not.
-  bool is_serialised() const { return serialised_ && !may_capture_; }
+  bool is_serialised() const { return waited_ || (serialised_ && !may_capture_); }
   /// The driver has taken the launch: the next ones may rely on it.
   void submitted() const {
     if (recorded_ != 0) note();
@@ -70,6 +70,7 @@ class DependentLaunch {
   const cuda::LaunchConfiguration* const configuration_;
   bool serialised_ = false;
   bool may_capture_ = false;    ///< the driver does not say
+  bool waited_ = false;         ///< the host has waited for the stream
   std::uint64_t recorded_ = 0;  ///< marks recorded before a launch into the lane; 0: none
   cuda::LaunchConfiguration copy_;
   std::array<cuda::LaunchAttribute, kMostAttributes> attributes_;
