@@ -289,13 +289,17 @@ void StreamCaches::put_back(const Context* context, std::uint64_t life, stats::D
   }
 }
 
-// All places are in use: one of the context's streams gives its own up, as if it had ended. The
-// driver serves it from then on.
+// All places are in use: the context's stream that has used its own least gives it up, as if it had
+// ended. The driver serves it from then on.
 StreamCache* StreamCaches::give_up_a_stream_locked(const Context* context, std::uint64_t life) {
   StreamCache* found = nullptr;
+  std::uint32_t used_step = 0;
   each([&](StreamCache& cache) {
-    const bool is_of_context = cache.name_.context == context && cache.name_.life == life;
-    if (cache.use_ != 0 && is_of_context) found = &cache;
+    if (cache.use_ == 0 || cache.name_.context != context || cache.name_.life != life) return;
+    const std::lock_guard own(cache.mutex_);
+    if (found != nullptr && cache.used_step_ >= used_step) return;
+    found = &cache;
+    used_step = cache.used_step_;
   });
   if (found == nullptr) return nullptr;
   const std::lock_guard own(found->mutex_);
