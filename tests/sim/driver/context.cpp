@@ -96,8 +96,7 @@ Clock clock_of(Stream& stream) {
 
 namespace {
 
-/// What has to be done before work that is submitted to the stream now. `last`: false leaves the
-/// stream's own latest operation out.
+/// What has to be done before work that is submitted to the stream now.
 struct Order {
   std::vector<OpRef> before;
   Clock clock;
@@ -124,6 +123,28 @@ OpRef submit_in(Stream& stream, OpSpec spec, Order order) {
                          at);
 }
 
+/// A dependent launch comes behind what its stream has waited for; of an event of the context,
+/// behind what that covers in other streams.
+void also_behind(Stream& stream, const OpRef& op) {
+  Overlap& overlap = stream.overlap;
+  if (!overlap.possible || op->at.timeline == stream.timeline) return;
+  const auto in_own = [&](const Clock& clock) -> uint64_t {
+    return stream.timeline < clock.size() ? clock[stream.timeline] : 0;
+  };
+  const uint64_t overlapped = in_own(overlap.clock);
+  drop_done(overlap.before, overlap.clock);
+  Clock clock = op->clock;
+  if (op->at.timeline != 0) {
+    add(overlap.before, op);
+  } else {
+    for (const OpRef& earlier : op->before) {
+      if (in_own(earlier->clock) <= overlapped) add(overlap.before, earlier);
+    }
+    if (stream.timeline < clock.size()) clock[stream.timeline] = overlapped;
+  }
+  join(overlap.clock, clock);
+}
+
 }  // namespace
 
 OpRef submit(Stream& stream, OpSpec spec, const std::vector<OpRef>& also_after) {
@@ -132,9 +153,7 @@ OpRef submit(Stream& stream, OpSpec spec, const std::vector<OpRef>& also_after) 
     if (op == nullptr) continue;
     add(order.before, op);
     join(order.clock, op->clock);
-    if (op->at.timeline == stream.timeline) continue;
-    add(stream.overlap.before, op);
-    join(stream.overlap.clock, op->clock);
+    also_behind(stream, op);
   }
   stream.last = submit_in(stream, std::move(spec), std::move(order));
   return stream.last;

@@ -23,9 +23,9 @@ struct GraphNode;
 struct GreenContext;
 
 /// What a dependent launch comes behind: what the kernel before it in its stream came behind, and
-/// the events of other streams that were waited for since. Measured on an H100: it overlaps that
-/// kernel across events of the stream and of the context, waits for them, and allocations in its
-/// order.
+/// the events of other streams that were waited for since. Measured: it overlaps that kernel across
+/// events of the stream and of the context, a wait for its own, and allocations in its order. Of a
+/// wait for an event of the context nothing is known: it counts for the other streams' work.
 struct Overlap {
   bool possible = false;  ///< the stream's latest work is a kernel
   std::vector<OpRef> before;

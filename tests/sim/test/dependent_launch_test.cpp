@@ -89,6 +89,21 @@ TEST_F(DependentLaunch, ComesBehindWhatItsStreamHasWaitedFor) {
   EXPECT_EQ(word(p), 0u) << "and the kernel before it has not";
 }
 
+TEST_F(DependentLaunch, OfAnEventOfTheContextItComesBehindTheOtherStreamsWork) {
+  const CUstream other = stream();
+  const CUevent e = event();
+  ASSERT_EQ(stamp(own, p, 1, 1), CUDA_SUCCESS);
+  ASSERT_EQ(stamp(other, q, 1, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxRecordEvent(context, e), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamWaitEvent(own, e, 0), CUDA_SUCCESS);
+  ASSERT_EQ(stamp_early(own, q, 2), CUDA_SUCCESS);
+  EXPECT_EQ(word(q), 2u);
+  EXPECT_EQ(word(p), 0u);
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(word(p), 1u);
+  EXPECT_EQ(word(q), 2u);
+}
+
 TEST_F(DependentLaunch, AWaitForItIsOneForWhatItOverlaps) {
   const CUevent e = event();
   ASSERT_EQ(stamp(own, p, 1, 1), CUDA_SUCCESS);
