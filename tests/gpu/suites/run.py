@@ -103,10 +103,12 @@ def main():
     if options.write:
         document = sections.of_document(options.write)
         for row in rows:
-            if row["name"] in asked:
-                of_suite = Summary([row], {row["name"]: asked[row["name"]]}, explanations, options.modes, options.again)
-                document[row["name"]] = of_suite.markdown(
-                    sections.sessions_of(row["name"], recorder.records), f"### {row['name']}")
+            if row["name"] not in asked:
+                continue
+            of_suite = Summary([row], {row["name"]: asked[row["name"]]}, explanations, options.modes, options.again)
+            section = of_suite.markdown(sections.sessions_of(row["name"], recorder.records), f"### {row['name']}")
+            if sections.counts(section) or row["name"] not in document:  # not run here is no news
+                document[row["name"]] = section
         order = [row["name"] for row in load(options.list)["suites"]]
         write_part(options.write, "suites", sections.text(document, order))
     print("\n" + summary.headline())
