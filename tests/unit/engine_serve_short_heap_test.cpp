@@ -222,7 +222,7 @@ TEST_F(AsyncShortHeapTest, WhatAContextLeavesGoesBackInTheNextOne) {  // I8
 
 // The table of blocks has to grow for the 2,049th.
 TEST_F(AsyncShortHeapTest, MemoryWithoutARecordIsTheDrivers) {
-  AsyncBlocks& blocks = *new AsyncBlocks;
+  static AsyncBlocks& blocks = *new AsyncBlocks;  // never destroyed, as that of the process
   const auto adopt = [&](CUdeviceptr number) {
     blocks.adopt(*context_, context_->incarnation(), kFirstAddress + number * kUnit, kUnit, kUnit);
   };

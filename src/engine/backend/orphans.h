@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <vector>
 
 #include "cuda/driver.h"
 #include "engine/block/block.h"
@@ -20,7 +21,7 @@ class StreamSource;
 /// Thread-safe.
 class Orphans {
  public:
-  /// Takes over the record of such memory, so that no host memory is needed.
+  /// Takes over the record of such memory, which is kept where there is no host memory for a list.
   void add(Block& record);
   /// As add(), for memory without a record. If there is no host memory for one, the memory stays
   /// allocated for good.
@@ -30,9 +31,10 @@ class Orphans {
   bool contains(CUdeviceptr address) const;
 
  private:
-  void add(BlockList& records);
+  bool note_locked(CUdeviceptr address);
 
   mutable util::Ranked<util::LockRank::orphans> mutex_;
+  std::vector<CUdeviceptr> addresses_;
   BlockList records_;
   std::atomic<bool> any_{false};
 };
