@@ -15,7 +15,8 @@
 namespace cupool::engine {
 
 /// Blocks that have left the pointer map, threaded through Block::next_left: the end of a context
-/// needs no host memory. Each is in the hands of whoever has the list. Not thread-safe.
+/// needs no host memory. Each is in the hands of whoever has the list, and in no other such list: a
+/// second push would make a circle. Not thread-safe.
 class LeftBlocks {
  public:
   bool empty() const { return head_ == nullptr; }
