@@ -2,11 +2,12 @@
 // Page-locked memory as the target of each function that may write to it, behind a kernel: whether
 // it is written right after a free of something else. stream=per_thread: by the twins for
 // per-thread default streams; free=beside: another thread frees while the function has not
-// returned.
+// returned, but its work is under way (CUPOOL_SIM_RETURN_MS).
 #include <cuda.h>
+#include <cupool_sim.h>
 #include <dlfcn.h>
 
-#include <chrono>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -42,13 +43,21 @@ class Aimed {
     const CUstream work = per_thread_ ? CU_STREAM_PER_THREAD : gpu_.stream;
     gpu_.work(beside_ ? kLongWork : kWork, work);
     bool there = false;
+    std::atomic<bool> returned{false};
     std::thread other;
-    if (beside_) other = std::thread([&] { there = is_there_after_a_free(kCallBegins); });
+    if (beside_) {
+      other = std::thread([&, late = cupoolSimLateReturns()] {
+        MUST(cuCtxSetCurrent(context_));
+        while (cupoolSimLateReturns() == late && !returned) std::this_thread::yield();
+        there = is_there_after_a_free();
+      });
+    }
     const CUresult answer = call(reinterpret_cast<Function>(found), per_thread_ ? nullptr : work);
+    returned = true;
     if (beside_) {
       other.join();
     } else {
-      there = is_there_after_a_free(std::chrono::milliseconds(0));
+      there = is_there_after_a_free();
     }
     std::printf("%s=%d there=%d\n", name.c_str(), static_cast<int>(answer), there);
     MUST(cuCtxSynchronize());
@@ -59,13 +68,8 @@ class Aimed {
   static constexpr std::uint64_t kWork = 20'000'000;
   // As long as two calls that return 20 ms late, and the free between.
   static constexpr std::uint64_t kLongWork = 45'000'000;
-  static constexpr std::chrono::milliseconds kCallBegins{8};
 
-  bool is_there_after_a_free(std::chrono::milliseconds later) {
-    if (later.count() != 0) {
-      MUST(cuCtxSetCurrent(context_));
-      std::this_thread::sleep_for(later);
-    }
+  bool is_there_after_a_free() {
     MUST(cuMemFree(block_));
     return *static_cast<volatile unsigned char*>(host_) == 0x5a;
   }

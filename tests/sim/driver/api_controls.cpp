@@ -84,6 +84,10 @@ SIM_CONTROL unsigned long long cupoolSimPending(void) {
   return w.engine.pending();
 }
 
+SIM_CONTROL unsigned long long cupoolSimLateReturns(void) {
+  return calls_that_returned_late();
+}
+
 SIM_CONTROL unsigned long long cupoolSimInvalidatedCaptures(void) {
   World& w = world();
   Lock lock(w.mutex);

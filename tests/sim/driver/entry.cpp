@@ -3,6 +3,7 @@
 // work enters a stream: to be executed, or to be captured.
 #include "driver/entry.h"
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -18,6 +19,7 @@ thread_local NamedContext stack[kDeepest];
 thread_local int depth = 0;
 // Whether the call has submitted work that others may see.
 thread_local bool submitted = false;
+std::atomic<unsigned long long> late_returns{0};
 
 }  // namespace
 
@@ -41,7 +43,10 @@ Entry::Entry(Call call, bool per_thread, Needs needs) : per_thread_(per_thread) 
 }
 
 Entry::~Entry() {
-  if (submitted) pause_ms_ += world().settings.return_ms;
+  if (submitted && world().settings.return_ms != 0) {
+    pause_ms_ += world().settings.return_ms;
+    ++late_returns;
+  }
   if (pause_ms_ != 0) {
     lock_.unlock();
     std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms_));
@@ -138,6 +143,10 @@ CUresult perform_dependent(Entry& in, Stream& stream, OpSpec spec) {
 
 void returns_late() {
   submitted = true;
+}
+
+unsigned long long calls_that_returned_late() {
+  return late_returns;
 }
 
 CUresult wait_for(Entry& in, Context& context, const std::vector<OpRef>& ops) {

@@ -72,6 +72,8 @@ CUresult perform_dependent(Entry& in, Stream& stream, OpSpec spec);
 
 /// The thread's call returns some time after other threads can see what it did (return_ms).
 void returns_late();
+/// How many calls have done so, those that still pause included.
+unsigned long long calls_that_returned_late();
 
 /// The host waits for these operations; the context's sticky error, if any, is the result.
 CUresult wait_for(Entry& in, Context& context, const std::vector<OpRef>& ops);

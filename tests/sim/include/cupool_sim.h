@@ -46,6 +46,10 @@ int cupoolSimSticky(void* context);
 /// Number of operations submitted to the device and not yet executed.
 unsigned long long cupoolSimPending(void);
 
+/// Number of calls so far that return later than others see their work (CUPOOL_SIM_RETURN_MS). A
+/// call counts as soon as its work is seen, before it returns.
+unsigned long long cupoolSimLateReturns(void);
+
 /// Number of captures that were invalidated so far in this process.
 unsigned long long cupoolSimInvalidatedCaptures(void);
 
