@@ -101,7 +101,10 @@ void fail_for_good(CUresult code) {
   if (code == CUDA_ERROR_DEINITIALIZED) return tear_down();
   World& w = world();
   const std::lock_guard<std::mutex> lock(w.mutex);
-  for (const auto& context : w.contexts) context->sticky = code;
+  for (const auto& context : w.contexts) {
+    context->sticky = code;
+    w.engine.cancel(*context);
+  }
 }
 
 }  // namespace cupool::sim
