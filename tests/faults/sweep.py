@@ -98,7 +98,7 @@ FOUND = [
 ONLY_THE_DRIVER = [("cuMemPoolExport", "cuIpcGetMemHandle")]
 
 EACH_CALL_UP_TO = 4   # of one function; from there on ever fewer of the later ones
-PLAIN_CALLS_TRIED = 100  # the nearest, and as many of the others
+PLAIN_CALLS_TRIED = 100  # the nearest, then as many of the others, then the rest
 MOST_OWN_CALLS = 4       # of a pair's functions, in a selection
 BOTH_CALLS_TRIED = 3     # of the second function, after a fault of the first
 LIMIT_S = 60
@@ -244,7 +244,8 @@ class Sweep:
         count = self.plain_calls[case.program].get(case.function, 0)
         nearest = sorted(range(1, count + 1), key=lambda nth: abs(nth - case.nth))
         near, far = nearest[:PLAIN_CALLS_TRIED], nearest[PLAIN_CALLS_TRIED:]
-        for nth in near + far[::1 + len(far) // PLAIN_CALLS_TRIED]:
+        some = far[::1 + len(far) // PLAIN_CALLS_TRIED]
+        for nth in dict.fromkeys(near + some + far):
             key = case._replace(nth=nth)
             with self.lock:
                 known = self.plain_with_fault.get(key)
