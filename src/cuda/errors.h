@@ -30,6 +30,11 @@ inline bool is_sticky(CUresult result) {
   }
 }
 
+/// True for errors that end the use of a context, or of the driver, for good.
+inline bool is_final(CUresult result) {
+  return result == CUDA_ERROR_DEINITIALIZED || is_sticky(result);
+}
+
 /// True for the codes of calls refused because of a stream capture (900-908).
 inline bool is_capture_refusal(CUresult result) {
   const int code = static_cast<int>(result);
@@ -39,8 +44,7 @@ inline bool is_capture_refusal(CUresult result) {
 /// True for an answer that says nothing about the GPU's work: the call was refused, and another one
 /// has to be made.
 inline bool is_refusal(CUresult result) {
-  return result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY &&
-         result != CUDA_ERROR_DEINITIALIZED && !is_sticky(result);
+  return result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY && !is_final(result);
 }
 
 /// True for trouble of the call itself, which a second one may not have.

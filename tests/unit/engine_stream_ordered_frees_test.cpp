@@ -62,13 +62,14 @@ class StreamOrderedFreeTest : public FastPathTest {
 };
 
 TEST_F(StreamOrderedFreeTest, TheStreamsRefusalIsTheAnswerAndTheBlockStays) {  // contract 3
-  for (const CUresult refusal :
-       {CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_CONTEXT_IS_DESTROYED}) {
+  const CUresult refusals[] = {CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_CONTEXT,
+                               CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_DEINITIALIZED};
+  for (const CUresult refusal : refusals) {
     answers = {refusal, refusal};
     EXPECT_EQ(free_in(kStream), refusal);
     EXPECT_EQ(now(Gauge::application_bytes), static_cast<std::int64_t>(kBlock));
   }
-  EXPECT_EQ(count(Counter::free_rejected_total), 3u);
+  EXPECT_EQ(count(Counter::free_rejected_total), std::size(refusals));
   EXPECT_EQ(free_in(kStream), CUDA_SUCCESS);
   EXPECT_EQ(now(Gauge::application_bytes), 0);
   expect_identity();

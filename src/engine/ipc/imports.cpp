@@ -49,8 +49,7 @@ void warn_refused(ipc::Status status) {
 
 // The program's error for a step that the driver refused to cupool.
 CUresult answer_of(CUresult result) {
-  const bool as_it_is = cuda::is_sticky(result) || result == CUDA_ERROR_OUT_OF_MEMORY ||
-                        result == CUDA_ERROR_DEINITIALIZED;
+  const bool as_it_is = cuda::is_final(result) || result == CUDA_ERROR_OUT_OF_MEMORY;
   return result == CUDA_SUCCESS || as_it_is ? result : CUDA_ERROR_MAP_FAILED;
 }
 
@@ -308,7 +307,7 @@ std::optional<CUresult> IpcImports::close(CUdeviceptr address) {
   }
   const CUresult result = release(address);
   release_closed();
-  return cuda::is_sticky(result) || result == CUDA_ERROR_DEINITIALIZED ? result : CUDA_SUCCESS;
+  return cuda::is_final(result) ? result : CUDA_SUCCESS;
 }
 
 // Waits for the work of the contexts that opened the memory, returns it to the driver, and ends the

@@ -248,7 +248,7 @@ CUresult ClosedEpochs::record(IfEmpty if_empty) {
   if (!can_record_ || captures_forbid() || Serving::stepped_aside()) return CUDA_SUCCESS;
   const CUresult result = close(Fence::recorded, if_empty);
   if (result == CUDA_SUCCESS || cuda::is_capture_refusal(result)) return CUDA_SUCCESS;
-  if (result == CUDA_ERROR_DEINITIALIZED || cuda::is_sticky(result)) return result;
+  if (cuda::is_final(result)) return result;
   // If another thread's exit shuts the driver down meanwhile, this error may hide that.
   CUcontext current = nullptr;
   const CUresult driver = driver_.cuCtxGetCurrent(&current);

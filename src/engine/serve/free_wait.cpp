@@ -113,7 +113,7 @@ void FreeWait::count_wait(DeviceStats& stats, Counter reason, std::uint64_t star
 CUresult FreeWait::answer_of_free(Context& context, std::uint64_t life, CUresult error) {
   if (error == CUDA_SUCCESS) return CUDA_SUCCESS;
   note_failure(context, life, error);
-  if (cuda::is_sticky(error) || error == CUDA_ERROR_DEINITIALIZED) return error;
+  if (cuda::is_final(error)) return error;
   // cupool's failure, not the program's: the block stays retired and is not reused.
   CUPOOL_WARN_ONCE(
       "a free could not wait for the GPU (error %d); its block is set aside, and not reused. "

@@ -220,7 +220,8 @@ CUresult Frees::end_batch(const ClaimedBlock& claimed, ThreadCache& cache, Waite
 }
 
 // The driver's answer to a stream that it does not have: a destroyed one, or a default stream
-// without a current context. Or one of a context whose sticky error is known (I7).
+// without a current context. Or one of a context whose sticky error is known (I7), or of a driver
+// that has ended.
 CUresult Frees::refusal_of(CUstream stream) const {
   const bool named =
       stream != nullptr && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
@@ -240,7 +241,7 @@ CUresult Frees::refusal_of(CUstream stream) const {
       if (visit) result = driver_.cuStreamQuery(stream);
     }
   }
-  if (cuda::is_sticky(result)) return result;
+  if (cuda::is_final(result)) return result;
   const bool no_stream = result == CUDA_ERROR_INVALID_HANDLE ||
                          result == CUDA_ERROR_INVALID_CONTEXT ||
                          result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
