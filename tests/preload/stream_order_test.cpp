@@ -30,8 +30,8 @@ INSTANTIATE_TEST_SUITE_P(Ways, StreamOrder,
                                          "thread", "event", "event_in_lane", "elapsed",
                                          "elapsed_later", "elapsed_elsewhere", "entry",
                                          "default_streams", "context_end", "pool", "pool_unordered",
-                                         "pool_shared", "joined", "unmapped", "crowd", "devices",
-                                         "many", "hang", "hang_devices"),
+                                         "pool_of_graphs", "pool_shared", "joined", "unmapped",
+                                         "crowd", "devices", "many", "hang", "hang_devices"),
                          [](const auto& row) { return std::string(row.param); });
 
 // Contract 2: a free holds nothing up but what the driver's would.
@@ -111,6 +111,7 @@ TEST(StreamOrderMutation, IsFound) {
               {"forgets-ended-threads", "joined"},
               {"ends-a-thread-without-a-wait", "thread"},
               {"frees-memory-of-pools-at-once", "pool_unordered"},
+              {"frees-memory-of-pools-at-once", "pool_of_graphs"},
               {"forgets-the-order-of-served-frees", "pool_shared"},
               {"forgets-the-order-of-an-event", "event_in_lane", "1"}};
   for (const auto& row : rows) {

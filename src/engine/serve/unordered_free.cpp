@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which frees the driver orders itself, and a wait for those that it does not.
+// A wait before frees that the driver may not order itself. Which ones these are is not asked: of
+// memory that a graph has allocated the driver names no pool, and before a free that waits anyway
+// another wait takes no time.
 #include "engine/serve/unordered_free.h"
 
 #include "engine/context/behind_frees.h"
@@ -7,22 +9,11 @@
 #include "util/mutation.h"
 
 namespace cupool::engine {
-namespace {
-
-bool is_of_a_pool(const cuda::Driver& driver, CUdeviceptr address) {
-  CUmemoryPool pool = nullptr;
-  return driver.cuPointerGetAttribute != nullptr &&
-         driver.cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address) ==
-             CUDA_SUCCESS &&
-         pool != nullptr;
-}
-
-}  // namespace
 
 CUresult free_unordered(const cuda::Driver& driver, CUdeviceptr address) {
   const auto now = [&] { return driver.cuMemFree_v2(address); };
   if (!ThreadOrder::is_on() || CUPOOL_MUTATED("frees-memory-of-pools-at-once")) return now();
-  if (ThreadOrder::is_complete(driver) || !is_of_a_pool(driver, address)) return now();
+  if (ThreadOrder::is_complete(driver)) return now();
   return take_away(driver, now);
 }
 

@@ -197,7 +197,8 @@ def order(session):
     """What follows a free on another stream comes after the work before it (contract 2)."""
     ways = ("copy", "legacy", "from_legacy", "per_thread", "fill", "graph", "beside_capture", "destroyed",
             "destroyed_before", "thread", "event", "elapsed", "elapsed_later", "elapsed_elsewhere", "entry",
-            "default_streams", "context_end", "pool", "pool_unordered", "pool_shared", "joined", "unmapped", "crowd", "many", "hang")
+            "default_streams", "context_end", "pool", "pool_unordered", "pool_of_graphs",
+            "pool_shared", "joined", "unmapped", "crowd", "many", "hang")
     kernels = {"PROBE_KERNELS": built("kernels.fatbin")}
     rows = []
     for way in ways:

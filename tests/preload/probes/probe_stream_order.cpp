@@ -58,6 +58,27 @@ void release(CUdeviceptr block) {
   ++frees;
 }
 
+CUdeviceptr allocate_in_order(CUstream in) {
+  CUdeviceptr block = 0;
+  MUST(cuMemAllocAsync(&block, kBytes, in));
+  return block;
+}
+
+// By a node of a graph, which outlives the block.
+CUdeviceptr allocate_by_graph(CUstream in, std::vector<CUgraph>* graphs) {
+  CUgraph graph = nullptr;
+  CUgraphExec exec = nullptr;
+  MUST(cuStreamBeginCapture(in, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+  const CUdeviceptr block = allocate_in_order(in);
+  MUST(cuStreamEndCapture(in, &graph));
+  MUST(cuGraphInstantiateWithFlags(&exec, graph, 0));
+  MUST(cuGraphLaunch(exec, in));
+  MUST(cuStreamSynchronize(in));
+  MUST(cuGraphExecDestroy(exec));
+  graphs->push_back(graph);
+  return block;
+}
+
 void stamp(CUdeviceptr block, uint32_t value, CUstream to) {
   uint64_t words = kWords;
   void* arguments[] = {&block, &words, &value};
@@ -376,8 +397,9 @@ bool round_of(const std::string& way, uint32_t value) {
     consume_alone(second);
   } else if (way.rfind("pool", 0) == 0) {  // a block of the program's pool is freed as well
     static CUstream const third = stream();
-    CUdeviceptr own = 0;
-    MUST(cuMemAllocAsync(&own, kBytes, first));
+    std::vector<CUgraph> graphs;
+    const CUdeviceptr own =
+        way == "pool_of_graphs" ? allocate_by_graph(first, &graphs) : allocate_in_order(first);
     MUST(cuStreamSynchronize(first));
     const CUdeviceptr temporary = allocate();
     uint64_t ns = kLongNs;
@@ -388,7 +410,7 @@ bool round_of(const std::string& way, uint32_t value) {
     release(temporary);
     // Freed in its turn by cuMemFree, or in the second stream. The next owner uses a third stream
     // or the second one.
-    if (way == "pool_unordered") {
+    if (way == "pool_unordered" || way == "pool_of_graphs") {
       release(own);
     } else {
       MUST(cuMemFreeAsync(own, second));
@@ -397,8 +419,8 @@ bool round_of(const std::string& way, uint32_t value) {
     bool kept = true;  // what the next owner wrote, when all work is complete
     in_thread([&] {
       CUstream const of_next = way == "pool_shared" ? second : third;
-      CUdeviceptr next = 0;
-      MUST(cuMemAllocAsync(&next, kBytes, of_next));
+      const CUdeviceptr next = way == "pool_of_graphs" ? allocate_by_graph(of_next, &graphs)
+                                                       : allocate_in_order(of_next);
       stamp(next, value + 100, of_next);
       MUST(cuStreamSynchronize(of_next));
       kept = is_right(value + 100, next);
@@ -407,6 +429,7 @@ bool round_of(const std::string& way, uint32_t value) {
     });
     if (!kept) return false;
     consume_alone(second);
+    for (CUgraph const graph : graphs) MUST(cuGraphDestroy(graph));
   } else if (way == "context_end") {  // ends with its streams, whose handles come back
     for (int repeat = 0; repeat < 2; ++repeat) {
       CUcontext other = nullptr;

@@ -22,6 +22,11 @@ bool is_pool(const Allocation& a) {
   return a.pool != nullptr;
 }
 
+// Memory of graphs has a pool of its own, which the driver does not name (measured).
+bool is_graphs(const Allocation& a) {
+  return a.pool == a.pool->device().graph_pool;
+}
+
 CUresult attribute_of(const Allocation& a, CUpointer_attribute attribute, uintptr_t address,
                       void* data) {
   switch (attribute) {
@@ -60,7 +65,7 @@ CUresult attribute_of(const Allocation& a, CUpointer_attribute attribute, uintpt
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       return put<unsigned>(data, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      return put<CUmemoryPool>(data, is_pool(a) ? a.pool->handle() : nullptr);
+      return put<CUmemoryPool>(data, is_pool(a) && !is_graphs(a) ? a.pool->handle() : nullptr);
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
       return put<unsigned long long>(data, a.id);
     default:

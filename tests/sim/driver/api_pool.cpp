@@ -148,8 +148,8 @@ CUresult allocate_captured(CUdeviceptr* out, size_t bytes, Stream& stream) {
   Pool& pool = *stream.context->device->graph_pool;
   const Pool::Placement placement = pool.allocate(bytes, stream);
   if (placement.address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  enter(pool, placement.address, bytes);
-  stream.capture->graph->allocated->blocks.push_back(placement.address);
+  const unsigned long long id = enter(pool, placement.address, bytes).id;
+  stream.capture->graph->allocated->blocks.push_back({placement.address, id});
   *out = placement.address;
   OpSpec spec;
   spec.name = "graph allocation";

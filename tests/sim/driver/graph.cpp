@@ -31,11 +31,11 @@ GraphNode* Graph::node(CUgraphNode handle) const {
 
 GraphMemory::~GraphMemory() {
   AddressMap& addresses = world().addresses;
-  for (const uintptr_t block : blocks) {
-    const Allocation* found = addresses.starting_at(block);
-    if (found == nullptr || found->pool == nullptr) continue;  // the program freed it itself
-    found->pool->release(block, found->size, nullptr);
-    addresses.erase(block);
+  for (const Place& block : blocks) {
+    const Allocation* found = addresses.starting_at(block.address);
+    if (found == nullptr || found->id != block.id) continue;  // the program freed it itself
+    found->pool->release(block.address, found->size, nullptr);
+    addresses.erase(block.address);
   }
 }
 

@@ -28,7 +28,11 @@ struct GraphNode {
 /// Memory that was allocated while capturing: it has one address for as long as the graph or one
 /// of its executable forms exists.
 struct GraphMemory {
-  std::vector<uintptr_t> blocks;
+  struct Place {
+    uintptr_t address;
+    unsigned long long id;  ///< of the allocation: the address may be another's by the end
+  };
+  std::vector<Place> blocks;
   ~GraphMemory();
 };
 
