@@ -93,6 +93,9 @@ void DeviceStats::reset() noexcept {
   if (info_state_.load(std::memory_order_relaxed) != info_unset) {
     info_state_.store(info_unset, std::memory_order_relaxed);
   }
+  if (unused_stream_ordered.load(std::memory_order_relaxed) != 0) {
+    unused_stream_ordered.store(0, std::memory_order_relaxed);
+  }
   if (!active()) return;  // leave the pages of unused devices untouched
   for (auto& counter : counters_) counter.store(0, std::memory_order_relaxed);
   for (GaugeCell& cell : gauges_) {

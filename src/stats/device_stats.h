@@ -97,6 +97,10 @@ class alignas(64) DeviceStats {
   SizeHistogram& requested_sizes() noexcept { return requested_sizes_; }
   const SizeHistogram& requested_sizes() const noexcept { return requested_sizes_; }
 
+  /// Bytes of stream-ordered blocks that the driver counts as used and the program does not use.
+  /// Exact once the caches are folded in; not reported.
+  std::atomic<std::int64_t> unused_stream_ordered{0};
+
   /// Stores the driver's figures of the pool; a snapshot reports the last ones. The engine calls it
   /// while the driver can still be asked.
   void set_pool_figures(const PoolFigures& figures) noexcept;

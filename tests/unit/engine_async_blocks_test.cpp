@@ -18,6 +18,10 @@ class AsyncBlocksTest : public DeviceTest {
     blocks_.adopt(*context_, context_->incarnation(), kAddress, kCapacity, 1000);
   }
 
+  std::uint64_t unused() {
+    return static_cast<std::uint64_t>(context_->stats().unused_stream_ordered.load());
+  }
+
   AsyncBlocks blocks_;
 };
 
@@ -61,16 +65,34 @@ TEST_F(AsyncBlocksTest, MemoryWhoseContextEndsDuringItsAllocationIsTheDrivers) {
 TEST_F(AsyncBlocksTest, TellsWhatTheProgramDoesNotUse) {  // contract 12
   EXPECT_TRUE(blocks_.find(kAddress, kAddress + 999).served());
   EXPECT_TRUE(blocks_.find(kAddress, kAddress + 1000).nobodys);
-  EXPECT_EQ(blocks_.unused_bytes(kOrdinal), kCapacity - 1024) << "as the driver rounds it";
-  EXPECT_EQ(blocks_.unused_bytes(kOrdinal + 1), 0u);
+  EXPECT_EQ(unused(), kCapacity - 1024) << "as the driver rounds it";
+  EXPECT_EQ(stats::device(kOrdinal + 1).unused_stream_ordered, 0);
   Block* const block = blocks_.find(kAddress);
-  block->state.store(BlockState::freed);
-  EXPECT_EQ(blocks_.unused_bytes(kOrdinal), kCapacity);
+  ASSERT_TRUE(AsyncBlocks::claim(*block, block->state.word()));
+  EXPECT_EQ(unused(), kCapacity);
   EXPECT_TRUE(blocks_.find(kAddress, kAddress).nobodys);
   EXPECT_EQ(blocks_.free_by_driver(kAddress, [] { return CUDA_SUCCESS; }), CUDA_ERROR_INVALID_VALUE)
       << "it is freed already";
-  block->state.store(BlockState::live);
+  blocks_.drop_lost(*block);
+  EXPECT_EQ(blocks_.find(kAddress), nullptr);
+}
+
+// Whatever happens to a block, by the driver or with its context.
+TEST_F(AsyncBlocksTest, NothingIsUnusedOnceNoBlockIsKnown) {  // contract 12
+  EXPECT_EQ(unused(), kCapacity - 1024);
+  EXPECT_EQ(blocks_.free_by_driver(kAddress, [] { return CUDA_ERROR_UNKNOWN; }),
+            CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(unused(), kCapacity - 1024) << "it is the program's as before";
   EXPECT_EQ(blocks_.free_by_driver(kAddress, [] { return CUDA_SUCCESS; }), CUDA_SUCCESS);
+  EXPECT_EQ(unused(), 0u);
+  blocks_.adopt(*context_, context_->incarnation() + 1, kAddress, kCapacity, 1000);
+  EXPECT_EQ(unused(), 0u) << "of an ended context";
+  blocks_.adopt(*context_, context_->incarnation(), kAddress, kCapacity, 1000);
+  blocks_.adopt(*context_, context_->incarnation(), kAddress + kCapacity, kCapacity, 2000);
+  Block* const idle = blocks_.find(kAddress);
+  ASSERT_TRUE(AsyncBlocks::claim(*idle, idle->state.word()));
+  blocks_.context_gone(*context_, true);
+  EXPECT_EQ(unused(), 0u);
 }
 
 }  // namespace

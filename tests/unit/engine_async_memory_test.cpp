@@ -3,7 +3,9 @@
 #include "engine/serve/async_memory.h"
 
 #include <atomic>
+#include <map>
 #include <optional>
+#include <random>
 #include <thread>
 
 #include "engine/reclaim/dependent_launches.h"
@@ -46,6 +48,43 @@ TEST_F(AsyncMemoryTest, ABlockGoesIntoNoCacheOfAnotherContext) {  // I1
   EXPECT_EQ(free_of_others(), std::nullopt) << "though there is room";
   ASSERT_EQ(enter(nullptr), context_);
   EXPECT_EQ(async().try_free(address, stream_), CUDA_SUCCESS) << "it is live";
+}
+
+// By the driver's count: all that it handed out, less what the program has, each request rounded.
+TEST_F(AsyncMemoryTest, TheSumOfWhatIsUnusedFollowsEveryCall) {  // contract 12
+  std::minstd_rand random(7);
+  std::map<CUdeviceptr, std::uint64_t> live;
+  std::uint64_t used = 0;
+  CUmemoryPool pool = nullptr;
+  test::fake::default_pool(&pool, 0);
+  const auto rounded = [](std::uint64_t bytes) { return (bytes + 511) / 512 * 512; };
+  std::size_t served = 0;
+  for (int step = 0; step < 3000; ++step) {
+    const auto stream = reinterpret_cast<CUstream>(std::uintptr_t{0x5000} + random() % 4);
+    if (random() % 2 == 0 && live.size() < 40) {
+      const std::uint64_t bytes = 1 + random() % (kUnit / 4);
+      CUdeviceptr address = 0;
+      const AsyncMemory::Served by =
+          async().allocate(&address, bytes, nullptr, stream, allocate_by_driver(&address, stream));
+      ASSERT_NE(by, AsyncMemory::Served::no);
+      served += by == AsyncMemory::Served::from_cache ? 1 : 0;
+      live[address] = bytes;
+      used += rounded(bytes);
+    } else if (!live.empty()) {
+      const auto [address, bytes] = *std::next(live.begin(), random() % live.size());
+      const auto by_driver = [&] {
+        return async().free_by_driver(address, [] { return CUDA_SUCCESS; });
+      };
+      if (random() % 8 == 0 || async().try_free(address, stream) != CUDA_SUCCESS) {
+        ASSERT_EQ(by_driver(), CUDA_SUCCESS);
+      }
+      live.erase(address);
+      used -= rounded(bytes);
+    }
+    if (step % 97 == 0) async().stream_ends(stream);
+    ASSERT_EQ(async().unused_bytes(pool), async().blocks().bytes() - used) << "step " << step;
+  }
+  EXPECT_GT(served, 300u);
 }
 
 // What a stream has freed stays no stream's once it has ended. The null stream never ends.

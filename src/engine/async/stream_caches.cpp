@@ -187,7 +187,9 @@ void StreamCaches::count_locked(StreamCache& cache) {
   cache.stats_->add(stats::Counter::own_async_malloc_calls_total, cache.hits_);
   cache.stats_->add(stats::Counter::own_async_served_total, cache.hits_);
   cache.stats_->add(stats::Counter::own_async_free_calls_total, cache.frees_);
+  cache.stats_->unused_stream_ordered.fetch_add(cache.unused_, std::memory_order_relaxed);
   cache.hits_ = cache.frees_ = 0;
+  cache.unused_ = 0;
 }
 
 // Under the lock of the cache, which is empty.

@@ -73,6 +73,7 @@ class alignas(128) StreamCache {
     ++frees_;
     settle();
     latest_ = &block;
+    unused_ += static_cast<std::int64_t>(stream_used(block.requested, block.capacity));
     set_bytes(bytes() + block.capacity);
     used_step_ = step_;
     return Taken::yes;
@@ -98,6 +99,7 @@ class alignas(128) StreamCache {
     ++hits_;
     leaves(block);
     block.requested = requested;
+    unused_ -= static_cast<std::int64_t>(stream_used(requested, block.capacity));
     const CUdeviceptr address = block.address;
     block.state.store(BlockState::live, std::memory_order_release);
     return address;
@@ -124,6 +126,7 @@ class alignas(128) StreamCache {
   std::uint64_t allotted_ = 0;           ///< of the limit
   std::uint64_t hits_ = 0;               ///< not yet counted in the statistics
   std::uint64_t frees_ = 0;
+  std::int64_t unused_ = 0;      ///< more than the device's statistics have
   std::uint32_t step_ = 0;       ///< of decay
   std::uint32_t used_step_ = 0;  ///< the latest one in which it had a block
   StreamName name_;              ///< written under both locks; without a use: no context's

@@ -35,6 +35,11 @@ inline std::size_t stream_class(std::uint64_t capacity) {
 static_assert(kLargestStreamBlock / kAlignment == 1ull << 31,
               "8 * (31 - 3) + 8, and the class above it, are below the classes");
 
+/// Bytes that the driver would count as used for a request of `bytes` in such a block.
+inline std::uint64_t stream_used(std::uint64_t bytes, std::uint64_t capacity) {
+  return std::min((bytes + kAlignment - 1) & ~(kAlignment - 1), capacity);
+}
+
 /// Whether a block may serve a request of `bytes`, whose capacity is `wanted`.
 inline bool stream_block_fits(std::uint64_t capacity, std::uint64_t wanted, std::uint64_t bytes) {
   return capacity == wanted || (capacity > wanted && capacity - bytes <= bytes / 8);

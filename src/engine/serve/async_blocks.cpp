@@ -2,12 +2,25 @@
 // A map of its own, beside that of cudaMalloc's memory.
 #include "engine/serve/async_blocks.h"
 
-#include <algorithm>
-
-#include "engine/block/size_class.h"
+#include "engine/async/stream_class.h"
 #include "engine/serve/retire.h"
 
 namespace cupool::engine {
+
+namespace {
+
+// Keeps the sum of what the driver counts as used and the program does not use: capacity that is
+// not live, and what live blocks have beyond the request, as the driver rounds it. Each step adds
+// its own part, in whatever order threads take them; those of a cache come with its counts.
+void add_unused(const Block& block, std::int64_t bytes) {
+  block.context->stats().unused_stream_ordered.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+std::int64_t used_of(const Block& block) {
+  return static_cast<std::int64_t>(stream_used(block.requested, block.capacity));
+}
+
+}  // namespace
 
 // The context may have ended since the driver's call, or there is no host memory for the record:
 // then the memory is the driver's.
@@ -22,23 +35,44 @@ void AsyncBlocks::adopt(Context& context, std::uint64_t life, CUdeviceptr addres
   block->context = &context;
   block->source = BlockSource::pool;
   block->state.store(BlockState::live);
+  const std::int64_t used = used_of(*block);
   if (!remember(*block)) return delete_block(block);
+  context.stats().unused_stream_ordered.fetch_sub(used, std::memory_order_relaxed);
   if (context.incarnation() == life) return;
   const std::uint64_t word = block->state.word();
-  if (block->state.claim(word) && forget(*block)) delete_block(block);
+  if (claim(*block, word) && forget(*block)) delete_block(block);
 }
 
 bool AsyncBlocks::remember(Block& block) {
-  held_.fetch_add(block.capacity, std::memory_order_relaxed);
+  count(block, 1);
   if (add_block(map_, &block) != &block) return true;
-  held_.fetch_sub(block.capacity, std::memory_order_relaxed);
+  count(block, -1);
   return false;
 }
 
 bool AsyncBlocks::forget(const Block& block) {
   if (!map_.erase(&block)) return false;
-  held_.fetch_sub(block.capacity, std::memory_order_relaxed);
+  count(block, -1);
   return true;
+}
+
+void AsyncBlocks::count(const Block& block, int blocks) {
+  const std::int64_t bytes = static_cast<std::int64_t>(block.capacity) * blocks;
+  held_.fetch_add(static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
+  add_unused(block, bytes);
+}
+
+bool AsyncBlocks::claim(Block& block, std::uint64_t word) {
+  if (!block.state.claim(word)) return false;
+  add_unused(block, used_of(block));
+  return true;
+}
+
+// It may have no record any more.
+void AsyncBlocks::drop_lost(Block& block) {
+  add_unused(block, used_of(block));
+  forget(block);
+  delete_block(&block);
 }
 
 // Before the driver's free: another thread may get the address at once. False: freed before.
@@ -48,7 +82,7 @@ bool AsyncBlocks::give_up(CUdeviceptr address, Given* given) {
   const std::uint64_t word = found->state.word();
   if (found->address != address) return true;
   given->life = found->context->incarnation();
-  if (BlockStateCell::state_of(word) != BlockState::live || !found->state.claim(word)) return false;
+  if (BlockStateCell::state_of(word) != BlockState::live || !claim(*found, word)) return false;
   if (forget(*found)) given->block = found;  // else its context has ended
   return true;
 }
@@ -56,8 +90,11 @@ bool AsyncBlocks::give_up(CUdeviceptr address, Given* given) {
 // Where the context has ended meanwhile, its memory is gone all the same.
 void AsyncBlocks::given_up(const Given& given, bool freed) {
   if (freed || given.block->context->incarnation() != given.life) return delete_block(given.block);
+  const std::int64_t used = used_of(*given.block);
+  Context& context = *given.block->context;
   given.block->state.store(BlockState::live);
-  if (!remember(*given.block)) delete_block(given.block);
+  if (!remember(*given.block)) return delete_block(given.block);
+  context.stats().unused_stream_ordered.fetch_sub(used, std::memory_order_relaxed);
 }
 
 // What is idle is nobody's, and so are bytes beyond the request.
@@ -75,19 +112,6 @@ void AsyncBlocks::mark_shared_outside(CUdeviceptr base) {
   if (block != nullptr) block->shared_outside.store(true, std::memory_order_relaxed);
 }
 
-// Idle blocks, and what live ones have beyond the request, as the driver rounds it.
-std::uint64_t AsyncBlocks::unused_bytes(int device) const {
-  std::uint64_t sum = 0;
-  map_.for_each([&](const Block& block) {
-    if (block.context->device().ordinal() != device) return;
-    const bool live = block.state.load(std::memory_order_relaxed) == BlockState::live;
-    const std::uint64_t used = (block.requested + kAlignment - 1) & ~(kAlignment - 1);
-    const std::uint64_t capacity = block.capacity;
-    sum += capacity - (live ? std::min(used, capacity) : 0);
-  });
-  return sum;
-}
-
 // A block that the program frees just now stays with that thread, which finds its cache gone, and
 // may delete its record once it has left the map. So the record is read, and one that is live
 // claimed, as it leaves: no thread can free it any more but by the driver.
@@ -95,10 +119,10 @@ void AsyncBlocks::context_gone(Context& context, bool alone) {
   LeftBlocks lost;
   map_.remove_if([&](Block& each) {
     if (each.context != &context) return false;
-    held_.fetch_sub(each.capacity, std::memory_order_relaxed);
+    count(each, -1);
     const std::uint64_t word = each.state.word();
     const bool live = BlockStateCell::state_of(word) == BlockState::live;
-    if (live && each.state.claim(word)) lost.push(&each);
+    if (live && claim(each, word)) lost.push(&each);
     return true;
   });
   if (!alone) return;

@@ -29,6 +29,10 @@ class AsyncBlocks {
   /// Drops the record of a block that the driver is about to free: another thread may get the
   /// address at once. False: another thread has dropped it, and the memory is its own, or nobody's.
   bool forget(const Block& block);
+  /// Claims a live block whose state was `word`, outside the caches.
+  static bool claim(Block& block, std::uint64_t word);
+  /// Drops a block of an ended context that the caller has claimed for a cache.
+  void drop_lost(Block& block);
   /// Undoes forget(). False: there is no host memory for it, so its memory is the driver's.
   bool remember(Block& block);
 
@@ -47,9 +51,6 @@ class AsyncBlocks {
   /// The memory is known outside CUDA's ordering: the driver frees it.
   void mark_shared_outside(CUdeviceptr base);
 
-  /// Bytes of the device's blocks that the program does not use.
-  std::uint64_t unused_bytes(int device) const;
-
   /// The driver has ended `context`. `alone`: see ContextEnd.
   void context_gone(Context& context, bool alone);
 
@@ -60,6 +61,7 @@ class AsyncBlocks {
     std::uint64_t life = 0;  ///< of its context
   };
 
+  void count(const Block& block, int blocks);
   bool give_up(CUdeviceptr address, Given* given);
   void given_up(const Given& given, bool freed);
 

@@ -144,8 +144,7 @@ std::optional<CUresult> AsyncMemory::try_free(CUdeviceptr address, CUstream stre
 
 // The pool outlives the context, and the driver frees the memory.
 std::nullopt_t AsyncMemory::drop_lost(Block& block) {
-  blocks_.forget(block);
-  delete_block(&block);
+  blocks_.drop_lost(block);
   return std::nullopt;
 }
 
@@ -200,8 +199,8 @@ void AsyncMemory::forget_stale(CUdeviceptr address) {
   Block* const stale = blocks_.find(address);
   if (stale == nullptr) return;
   const std::uint64_t word = stale->state.word();
-  const bool ours = BlockStateCell::state_of(word) == BlockState::live ? stale->state.claim(word)
-                                                                       : caches_.take(*stale);
+  const bool live = BlockStateCell::state_of(word) == BlockState::live;
+  const bool ours = live ? AsyncBlocks::claim(*stale, word) : caches_.take(*stale);
   if (blocks_.forget(*stale) && ours) delete_block(stale);
 }
 
@@ -215,9 +214,13 @@ void AsyncMemory::give_back_of(CUmemoryPool pool) {
   if (device >= 0) idle_.give_back_of(device, registry_.current());
 }
 
-std::uint64_t AsyncMemory::unused_bytes(CUmemoryPool pool) const {
+// Asked before each allocation by some programs (CuPy's asynchronous pool).
+std::uint64_t AsyncMemory::unused_bytes(CUmemoryPool pool) {
   const int device = device_of(pool);
-  return device < 0 ? 0 : blocks_.unused_bytes(device);
+  if (device < 0) return 0;
+  caches_.fold();
+  const std::int64_t unused = stats::device(device).unused_stream_ordered.load();
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(unused, 0));
 }
 
 }  // namespace cupool::engine

@@ -122,7 +122,7 @@ class AsyncMemory {
   void give_back_of(CUmemoryPool pool);
   /// Bytes by which the driver's figure of the pool's use exceeds what the program uses, if this is
   /// a default pool with blocks.
-  std::uint64_t unused_bytes(CUmemoryPool pool) const;
+  std::uint64_t unused_bytes(CUmemoryPool pool);
 
  private:
   using Known = detail::KnownStream;

@@ -3,6 +3,7 @@
 // whether memory is ever handed out too early.
 //   async_serve pairs [keep=1]           ns a pair, on 1 and 16 threads with a stream each, with a
 //                                        kernel between and without, and on one thread's 8 streams;
+//                                        ns of asking how much of the pool is in use;
 //                                        keep=1: the program has its pool keep its memory itself;
 //                                        pause_ns=N: other work of the host behind each call
 //   async_serve proof [budget=SECONDS]   many threads and streams, random sizes: every block is
@@ -76,11 +77,22 @@ double pair_ns(int threads, int pairs, bool kernel, int streams_of_each = 1) {
   return gpu_test::median(means);
 }
 
+// What the program learns of its pool before each allocation, as CuPy's asynchronous pool does.
+double used_ns(cudaMemPool_t pool) {
+  constexpr int kTimes = 100000;
+  uint64_t used = 0;
+  const auto begin = Clock::now();
+  for (int i = 0; i < kTimes; ++i) {
+    MUST(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used));
+  }
+  return gpu_test::seconds_since(begin) * 1e9 / kTimes;
+}
+
 void pairs(bool keep) {
+  cudaMemPool_t pool = nullptr;
+  MUST(cudaDeviceGetDefaultMemPool(&pool, 0));
   if (keep) {
-    cudaMemPool_t pool = nullptr;
     uint64_t everything = UINT64_MAX;
-    MUST(cudaDeviceGetDefaultMemPool(&pool, 0));
     MUST(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &everything));
   }
   uint32_t* kept = nullptr;  // so that the pool keeps its memory in each run
@@ -88,9 +100,9 @@ void pairs(bool keep) {
   MUST(cudaMallocAsync(&kept, 3 << 20, stream));
   std::printf(
       "{\"pairs_1_ns\": %.0f, \"pairs_16_ns\": %.0f, \"kernel_1_ns\": %.0f, "
-      "\"kernel_16_ns\": %.0f, \"streams_8_ns\": %.0f}\n",
+      "\"kernel_16_ns\": %.0f, \"streams_8_ns\": %.0f, \"used_ns\": %.0f}\n",
       pair_ns(1, 200000, false), pair_ns(16, 5000, false), pair_ns(1, 20000, true),
-      pair_ns(16, 2000, true), pair_ns(1, 200000, false, 8));
+      pair_ns(16, 2000, true), pair_ns(1, 200000, false, 8), used_ns(pool));
   MUST(cudaFreeAsync(kept, stream));
   MUST(cudaStreamSynchronize(stream));
 }
