@@ -205,6 +205,9 @@ void IdleMemory::release(Context& context, BlockList& idle) {
   stats.add(Counter::returned_bytes_total, idle.bytes);
   stats::note_event(EventKind::give_back, stats, idle.bytes);
   while (Block* block = idle.pop()) {
+    // The end of the context did not wait for this thread any longer. The address may be another
+    // owner's, and the record in a list of that end.
+    if (context.gone()) continue;
     const CUdeviceptr address = block->address;
     const BlockSource source = block->source;
     // The driver may hand the address out again at once. With cupool's own pool, cupool gets it;
@@ -213,7 +216,7 @@ void IdleMemory::release(Context& context, BlockList& idle) {
     const bool comes_to_us = source == BlockSource::pool && !device.limits().use_default_pool;
     block->state.store(BlockState::leaving, std::memory_order_release);
     count_plain(stats, *block, -1);
-    if (!comes_to_us) blocks_.erase(block);
+    if (!comes_to_us && !blocks_.erase(block)) continue;  // another owner's, as above
     // A refusal may pass. Memory refused twice is tried once more later, with the orphans.
     Backend& backend = device.backend_of(source);
     const bool released = backend.release(context, address) || backend.release(context, address);
