@@ -9,10 +9,26 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <thread>
+
+#include "util/clock.h"
+
 namespace cupool::process {
 namespace {
 
 constexpr int kSignal = SIGVTALRM;
+
+// By polling: a wait with a limit needs a newer C library than cupool does.
+bool take_within(std::mutex& mutex, std::chrono::milliseconds limit) {
+  constexpr std::chrono::milliseconds kLook{1};
+  const std::uint64_t limit_ns = static_cast<std::uint64_t>(limit.count()) * 1'000'000;
+  const std::uint64_t start_ns = util::now_ns();
+  while (!mutex.try_lock()) {
+    if (util::now_ns() - start_ns >= limit_ns) return false;
+    std::this_thread::sleep_for(kLook);
+  }
+  return true;
+}
 
 sigjmp_buf before_work;
 volatile sig_atomic_t working = 0;
@@ -67,5 +83,8 @@ bool do_within(int milliseconds, void (*work)()) noexcept {
   sigaction(kSignal, &old_action, nullptr);
   return done;
 }
+
+BoundedLock::BoundedLock(std::mutex& mutex, std::chrono::milliseconds limit)
+    : mutex_(mutex), taken_(take_within(mutex, limit)) {}
 
 }  // namespace cupool::process

@@ -65,6 +65,7 @@ void wake() {
 template <typename Part>
 bool work_some(const Part& part) {
   const BackgroundVisit visit;
+  const engine::VisitsWithoutWait at_once;
   try {
     return visit.allowed() && !cuda::shut_down() && part();
   } catch (const std::bad_alloc&) {

@@ -89,6 +89,8 @@ void watch_forks() {
 // Held while a report is composed. Its holder may ask the driver, unless that is shutting down.
 std::mutex report_mutex;
 std::atomic<bool> driver_leaves{false};
+std::atomic<bool> report_is_stuck{false};  // its holder does not come back from the driver
+constexpr std::chrono::milliseconds kNoWait{0};
 std::uint64_t snapshots = 0;
 
 // Runs before all exit handlers registered earlier, including the driver's.
@@ -97,12 +99,13 @@ void driver_may_go_soon() {
   if (stop_if_interrupted()) return;
   engine::Allocator* const live = engine();
   note_rdma_library(live != nullptr);
-  const bool asks_driver = end_background_visits() && live != nullptr;
+  const bool none_inside = end_background_visits();
   {
     // Waits for a snapshot in progress. Later ones do not ask the driver; its figures are read
     // here, as recent as the counters.
-    const std::lock_guard<std::mutex> lock(report_mutex);
-    if (asks_driver) live->figures().refresh();
+    const BoundedLock lock(report_mutex, none_inside ? kLongestWaitForVisits : kNoWait);
+    if (lock && none_inside && live != nullptr) live->figures().refresh();
+    report_is_stuck = !lock;
     driver_leaves = true;
   }
   if (live != nullptr) live->registry().distrust_hooks();
@@ -230,7 +233,14 @@ void report_on_signal() {
 void report_at_the_end(bool ask_driver) {
   trace::finish_trace();
   if (config::settings().stats.off()) return;
-  const std::lock_guard<std::mutex> lock(report_mutex);
+  const BoundedLock lock(report_mutex, report_is_stuck ? kNoWait : kLongestWaitForVisits);
+  if (!lock) {
+    log::write_at_once(
+        log::Level::warn,
+        "no report: a snapshot or sample of it still waits for the driver. For a "
+        "report, set no CUPOOL_STATS_INTERVAL, and ask for none while the GPU hangs");
+    return;
+  }
   try {
     write_report(ask_driver, 0, destinations_in_force());
   } catch (...) {

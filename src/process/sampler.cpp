@@ -61,7 +61,7 @@ bool ask_pools(engine::Allocator& allocator, stats::Sample* sample) {
 bool ask_free_memory(engine::Allocator& allocator, const cuda::Driver& driver,
                      stats::DeviceSample* sample) {
   for (engine::Context* context : allocator.registry().contexts_of(sample->ordinal)) {
-    const engine::ContextVisit inside(*context);
+    const engine::ContextVisit inside(*context, engine::kShortNs);
     if (!inside || !context->usable()) continue;
     const cuda::RelaxedCaptureScope relaxed(driver);
     const cuda::ContextScope scope(driver, context->handle());

@@ -55,6 +55,31 @@ TEST(Ending, AbortStaysAnAbort) {
   EXPECT_EQ(preloaded.process.out, plain.out);
 }
 
+// A sample of the time series waits for no end of a context, which may take as long as a kernel.
+TEST(Ending, WaitsForNoContextThatAnotherThreadEnds) {
+  constexpr double kLongestSeconds = 9;  // the kernel takes 40; a visit is waited for ten
+  for (const char* mode : {"exit", "quick_exit"}) {
+    const PreloadedRun run =
+        expect_same(std::string("probe_exit_beside_end mode=") + mode, kProbeExitCode, 1,
+                    {{"CUPOOL_SIM_MODE", "timed"}, {"CUPOOL_STATS_INTERVAL", "100ms"}});
+    EXPECT_LT(run.process.seconds, kLongestSeconds) << mode << run.describe();
+  }
+}
+
+// A sample that does not come back from the driver costs the report, not the end of the process.
+TEST(Ending, WaitsForNoSampleThatHangs) {
+  constexpr double kLongestSeconds = 30;  // a visit of the driver is waited for ten
+  for (const char* mode : {"exit", "quick_exit"}) {
+    const PreloadedRun run = run_preloaded(
+        std::string("probe_exit_beside_end ends=no mode=") + mode,
+        {{"CUPOOL_SIM_FAIL", "cuMemPoolGetAttribute:150=hang"}, {"CUPOOL_STATS_INTERVAL", "20ms"}});
+    EXPECT_EQ(run.process.exit_code, kProbeExitCode) << mode << run.describe();
+    EXPECT_EQ(run.process.out, "leaving\n") << run.describe();
+    EXPECT_TRUE(contains(run.process.err, "no report: ")) << run.describe();
+    EXPECT_LT(run.process.seconds, kLongestSeconds) << mode << run.describe();
+  }
+}
+
 class LeavingBusy : public testing::TestWithParam<const char*> {};
 
 // I6.

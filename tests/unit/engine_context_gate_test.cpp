@@ -72,6 +72,26 @@ TEST_F(ContextGateTest, WhoComesMeanwhileWaitsForTheDecision) {
   }
 }
 
+// The end of the process waits for background threads, and a kernel may hold up an end for ever.
+TEST_F(ContextGateTest, ABackgroundThreadWaitsAtNoGate) {
+  end([&] {
+    in_thread([&] {
+      {
+        const VisitsWithoutWait at_once;
+        EXPECT_FALSE(ContextVisit(*context_));
+        EXPECT_FALSE(ContextVisit::any_of_this_thread());
+      }
+      EXPECT_FALSE(ContextVisit(*context_, kMomentNs)) << "as before";
+    });
+    return false;
+  });
+  const VisitsWithoutWait at_once;
+  const ContextVisit visit(*context_);
+  EXPECT_TRUE(visit);
+  EXPECT_TRUE(ContextVisit(*context_)) << "nested";
+  EXPECT_TRUE(ContextVisit::any_of_this_thread());
+}
+
 // Else two threads, each inside one and waiting at the other's gate, would keep both from ending.
 TEST_F(ContextGateTest, NobodyWaitsAtAGateWhoIsInsideAnotherOne) {
   Context second(*driver_, reinterpret_cast<CUcontext>(~std::uintptr_t{0}), context_->device());

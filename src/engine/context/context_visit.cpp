@@ -13,18 +13,31 @@ namespace {
 // The calling thread's innermost open visit.
 thread_local ContextVisit* innermost;
 
+// Around all visits of a thread that waits at no gate: only its address counts.
+alignas(ContextVisit) unsigned char place[sizeof(ContextVisit)];
+ContextVisit* const nowhere = reinterpret_cast<ContextVisit*>(place);
+
 }  // namespace
+
+VisitsWithoutWait::VisitsWithoutWait() {
+  innermost = nowhere;
+}
+
+VisitsWithoutWait::~VisitsWithoutWait() {
+  innermost = nullptr;
+}
 
 unsigned ContextVisit::of_this_thread(const ContextGate& gate) {
   unsigned visits = 0;
-  for (const ContextVisit* visit = innermost; visit != nullptr; visit = visit->outer_) {
+  for (const ContextVisit* visit = innermost; visit != nullptr && visit != nowhere;
+       visit = visit->outer_) {
     visits += visit->gate_ == &gate && visit->entered_ ? 1 : 0;
   }
   return visits;
 }
 
 bool ContextVisit::any_of_this_thread() {
-  return innermost != nullptr;
+  return innermost != nullptr && innermost != nowhere;
 }
 
 ContextVisit::ContextVisit(Context& context, std::uint64_t limit_ns)

@@ -43,6 +43,18 @@ class ContextVisit {
   bool inside_ = false;
 };
 
+/// While it lives, the calling thread's visits wait at no gate: they are refused while it is
+/// closed. For background threads. Whoever ends a context may wait for the GPU for as long as a
+/// kernel takes, and the end of the process waits for background threads. Not nested, nor in a
+/// visit.
+class VisitsWithoutWait {
+ public:
+  VisitsWithoutWait();
+  ~VisitsWithoutWait();
+  VisitsWithoutWait(const VisitsWithoutWait&) = delete;
+  VisitsWithoutWait& operator=(const VisitsWithoutWait&) = delete;
+};
+
 /// Around a driver call that may end a context, and the clean-up after it: no thread visits the
 /// context meanwhile.
 class ContextEnd {

@@ -37,6 +37,7 @@ struct Fault {
   bool onwards;  // from the nth call on
   CUresult code;
   bool stays;
+  bool hangs;
   unsigned group;  // base name rules count calls of all their symbols together
   bool follows;    // counts from when the rule before it has struck
 };
@@ -121,7 +122,7 @@ InjectedFault injected_fault(Call call) {
   if (striking == nullptr) return {};
   f.struck[striking->group] = true;
   any_struck.store(true, std::memory_order_relaxed);
-  return {striking->code, striking->stays};
+  return {striking->code, striking->stays, striking->hangs};
 }
 
 bool set_faults(const char* rules) {
@@ -149,6 +150,7 @@ bool set_faults(const char* rules) {
     fault.onwards = !which.empty() && which.back() == '+';
     fault.code = static_cast<CUresult>(std::atoi(rule.c_str() + equals + 1));
     fault.stays = rule.back() == '!';
+    fault.hangs = rule.compare(equals + 1, std::string::npos, "hang") == 0;
     fault.group = static_cast<unsigned>(f.seen.size());
     fault.follows = follows;
     bool known = false;

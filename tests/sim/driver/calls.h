@@ -30,11 +30,12 @@ void write_calls(const std::string& path);
 
 /// The fault to report for this call; code is CUDA_SUCCESS for none. Rules: "name:n=code,..." where
 /// name is the exported or the base name, n the number of the call, "n+" from then on, or "*"
-/// always; "code!" is an error that is there to stay. A rule ">name:n=code" counts calls from when
-/// the rule before it has struck.
+/// always; "code!" is an error that is there to stay, "hang" a call that never returns. A rule
+/// ">name:n=code" counts calls from when the rule before it has struck.
 struct InjectedFault {
   CUresult code = CUDA_SUCCESS;
   bool stays = false;
+  bool hangs = false;
 };
 InjectedFault injected_fault(Call call);
 bool set_faults(const char* rules);

@@ -36,6 +36,7 @@ Entry::Entry(Call call, bool per_thread, Needs needs) : per_thread_(per_thread) 
     const InjectedFault fault = injected_fault(call);
     result_ = fault.code;
     if (fault.stays) fail_for_good(fault.code);
+    while (fault.hangs) std::this_thread::sleep_for(std::chrono::hours(1));
   }
   if (result_ != CUDA_SUCCESS || needs == Needs::nothing) return;
   lock_ = Lock(w.mutex);
