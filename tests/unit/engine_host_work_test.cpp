@@ -251,6 +251,28 @@ TEST_F(HostWorkTest, ARecordThatTakesLongHoldsUpNoOtherThread) {
   EXPECT_TRUE(waits(work)) << "for the slow one";
 }
 
+// What is submitted meanwhile may wait for what the thread does after its free.
+TEST_F(HostWorkTest, AWaitGoesOnForNothingThatIsSubmittedDuringIt) {
+  static HostWork* shared;
+  HostWork work(driver_, kWorkContext);
+  shared = &work;
+  driver_.cuEventSynchronize = [](CUevent event) {
+    if (streams.waited.empty()) shared->submitted(kSecond);
+    return host_work_wait(event);
+  };
+  work.submitted(kFirst);
+  work.submitted(kSecond);
+  EXPECT_TRUE(waits(work));
+  ASSERT_EQ(streams.waited.size(), 2u);
+  const auto later = reinterpret_cast<CUevent>(std::uintptr_t{3});
+  EXPECT_EQ(streams.recorded_on.at(later), kSecond);
+  EXPECT_NE(streams.waited[1], later);
+  EXPECT_TRUE(work.maybe_pending());
+  EXPECT_TRUE(waits(work));
+  EXPECT_EQ(streams.waited.back(), later);
+  EXPECT_FALSE(work.maybe_pending());
+}
+
 TEST_F(HostWorkTest, AContextThatGoesDuringARecordTakesTheEventAlong) {
   driver_.cuEventRecord = slow_record;
   HostWork work(driver_, kWorkContext);

@@ -138,6 +138,7 @@ WaitResult HostWork::wait() {
     ++entry->users;
     CUresult answer = driver_.cuEventQuery(event);
     if (answer == CUDA_ERROR_NOT_READY) {
+      if (!result.waited) detach_locked(newest);
       result.waited = true;
       lock.unlock();
       answer = driver_.cuEventSynchronize(event);
@@ -149,6 +150,14 @@ WaitResult HostWork::wait() {
     if (answer != CUDA_SUCCESS) return {WaitResult::Outcome::failed, result.waited, answer};
   }
   return result;
+}
+
+// What is submitted during a wait gets another event: it may wait for what comes after the wait.
+void HostWork::detach_locked(std::uint64_t before) {
+  if (CUPOOL_MUTATED("waits-for-later-copies")) return;
+  for (Entry& entry : active_) {
+    if (entry.pending && entry.first < before) forget_key_locked(entry);
+  }
 }
 
 void HostWork::abandon() {

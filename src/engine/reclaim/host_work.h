@@ -102,6 +102,7 @@ class HostWork {
   Position unused_locked();
   void look_at_oldest_locked();
   void forget_key_locked(Entry& entry);
+  void detach_locked(std::uint64_t before);
   void done_locked(Entry& entry, std::uint64_t before);
   void settle_locked(Position entry);
   void let_go_locked(Position entry);
