@@ -5,6 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <future>
+#include <memory>
+
 #include "engine_fast_path_fixture.h"
 
 namespace cupool::engine {
@@ -65,6 +69,21 @@ class MessagesTest : public FastPathTest {
   std::uint64_t waits() { return count(Counter::message_waits_total); }
   EpochNumber complete() { return context_->ordering().epochs().complete_up_to(); }
 };
+
+// Whose end may take as long as its work, which may wait for the message.
+TEST_F(MessagesTest, ACallWaitsForNoEndOfAContext) {  // I8
+  constexpr std::uint64_t kLimitNs = 10'000'000;
+  free_behind_work();
+  auto ending = std::make_unique<ContextEnd>(*context_);
+  auto waiting = std::async(std::launch::async,
+                            [&] { return Messages::wait(allocator_->registry(), kLimitNs); });
+  const bool held_up = waiting.wait_for(std::chrono::seconds(5)) != std::future_status::ready;
+  ending.reset();
+  EXPECT_FALSE(held_up);
+  gpu.work.store(Work::none);
+  EXPECT_FALSE(waiting.get()) << "nor is that work complete";
+  EXPECT_TRUE(Messages::wait(allocator_->registry(), kLimitNs));
+}
 
 TEST_F(MessagesTest, ACallWaitsOnceForTheFreesBeforeIt) {
   messages().before_call();

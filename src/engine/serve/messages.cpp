@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engine/serve/giving_back.h"
 #include "engine/serve/idle_memory.h"
 #include "stats/timeline.h"
 #include "util/clock.h"
@@ -22,17 +23,21 @@ constexpr std::uint64_t kLongestWaitForFreesNs = 10'000'000'000;
 
 constexpr std::uint64_t kNoLimit = 0;
 
-// Another thread may end a context that is not the caller's, and waits for a visit.
+// Another thread may end a context that is not the caller's, and waits for a visit. It may take as
+// long as the work there.
 WaitResult wait_in_visits(Context& context, EpochNumber epoch, std::uint64_t limit_ns) {
   const std::uint64_t start = util::now_ns();
   WaitResult all;
   for (;;) {
-    const ContextVisit visit(context);
-    if (!visit) return all;
-    const WaitResult result = context.ordering().wait(epoch, kOneVisitNs);
-    all = {result.outcome, all.waited || result.waited, result.error};
-    if (!result.worth_repeating() || result.outcome == WaitResult::Outcome::not_possible)
-      return all;
+    {
+      const ContextVisit visit(context, kOneVisitNs);
+      if (!visit && context.gone()) return all;
+      const WaitResult result = visit ? context.ordering().wait(epoch, kOneVisitNs)
+                                      : WaitResult{WaitResult::Outcome::still_pending, true};
+      all = {result.outcome, all.waited || result.waited, result.error};
+      if (!result.worth_repeating() || result.outcome == WaitResult::Outcome::not_possible)
+        return all;
+    }
     if (limit_ns != kNoLimit && util::now_ns() - start >= limit_ns) return all;
   }
 }
@@ -67,7 +72,7 @@ void Messages::learn() {
 // change of the mode, has submitted its work before the fence.
 void Messages::cover(ContextRegistry& registry) {
   for (Context* const context : registry.all()) {
-    const ContextVisit visit(*context);
+    const ContextVisit visit(*context, kLongestWaitForOthersNs);
     if (!visit || !context->usable()) continue;
     Ordering& ordering = context->ordering();
     const EpochNumber all = ordering.epochs().open();
