@@ -3,6 +3,7 @@
 #include "entry/real_runtime.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <link.h>
 
 #include <cstring>
@@ -27,29 +28,36 @@ void* find_through_caller(const char* name, const void* caller) {
   return found != nullptr && !is_own_code(found) ? found : nullptr;
 }
 
-struct AnyRuntime {
-  const char* name;
-  void* found;
+// The path of one runtime after another. No heap: this may be the program's first call at all.
+struct NextRuntime {
+  std::size_t passed_over;  ///< so many before it
+  char path[PATH_MAX];
 };
 
-int look_into_runtime(dl_phdr_info* object, std::size_t, void* data) {
-  auto* any = static_cast<AnyRuntime*>(data);
-  if (object->dlpi_name == nullptr || std::strstr(object->dlpi_name, "libcudart") == nullptr) {
-    return 0;
-  }
-  void* library = dlopen(object->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
-  if (library == nullptr) return 0;
-  any->found = cuda::real_dlsym()(library, any->name);
-  cuda::real_dlclose()(library);
-  return any->found != nullptr ? 1 : 0;
+int note_runtime(dl_phdr_info* object, std::size_t, void* data) {
+  auto* next = static_cast<NextRuntime*>(data);
+  const char* const path = object->dlpi_name;
+  if (path == nullptr || std::strstr(path, "libcudart") == nullptr) return 0;
+  if (std::strlen(path) >= sizeof next->path) return 0;
+  if (next->passed_over-- != 0) return 0;
+  std::strcpy(next->path, path);
+  return 1;
 }
 
 // A caller without a linked runtime (under-linked, generated at run time): the first one in the
-// process.
+// process. Nothing is opened while the list of libraries is locked: a thread that opens one has the
+// other lock of the loader, and waits for this one.
 void* find_anywhere(const char* name) {
-  AnyRuntime any{name, nullptr};
-  dl_iterate_phdr(look_into_runtime, &any);
-  return any.found;
+  NextRuntime next{};
+  for (std::size_t i = 0;; ++i) {
+    next.passed_over = i;
+    if (dl_iterate_phdr(note_runtime, &next) == 0) return nullptr;
+    void* const library = dlopen(next.path, RTLD_LAZY | RTLD_NOLOAD);
+    if (library == nullptr) continue;
+    void* const found = cuda::real_dlsym()(library, name);
+    cuda::real_dlclose()(library);
+    if (found != nullptr) return found;
+  }
 }
 
 // Also keeps the runtime loaded: the result is called without further checks.

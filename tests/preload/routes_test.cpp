@@ -71,6 +71,11 @@ TEST(Caller, MayBeNoObject) {
   }
 }
 
+// The loader has one lock for its list of libraries and one for changes of it.
+TEST(Caller, MayBeNewWhileLibrariesAreLoaded) {
+  expect_same("probe_made_at_run_time runtime=local beside=1");
+}
+
 // What a weak reference finds without a runtime answers as a runtime that cannot start.
 TEST(Caller, MayHaveNoRuntime) {
   EXPECT_EQ(run_plain("probe_made_at_run_time runtime=none").out, "no runtime\n");

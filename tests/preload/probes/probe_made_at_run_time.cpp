@@ -4,10 +4,13 @@
 //   global, local: a library brings the runtime, for all to see or for itself alone; with host=1
 //     page-locked memory is allocated, too;
 //   none: there is no runtime, and the calls are weak references.
+// beside=1: another thread loads libraries meanwhile, and each call is made by code of its own.
 #include <dlfcn.h>
 
+#include <atomic>
 #include <cstddef>
 #include <string>
+#include <thread>
 
 #include "probe.h"
 #include "thunk.h"
@@ -68,6 +71,27 @@ Function* made(void* library, const char* name) {
   return probe::thunk(reinterpret_cast<Function*>(function));
 }
 
+int beside_loads(void* library, const std::string& folder) {
+  constexpr int kCallers = 400;
+  std::atomic<bool> stopped{false};
+  std::thread loads([&] {
+    while (!stopped) {
+      void* const other = dlopen((folder + "libquery_a.so").c_str(), RTLD_NOW | RTLD_LOCAL);
+      CHECK(other != nullptr);
+      dlclose(other);
+    }
+  });
+  for (int i = 0; i < kCallers; ++i) {
+    void* device = nullptr;
+    MUST(made<CudaError(void**, std::size_t)>(library, "cudaMalloc")(&device, 4096));
+    MUST(made<CudaError(void*)>(library, "cudaFree")(device));
+  }
+  stopped = true;
+  loads.join();
+  std::printf("called by %d\n", 2 * kCallers);
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -83,6 +107,7 @@ int main(int argc, char** argv) {
   auto* const malloc_host = made<CudaError(void**, std::size_t)>(library, "cudaMallocHost");
   auto* const free_host = made<CudaError(void*)>(library, "cudaFreeHost");
   auto* const synchronize = made<CudaError()>(library, "cudaDeviceSynchronize");
+  if (probe::number(argc, argv, "beside", 0) != 0) return beside_loads(library, folder);
   for (int i = 0; i < kRounds; ++i) {
     void* device = nullptr;
     void* memory = nullptr;
