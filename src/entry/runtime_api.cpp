@@ -17,6 +17,7 @@
 #include "process/lifecycle.h"
 #include "trace/watch.h"
 #include "util/clock.h"
+#include "util/uncancelled.h"
 
 using cupool::engine::Allocator;
 using cupool::engine::Block;
@@ -122,6 +123,7 @@ bool serve_pitched(const ShortCut& cut, std::size_t width, std::uint64_t rows, v
   const auto device_address = reinterpret_cast<CUdeviceptr>(address);
   // Watchers must see a free before it happens, and once: the driver's hook notifies them.
   if (address != nullptr && !cupool::trace::watching()) {
+    const cupool::util::Uncancelled throughout;
     const ShortCut cut = short_cut(site);
     if (cut && cut.allocator->frees().try_free_live(device_address)) return cudaSuccess;
   }
@@ -216,6 +218,7 @@ cudaError_t cupool_hook_cudaFree(void* address) {
 
 cudaError_t cupool_hook_cudaDeviceSynchronize() {
   CUPOOL_REAL_RUNTIME(cudaDeviceSynchronize);
+  const cupool::util::Uncancelled throughout;
   const ShortCut cut = short_cut(site);
   const bool certain =
       cut && cut.allocator->registry().ask_for_current(*cut.context) == cut.context;

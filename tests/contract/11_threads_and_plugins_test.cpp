@@ -31,6 +31,10 @@ TEST(Threads, CancelledOnesEndBetweenTheirCalls) {
     EXPECT_EQ(run.process.exit_code, 0) << run.describe();
     EXPECT_EQ(run.process.out, "cancelled\n") << run.describe();
   }
+  const PreloadedRun waiting = run_preloaded("probe_life_threads mode=cancelled waits=1",
+                                             with(small, {{"CUPOOL_SIM_MODE", "timed"}}));
+  EXPECT_EQ(waiting.process.exit_code, 0) << waiting.describe();
+  EXPECT_EQ(waiting.process.out, "cancelled\n") << waiting.describe();
 }
 
 // The end of a thread is seen by a thread-specific key, of which a process has 1,024.

@@ -33,10 +33,28 @@ void run_threads(int number) {
   }
 }
 
+// A synchronisation and a free that wait, for copies to the host.
+void wait_for_copies() {
+  constexpr size_t kBytes = 8 << 20;
+  static thread_local void* const host = [] {
+    void* memory = nullptr;
+    MUST(cudaMallocHost(&memory, kBytes));
+    return memory;
+  }();
+  void* block = nullptr;
+  if (cudaMalloc(&block, kBytes) != cudaSuccess) return;
+  MUST(cudaMemcpyAsync(host, block, kBytes, cudaMemcpyDeviceToHost, cudaStreamPerThread));
+  MUST(cudaDeviceSynchronize());
+  MUST(cudaMemcpyAsync(host, block, kBytes, cudaMemcpyDeviceToHost, cudaStreamPerThread));
+  MUST(cudaFree(block));
+}
+bool waits = false;
+
 // Short of memory at times, since two threads want most of a small device.
 void* work_until_cancelled(void* began) {
   constexpr size_t kBlock = 24 << 20;
   for (;;) {
+    if (waits) wait_for_copies();
     void* blocks[8] = {};
     for (void*& block : blocks) {
       if (cudaMalloc(&block, kBlock) != cudaSuccess) block = nullptr;
@@ -86,6 +104,7 @@ unsigned long long streams_created() {
 
 int main(int argc, char** argv) {
   if (probe::argument_is(argc, argv, "mode", "cancelled")) {
+    waits = probe::number(argc, argv, "waits", 0) != 0;
     cancel_threads(30);
     return 0;
   }
