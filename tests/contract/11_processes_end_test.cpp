@@ -69,15 +69,13 @@ TEST(Ending, WaitsForNoContextThatAnotherThreadEnds) {
 // A sample that does not come back from the driver costs the report, not the end of the process.
 TEST(Ending, WaitsForNoSampleThatHangs) {
   constexpr double kLongestSeconds = 30;  // a visit of the driver is waited for ten
-  for (const char* mode : {"exit", "quick_exit"}) {
-    const PreloadedRun run = run_preloaded(
-        std::string("probe_exit_beside_end ends=no mode=") + mode,
-        {{"CUPOOL_SIM_FAIL", "cuMemPoolGetAttribute:150=hang"}, {"CUPOOL_STATS_INTERVAL", "20ms"}});
-    EXPECT_EQ(run.process.exit_code, kProbeExitCode) << mode << run.describe();
-    EXPECT_EQ(run.process.out, "leaving\n") << run.describe();
-    EXPECT_TRUE(contains(run.process.err, "no report: ")) << run.describe();
-    EXPECT_LT(run.process.seconds, kLongestSeconds) << mode << run.describe();
-  }
+  const PreloadedRun run = run_preloaded(
+      "probe_exit_beside_end ends=no",
+      {{"CUPOOL_SIM_FAIL", "cuMemPoolGetAttribute:150=hang"}, {"CUPOOL_STATS_INTERVAL", "20ms"}});
+  EXPECT_EQ(run.process.exit_code, kProbeExitCode) << run.describe();
+  EXPECT_EQ(run.process.out, "leaving\n") << run.describe();
+  EXPECT_TRUE(contains(run.process.err, "no report: ")) << run.describe();
+  EXPECT_LT(run.process.seconds, kLongestSeconds) << run.describe();
 }
 
 class LeavingBusy : public testing::TestWithParam<const char*> {};
