@@ -154,7 +154,6 @@ WaitResult HostWork::wait() {
 
 // What is submitted during a wait gets another event: it may wait for what comes after the wait.
 void HostWork::detach_locked(std::uint64_t before) {
-  if (CUPOOL_MUTATED("waits-for-later-copies")) return;
   for (Entry& entry : active_) {
     if (entry.pending && entry.first < before) forget_key_locked(entry);
   }
