@@ -30,6 +30,7 @@
 #undef cuLaunchKernelEx
 #undef cuMemAllocAsync
 #undef cuMemAllocFromPoolAsync
+#undef cuMemAllocHost
 #undef cuMemBatchDecompressAsync
 #undef cuMemDiscardAndPrefetchBatchAsync
 #undef cuMemDiscardBatchAsync

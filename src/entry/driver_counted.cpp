@@ -76,12 +76,19 @@ CUresult allocate_host(void** address, std::size_t bytes, unsigned kind, const v
     count(Counter::host_malloc_calls_total, result);
   } else {
     const bool own = cupool::entry::is_of_its_own(caller);
+    const auto allocate = [&] {
+      return allocator->host().allocate(address, bytes, own ? cupool::engine::kNoHostKind : kind,
+                                        real);
+    };
     result = watched_other_allocation(
         *allocator, MemoryKind::page_locked, bytes,
         [&] { return address == nullptr ? 0 : reinterpret_cast<std::uint64_t>(*address); },
         [&] {
-          return allocator->host().allocate(address, bytes,
-                                            own ? cupool::engine::kNoHostKind : kind, real);
+          const CUresult first = allocate();
+          if (first != CUDA_ERROR_OUT_OF_MEMORY) return first;
+          Patience patience;
+          patience.wants(cupool::engine::page_table_bytes(bytes));
+          return allocator->out_of_memory().retry_anywhere(allocate, patience);
         });
   }
   // A block has its range already, in whole pages.
@@ -353,6 +360,15 @@ CUresult cupool_hook_cuMemHostAlloc(void** address, size_t bytes, unsigned int f
   CUPOOL_REAL_OR_RETURN(cuMemHostAlloc);
   return allocate_host(address, bytes, kind, caller,
                        [&](size_t wanted) { return real.cuMemHostAlloc(address, wanted, flags); });
+}
+
+// Old code has it by name (LLVM's OpenMP for GPUs). The driver serves it.
+CUresult cupool_hook_cuMemAllocHost(void** address, unsigned int bytes) {
+  const void* const caller = __builtin_return_address(0);
+  CUPOOL_REAL_OR_RETURN(cuMemAllocHost);
+  return allocate_host(address, bytes, cupool::engine::kNoHostKind, caller, [&](size_t wanted) {
+    return real.cuMemAllocHost(address, static_cast<unsigned int>(wanted));
+  });
 }
 
 CUresult cupool_hook_cuMemAllocHost_v2(void** address, size_t bytes) {

@@ -38,9 +38,6 @@ __attribute__((noinline)) CUresult rescue(const Call& call) {
   return allocator == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : allocator->out_of_memory().retry(call);
 }
 
-// Of the device such memory takes entries of page tables, 8 bytes for each 4 KiB.
-constexpr std::size_t kBytesPerEntryByte = 512;
-
 // Page-locked memory that lies idle goes back. Device memory does only where page tables may lack
 // room.
 template <typename Call>
@@ -51,7 +48,7 @@ __attribute__((noinline)) CUresult rescue_pinned(size_t bytes, const Call& call)
   patience.wants(bytes);
   const CUresult result = allocator->host().retry(call, cupool::util::now_ns(), patience);
   if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
-  patience.wants(bytes / kBytesPerEntryByte + 1);
+  patience.wants(cupool::engine::page_table_bytes(bytes));
   return allocator->out_of_memory().retry_anywhere(call, patience);
 }
 

@@ -69,10 +69,10 @@ constexpr std::size_t kAimedCalls = 27;  // of probe_aimed
 
 // Contract 2: what takes device memory may be given page-locked memory.
 TEST(HostSide, WhatIsAimedAtPageLockedMemoryIsThereAfterAFree) {
-  for (const char* stream : {"explicit", "per_thread"}) {
-    SCOPED_TRACE(stream);
+  for (const char* way : {"explicit", "per_thread", "explicit memory=oldest"}) {
+    SCOPED_TRACE(way);
     const PreloadedRun result =
-        expect_same(std::string("probe_aimed stream=") + stream, 0, 1, kRealTime);
+        expect_same(std::string("probe_aimed stream=") + way, 0, 1, kRealTime);
     const std::vector<std::string> lines = lines_of(result.process.out);
     EXPECT_EQ(lines.size(), kAimedCalls);
     for (const std::string& line : lines) EXPECT_TRUE(contains(line, "=0 there=1")) << line;

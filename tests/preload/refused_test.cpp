@@ -49,12 +49,22 @@ TEST(Refused, InAStreamOfALargerDeviceWhatIsIdleThereGoesBack) {
 
 // Of the device such calls take page tables at most.
 TEST(Refused, ForLackOfHostMemoryNothingIdleGoesBack) {
-  const PreloadedRun run =
-      expect_same("probe_refused case=pinned", 0, 1,
-                  with(kIdleStays, {{"CUPOOL_SIM_FAIL", "cuMemHostRegister:*=2,cuMemCreate:*=2"}}));
-  EXPECT_EQ(lines_of(run.process.out).size(), 6u);
+  const PreloadedRun run = expect_same(
+      "probe_refused case=pinned", 0, 1,
+      with(kIdleStays,
+           {{"CUPOOL_SIM_FAIL", "cuMemHostAlloc:*=2,cuMemHostRegister:*=2,cuMemCreate:*=2"}}));
+  EXPECT_EQ(lines_of(run.process.out).size(), 9u);
   EXPECT_FALSE(contains(run.process.out, " 0\n")) << run.describe();
   expect_nothing_given_back(run);
+}
+
+// Contract 4.
+TEST(Refused, ForLackOfPageTablesWhatIsIdleGoesBack) {
+  const PreloadedRun run = run_preloaded(
+      "probe_refused case=page_tables",
+      with(kIdleStays, {{"CUPOOL_SIM_MEMORY", "256M"}, {"CUPOOL_SIM_FAIL", "cuMemHostAlloc:1=2"}}));
+  EXPECT_EQ(run.process.out, "allocated 0\n") << run.describe();
+  EXPECT_GT(run.counter("returned_bytes_total"), 0u) << run.describe();
 }
 
 // Contract 2: a launch that was refused has submitted nothing that a free could wait for.

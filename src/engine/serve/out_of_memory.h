@@ -16,6 +16,12 @@
 
 namespace cupool::engine {
 
+/// What page-locked host memory takes of a device at most: entries of page tables, 8 bytes for each
+/// 4 KiB.
+constexpr std::uint64_t page_table_bytes(std::uint64_t host_bytes) {
+  return host_bytes / 512 + 1;
+}
+
 /// Thread-safe.
 class OutOfMemory {
  public:

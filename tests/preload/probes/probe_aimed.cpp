@@ -2,7 +2,8 @@
 // Page-locked memory as the target of each function that may write to it, behind a kernel: whether
 // it is written right after a free of something else. stream=per_thread: by the twins for
 // per-thread default streams; free=beside: another thread frees while the function has not
-// returned, but its work is under way (CUPOOL_SIM_RETURN_MS).
+// returned, but its work is under way (CUPOOL_SIM_RETURN_MS); memory=oldest: by the first form of
+// cuMemAllocHost.
 #include <cuda.h>
 #include <cupool_sim.h>
 #include <dlfcn.h>
@@ -23,11 +24,18 @@ using probe::kBytes;
 
 class Aimed {
  public:
-  Aimed(bool per_thread, bool beside) : per_thread_(per_thread), beside_(beside) {
+  Aimed(bool per_thread, bool beside, bool oldest) : per_thread_(per_thread), beside_(beside) {
     MUST(cuCtxGetCurrent(&context_));
     MUST(cuMemAlloc(&source_, kBytes));
     MUST(cuMemsetD8(source_, 0x5a, kBytes));
-    MUST(cuMemHostAlloc(&host_, kBytes, 0));
+    if (oldest) {  // of before CUDA 3.2, which its header does not declare any more
+      using Allocate = CUresult (*)(void**, unsigned);
+      const auto allocate = reinterpret_cast<Allocate>(dlsym(RTLD_DEFAULT, "cuMemAllocHost"));
+      CHECK(allocate != nullptr);
+      MUST(allocate(&host_, kBytes));
+    } else {
+      MUST(cuMemHostAlloc(&host_, kBytes, 0));
+    }
     MUST(cuCtxSynchronize());
     target_ = reinterpret_cast<CUdeviceptr>(host_);
   }
@@ -242,6 +250,7 @@ void Aimed::see_launches() {
 
 int main(int argc, char** argv) {
   return Aimed(probe::argument_is(argc, argv, "stream", "per_thread"),
-               probe::argument_is(argc, argv, "free", "beside"))
+               probe::argument_is(argc, argv, "free", "beside"),
+               probe::argument_is(argc, argv, "memory", "oldest"))
       .see_all();
 }

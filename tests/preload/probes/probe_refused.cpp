@@ -2,8 +2,8 @@
 // Calls that run out of memory, and what that does to the memory that lies idle. case=bounded: a
 // pool with a limit of its own is at that limit, with idle= MiB freed before and blocks of block=
 // MiB; current=1: as the device's current pool. case=small: a stream of a larger device than the
-// current one. case=pinned: page-locked memory. case=launch: a launch that is refused for good (by=
-// graph or kernel), while the GPU works on freed memory and another thread frees.
+// current one. case=pinned, page_tables: page-locked memory. case=launch: a launch that is refused
+// for good (by= graph or kernel), while the GPU works on freed memory and another thread frees.
 #include <cuda.h>
 
 #include <chrono>
@@ -85,10 +85,25 @@ int pinned() {
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
   CUmemGenericAllocationHandle handle = 0;
+  void* allocated = nullptr;
   for (int i = 0; i < 3; ++i) {
+    probe::say("allocated", cuMemHostAlloc(&allocated, 2 * kMiB, 0));
     probe::say("registered", cuMemHostRegister(host, sizeof host, 0));
     probe::say("created", cuMemCreate(&handle, 2 * kMiB, &properties, 0));
   }
+  return 0;
+}
+
+// The device is full of idle memory, so that page tables may be what is missing.
+int page_tables() {
+  const Gpu gpu;
+  std::vector<CUdeviceptr> blocks;
+  CUdeviceptr block = 0;
+  while (cuMemAlloc(&block, 4 * kMiB) == CUDA_SUCCESS) blocks.push_back(block);
+  for (const CUdeviceptr each : blocks) MUST(cuMemFree(each));
+  MUST(cuCtxSynchronize());
+  void* allocated = nullptr;
+  probe::say("allocated", cuMemHostAlloc(&allocated, 2 * kMiB, 0));
   return 0;
 }
 
@@ -144,6 +159,7 @@ int main(int argc, char** argv) {
   const std::string which = probe::argument(argc, argv, "case", "bounded");
   if (which == "small") return larger_device();
   if (which == "pinned") return pinned();
+  if (which == "page_tables") return page_tables();
   if (which == "launch") return launch(probe::argument_is(argc, argv, "by", "graph"));
   return bounded(probe::number(argc, argv, "current", 0) != 0, probe::number(argc, argv, "idle", 0),
                  probe::number(argc, argv, "block", 8));

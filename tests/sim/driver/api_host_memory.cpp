@@ -120,6 +120,7 @@ CUresult get_flags(Entry& in, unsigned* flags, void* memory) {
 
 SIM_DEFINE(cuMemHostAlloc, (void** memory, size_t bytes, unsigned int flags),
            allocate(in, memory, bytes, flags))
+SIM_DEFINE(cuMemAllocHost, (void** memory, unsigned int bytes), allocate(in, memory, bytes, 0))
 SIM_DEFINE(cuMemAllocHost_v2, (void** memory, size_t bytes), allocate(in, memory, bytes, 0))
 SIM_DEFINE(cuMemFreeHost, (void* memory), release(in, memory))
 SIM_DEFINE(cuMemHostRegister_v2, (void* memory, size_t bytes, unsigned int flags),
