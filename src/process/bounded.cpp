@@ -1,33 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 // A timer for the calling thread, by system calls: the C library's timer_create() uses the heap,
-// whose lock may be held.
+// whose lock may be held. And a lock with a limit.
 #include "process/bounded.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <thread>
-
-#include "util/clock.h"
-
 namespace cupool::process {
 namespace {
 
 constexpr int kSignal = SIGVTALRM;
 
-// By polling: a wait with a limit needs a newer C library than cupool does.
+// Not by polling: others that take the lock again and again would always be first. Of the waits
+// with a limit this one is in every C library.
 bool take_within(std::mutex& mutex, std::chrono::milliseconds limit) {
-  constexpr std::chrono::milliseconds kLook{1};
-  const std::uint64_t limit_ns = static_cast<std::uint64_t>(limit.count()) * 1'000'000;
-  const std::uint64_t start_ns = util::now_ns();
-  while (!mutex.try_lock()) {
-    if (util::now_ns() - start_ns >= limit_ns) return false;
-    std::this_thread::sleep_for(kLook);
-  }
-  return true;
+  if (mutex.try_lock()) return true;
+  if (limit.count() == 0) return false;
+  timespec until{};
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += static_cast<time_t>(limit.count() / 1000);
+  until.tv_nsec += static_cast<long>(limit.count() % 1000 * 1'000'000);
+  until.tv_sec += until.tv_nsec / 1'000'000'000;
+  until.tv_nsec %= 1'000'000'000;
+  return pthread_mutex_timedlock(mutex.native_handle(), &until) == 0;
 }
 
 sigjmp_buf before_work;
