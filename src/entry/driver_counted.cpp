@@ -76,19 +76,21 @@ CUresult allocate_host(void** address, std::size_t bytes, unsigned kind, const v
     count(Counter::host_malloc_calls_total, result);
   } else {
     const bool own = cupool::entry::is_of_its_own(caller);
+    Patience patience;
     const auto allocate = [&] {
-      return allocator->host().allocate(address, bytes, own ? cupool::engine::kNoHostKind : kind,
-                                        real);
+      const CUresult answer = allocator->host().allocate(
+          address, bytes, own ? cupool::engine::kNoHostKind : kind, real, patience);
+      patience.wants(cupool::engine::page_table_bytes(bytes));  // of device memory
+      return answer;
     };
     result = watched_other_allocation(
         *allocator, MemoryKind::page_locked, bytes,
         [&] { return address == nullptr ? 0 : reinterpret_cast<std::uint64_t>(*address); },
         [&] {
           const CUresult first = allocate();
-          if (first != CUDA_ERROR_OUT_OF_MEMORY) return first;
-          Patience patience;
-          patience.wants(cupool::engine::page_table_bytes(bytes));
-          return allocator->out_of_memory().retry_anywhere(allocate, patience);
+          return first != CUDA_ERROR_OUT_OF_MEMORY
+                     ? first
+                     : allocator->out_of_memory().retry_anywhere(allocate, patience);
         });
   }
   // A block has its range already, in whole pages.

@@ -91,6 +91,7 @@ std::mutex report_mutex;
 std::atomic<bool> driver_leaves{false};
 std::atomic<bool> report_is_stuck{false};  // its holder does not come back from the driver
 constexpr std::chrono::milliseconds kNoWait{0};
+constexpr std::chrono::milliseconds kShortWait{1000};
 std::uint64_t snapshots = 0;
 
 // Runs before all exit handlers registered earlier, including the driver's.
@@ -233,12 +234,12 @@ void report_on_signal() {
 void report_at_the_end(bool ask_driver) {
   trace::finish_trace();
   if (config::settings().stats.off()) return;
-  const BoundedLock lock(report_mutex, report_is_stuck ? kNoWait : kLongestWaitForVisits);
+  const BoundedLock lock(report_mutex, report_is_stuck ? kShortWait : kLongestWaitForVisits);
   if (!lock) {
     log::write_at_once(
         log::Level::warn,
-        "no report: a snapshot or sample of it still waits for the driver. For a "
-        "report, set no CUPOOL_STATS_INTERVAL, and ask for none while the GPU hangs");
+        "no report: a snapshot or sample of it has not ended, as if the driver hung. "
+        "For a report, set no CUPOOL_STATS_INTERVAL, and ask for none meanwhile");
     return;
   }
   try {

@@ -69,9 +69,10 @@ TEST(Ending, WaitsForNoContextThatAnotherThreadEnds) {
 // A sample that does not come back from the driver costs the report, not the end of the process.
 TEST(Ending, WaitsForNoSampleThatHangs) {
   constexpr double kLongestSeconds = 30;  // a visit of the driver is waited for ten
-  const PreloadedRun run = run_preloaded(
-      "probe_exit_beside_end ends=no",
-      {{"CUPOOL_SIM_FAIL", "cuMemPoolGetAttribute:150=hang"}, {"CUPOOL_STATS_INTERVAL", "20ms"}});
+  const PreloadedRun run = run_preloaded("probe_exit_beside_end ends=no looks=150",
+                                         {{"CUPOOL_SIM_FAIL", "cuMemPoolGetAttribute:150=hang"},
+                                          {"CUPOOL_DECAY_MS", "0"},
+                                          {"CUPOOL_STATS_INTERVAL", "20ms"}});
   EXPECT_EQ(run.process.exit_code, kProbeExitCode) << run.describe();
   EXPECT_EQ(run.process.out, "leaving\n") << run.describe();
   EXPECT_TRUE(contains(run.process.err, "no report: ")) << run.describe();

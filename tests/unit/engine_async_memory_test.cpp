@@ -71,7 +71,9 @@ TEST_F(AsyncMemoryTest, TheSumOfWhatIsUnusedFollowsEveryCall) {  // contract 12
       live[address] = bytes;
       used += rounded(bytes);
     } else if (!live.empty()) {
-      const auto [address, bytes] = *std::next(live.begin(), random() % live.size());
+      const auto chosen = std::next(live.begin(), random() % live.size());
+      const CUdeviceptr address = chosen->first;
+      const std::uint64_t bytes = chosen->second;
       const auto by_driver = [&] {
         return async().free_by_driver(address, [] { return CUDA_SUCCESS; });
       };

@@ -24,7 +24,8 @@
 namespace cupool::engine {
 
 /// One per context. Thread-safe; holds no lock while the host waits. Has one event for each stream
-/// with pending work, and a constant number more. submitted() takes constant time.
+/// with pending work, one more for each wait meanwhile, and a constant number. submitted() takes
+/// constant time.
 class HostWork {
  public:
   HostWork(const cuda::Driver& driver, CUcontext context) : driver_(driver), context_(context) {}

@@ -36,10 +36,10 @@ void AsyncBlocks::adopt(Context& context, std::uint64_t life, CUdeviceptr addres
   block->source = BlockSource::pool;
   block->state.store(BlockState::live);
   const std::int64_t used = used_of(*block);
+  const std::uint64_t word = block->state.word();  // once known, the block may be another's
   if (!remember(*block)) return delete_block(block);
   context.stats().unused_stream_ordered.fetch_sub(used, std::memory_order_relaxed);
   if (context.incarnation() == life) return;
-  const std::uint64_t word = block->state.word();
   if (claim(*block, word) && forget(*block)) delete_block(block);
 }
 

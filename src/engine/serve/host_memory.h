@@ -46,8 +46,15 @@ class HostMemory {
   /// As try_allocate(), also from what the GPU has left by now and from other threads' shards; else
   /// by `real(bytes)`, which allocates into `*address`. While that runs out of memory, idle
   /// page-locked memory goes back to the driver, and it is repeated. `kind`: host_kind().
+  /// `patience`: the program's call's.
   template <typename Real>
-  CUresult allocate(void** address, std::size_t bytes, unsigned kind, const Real& real);
+  CUresult allocate(void** address, std::size_t bytes, unsigned kind, const Real& real,
+                    Patience& patience);
+  template <typename Real>
+  CUresult allocate(void** address, std::size_t bytes, unsigned kind, const Real& real) {
+    Patience patience;
+    return allocate(address, bytes, kind, real, patience);
+  }
 
   /// Frees the memory at `host` if it is cupool's. `std::nullopt`: the driver's to free, by
   /// free_by_driver().
@@ -145,7 +152,8 @@ class HostMemory {
 };
 
 template <typename Real>
-CUresult HostMemory::allocate(void** address, std::size_t bytes, unsigned kind, const Real& real) {
+CUresult HostMemory::allocate(void** address, std::size_t bytes, unsigned kind, const Real& real,
+                              Patience& patience) {
   Context* context = registry_.current();
   bool served = address != nullptr && may_allocate(&context, bytes, kind);
   std::uint64_t idle = 0;
@@ -160,7 +168,6 @@ CUresult HostMemory::allocate(void** address, std::size_t bytes, unsigned kind, 
   const std::size_t wanted = served ? host_capacity_for(bytes) : bytes;
   CUresult result = real(wanted);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-    Patience patience;
     patience.wants(wanted);
     result = retry([&] { return real(wanted); }, start_ns, patience);
   }

@@ -201,13 +201,13 @@ void IdleMemory::release(Context& context, BlockList& idle) {
   DeviceStats& stats = context.stats();
   stats.gauge_add(Gauge::cached_bytes, -signed_bytes(idle.bytes));
   stats.gauge_add(Gauge::held_bytes, -signed_bytes(idle.bytes));
-  stats.add(Counter::returned_blocks_total, idle.count);
-  stats.add(Counter::returned_bytes_total, idle.bytes);
   stats::note_event(EventKind::give_back, stats, idle.bytes);
   while (Block* block = idle.pop()) {
     // The end of the context did not wait for this thread any longer. The address may be another
     // owner's, and the record in a list of that end.
     if (context.gone()) continue;
+    stats.add(Counter::returned_blocks_total);
+    stats.add(Counter::returned_bytes_total, block->capacity);
     const CUdeviceptr address = block->address;
     const BlockSource source = block->source;
     // The driver may hand the address out again at once. With cupool's own pool, cupool gets it;

@@ -2,6 +2,8 @@
 // Waits by the epochs of the frees, as a free that waits would have done.
 #include "engine/serve/messages.h"
 
+#include <time.h>
+
 #include <algorithm>
 
 #include "engine/serve/giving_back.h"
@@ -26,19 +28,24 @@ constexpr std::uint64_t kNoLimit = 0;
 // Another thread may end a context that is not the caller's, and waits for a visit. It may take as
 // long as the work there.
 WaitResult wait_in_visits(Context& context, EpochNumber epoch, std::uint64_t limit_ns) {
+  constexpr timespec kMoment{0, 100'000};
   const std::uint64_t start = util::now_ns();
   WaitResult all;
-  for (;;) {
+  for (bool closed = false;;) {
     {
       const ContextVisit visit(context, kOneVisitNs);
       if (!visit && context.gone()) return all;
+      closed = !visit;
       const WaitResult result = visit ? context.ordering().wait(epoch, kOneVisitNs)
                                       : WaitResult{WaitResult::Outcome::still_pending, true};
       all = {result.outcome, all.waited || result.waited, result.error};
       if (!result.worth_repeating() || result.outcome == WaitResult::Outcome::not_possible)
         return all;
     }
-    if (limit_ns != kNoLimit && util::now_ns() - start >= limit_ns) return all;
+    // The work there may be complete, though nobody has looked.
+    const std::uint64_t limit = closed && limit_ns == kNoLimit ? kLongestWaitForFreesNs : limit_ns;
+    if (limit != kNoLimit && util::now_ns() - start >= limit) return all;
+    if (closed) nanosleep(&kMoment, nullptr);
   }
 }
 

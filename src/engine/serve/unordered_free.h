@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuMemFree of memory that cupool does not serve. The driver's free waits for all work of the
-// context, but not if the memory is a pool's or a graph's: that is free at once. A program whose
-// own free of something else came before, which would have waited, needs no other wait (contract
-// 2).
+// context, but not if the memory is a pool's, and perhaps not if it is a graph's: that is free at
+// once. A program whose own free of something else came before, which would have waited, needs no
+// other wait (contract 2).
 #pragma once
 
 #include "cuda/driver.h"

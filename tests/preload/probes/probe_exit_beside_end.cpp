@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A process that leaves while another of its threads ends a context whose kernel does not end
-// (contract 11). mode= exit, quick_exit; ends=no: no context ends. Exit code 7, so that a lost code
-// shows.
+// (contract 11). mode= exit, quick_exit; ends=no: no context ends; looks=N: once the driver was
+// asked so often for a figure of a pool. Exit code 7, so that a lost code shows.
+#include <cupool_sim.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -24,7 +26,9 @@ int main(int argc, char** argv) {
     MUST(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr));
     std::thread([context] { cuCtxDestroy(context); }).detach();
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  const auto looks = static_cast<unsigned long long>(probe::number(argc, argv, "looks", 0));
+  if (looks == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  while (cupoolSimCalls("cuMemPoolGetAttribute") < looks) std::this_thread::yield();
   std::printf("leaving\n");
   std::fflush(stdout);
   if (probe::argument_is(argc, argv, "mode", "quick_exit")) std::quick_exit(7);

@@ -33,14 +33,18 @@ void run_threads(int number) {
   }
 }
 
+void* page_locked(size_t bytes) {
+  void* memory = nullptr;
+  MUST(cudaMallocHost(&memory, bytes));
+  return memory;
+}
+
 // A synchronisation and a free that wait, for copies to the host.
 void wait_for_copies() {
   constexpr size_t kBytes = 8 << 20;
-  static thread_local void* const host = [] {
-    void* memory = nullptr;
-    MUST(cudaMallocHost(&memory, kBytes));
-    return memory;
-  }();
+  static void* const buffers[2] = {page_locked(kBytes), page_locked(kBytes)};
+  static std::atomic<unsigned> threads{0};  // two at a time
+  static thread_local void* const host = buffers[threads++ % 2];
   void* block = nullptr;
   if (cudaMalloc(&block, kBytes) != cudaSuccess) return;
   MUST(cudaMemcpyAsync(host, block, kBytes, cudaMemcpyDeviceToHost, cudaStreamPerThread));
