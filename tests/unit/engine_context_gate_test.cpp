@@ -263,6 +263,8 @@ TEST_F(EndBesideAReleaseTest, LeavesARecordThatIsReplacedToTheEnd) {  // I8
     });
     replaced.push_back(allocator_->blocks().find(others.address));
     allocator_->blocks().insert(&others, [](const Block&) { return true; });
+    context_->set_gone_untouched();
+    EXPECT_TRUE(context_->begin_again()) << "the handle names the next one by now";
   });
   EXPECT_EQ(std::count(freed.begin(), freed.end(), CUdeviceptr{others.address}), 0);
   EXPECT_EQ(allocator_->blocks().find(others.address), &others);

@@ -78,7 +78,10 @@ class Context final : public StreamSource {
     small_chunk_.clear();
   }
   /// As set_gone(), while a thread is still inside: only marks the context as gone.
-  void set_gone_untouched() { life_.end(); }
+  void set_gone_untouched() {
+    gate_.was_not_awaited();
+    life_.end();
+  }
   /// Begins the next life of a context that has ended. False: not before the gate opens.
   bool begin_again() { return life_.begin_again(gate_); }
 

@@ -26,6 +26,11 @@ class ContextGate {
   /// Whether a thread is about to end the context, or is still cleaning up after its end.
   bool is_closed() const { return word_.load(std::memory_order_acquire) >= kCloser; }
 
+  /// An end goes on though a thread is inside, which may come back to another life of the context.
+  void was_not_awaited() { left_inside_.store(true, std::memory_order_release); }
+  /// Whether that ever was so.
+  bool any_left_inside() const { return left_inside_.load(std::memory_order_acquire); }
+
   /// Waits until the gate is open. The caller is in no visit.
   void wait_until_open() const;
 
@@ -38,6 +43,7 @@ class ContextGate {
 
   std::atomic<std::uint64_t> word_{0};  ///< closers in the upper half, visitors in the lower
   std::atomic<unsigned> waiting_{0};    ///< threads waiting to enter; orders nothing
+  std::atomic<bool> left_inside_{false};
 };
 
 }  // namespace cupool::engine

@@ -205,7 +205,7 @@ void IdleMemory::release(Context& context, BlockList& idle) {
   while (Block* block = idle.pop()) {
     // The end of the context did not wait for this thread any longer. The address may be another
     // owner's, and the record in a list of that end.
-    if (context.gone()) continue;
+    if (context.gone() && context.gate().any_left_inside()) continue;
     stats.add(Counter::returned_blocks_total);
     stats.add(Counter::returned_bytes_total, block->capacity);
     const CUdeviceptr address = block->address;
@@ -216,7 +216,10 @@ void IdleMemory::release(Context& context, BlockList& idle) {
     const bool comes_to_us = source == BlockSource::pool && !device.limits().use_default_pool;
     block->state.store(BlockState::leaving, std::memory_order_release);
     count_plain(stats, *block, -1);
-    if (!comes_to_us && !blocks_.erase(block)) continue;  // another owner's, as above
+    if (!comes_to_us && !blocks_.erase(block) &&
+        (context.ends() || context.gate().any_left_inside())) {
+      continue;  // another owner's, as above
+    }
     // A refusal may pass. Memory refused twice is tried once more later, with the orphans.
     Backend& backend = device.backend_of(source);
     const bool released = backend.release(context, address) || backend.release(context, address);
