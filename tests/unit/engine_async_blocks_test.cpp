@@ -93,6 +93,7 @@ TEST_F(AsyncBlocksTest, NothingIsUnusedOnceNoBlockIsKnown) {  // contract 12
   ASSERT_TRUE(AsyncBlocks::claim(*idle, idle->state.word()));
   blocks_.context_gone(*context_, true);
   EXPECT_EQ(unused(), 0u);
+  delete_block(idle);  // who has claimed it has it
 }
 
 }  // namespace
