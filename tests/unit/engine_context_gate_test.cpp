@@ -3,13 +3,11 @@
 // who comes waits until it is decided, and nothing of the old life is in the new one.
 #include "engine/context/context_visit.h"
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "engine/serve/retire.h"
 #include "engine_fast_path_fixture.h"
@@ -207,75 +205,6 @@ TEST_F(ContextGateTest, AThreadMayEndBesideItsContext) {
     EXPECT_EQ(now(Gauge::held_bytes), 0);
     expect_identity();
   }
-}
-
-// A thread gives idle memory back, and stays in the driver for longer than the end of its context
-// waits for it. What it still has in its hands is not its context's any more.
-class EndBesideAReleaseTest : public ContextGateTest {
- protected:
-  static inline std::function<void()> meanwhile;  // in the first call
-  static inline std::vector<CUdeviceptr> freed;
-
-  cuda::Driver make_driver() override {
-    cuda::Driver driver = ContextGateTest::make_driver();
-    driver.cuMemFree_v2 = [](CUdeviceptr address) {
-      freed.push_back(address);
-      if (const auto call = std::exchange(meanwhile, nullptr)) std::thread(call).join();
-      return CUDA_SUCCESS;
-    };
-    return driver;
-  }
-  void SetUp() override {
-    ContextGateTest::SetUp();
-    freed.clear();
-    start({{"CUPOOL_BACKEND", "malloc"}});
-  }
-  // Three blocks, of which the first is on its way to the driver when `call` is made.
-  std::vector<CUdeviceptr> release_beside(const std::function<void()>& call) {
-    const std::vector<CUdeviceptr> blocks = allocate_several(3, 1 << 20);
-    free_all(blocks);
-    meanwhile = call;
-    Patience patience;
-    allocator_->out_of_memory().give_back_idle(*context_, patience);
-    EXPECT_EQ(meanwhile, nullptr);
-    return blocks;
-  }
-};
-
-TEST_F(EndBesideAReleaseTest, FreesNothingOfTheNextOwner) {  // I8
-  release_beside([] {});
-  ASSERT_EQ(freed.size(), 3u);
-  freed.clear();
-  release_beside([&] { allocator_->endings().context_gone(*context_, false); });
-  EXPECT_EQ(freed.size(), 1u);
-}
-
-// The driver has handed the address of one out again, to another context.
-TEST_F(EndBesideAReleaseTest, LeavesARecordThatIsReplacedToTheEnd) {  // I8
-  Context second(*driver_, reinterpret_cast<CUcontext>(~std::uintptr_t{0}), context_->device());
-  Block others;
-  others.context = &second;
-  std::vector<Block*> replaced;
-  const std::vector<CUdeviceptr> blocks = release_beside([&] {
-    // Any but the first.
-    allocator_->blocks().for_each([&](const Block& each) {
-      if (each.address != freed.front()) others.address = CUdeviceptr{each.address};
-    });
-    replaced.push_back(allocator_->blocks().find(others.address));
-    allocator_->blocks().insert(&others, [](const Block&) { return true; });
-    context_->set_gone_untouched();
-    EXPECT_TRUE(context_->begin_again()) << "the handle names the next one by now";
-  });
-  EXPECT_EQ(std::count(freed.begin(), freed.end(), CUdeviceptr{others.address}), 0);
-  EXPECT_EQ(allocator_->blocks().find(others.address), &others);
-  for (int i = 0; i < 8; ++i) replaced.push_back(new_block());
-  EXPECT_EQ(std::count(replaced.begin(), replaced.end(), replaced.front()), 1)
-      << "the record has one owner";
-  for (std::size_t i = 1; i < replaced.size(); ++i) delete_block(replaced[i]);
-  LeftBlocks gone = allocator_->blocks().extract([&](const Block&) { return true; });
-  EXPECT_EQ(gone.pop(), replaced.front());
-  EXPECT_EQ(gone.pop(), &others);
-  EXPECT_TRUE(gone.empty());
 }
 
 // CUDA forbids the end of a context beside a free of its memory. Here the context ends, lives
