@@ -151,6 +151,9 @@ class Machine {
 
   /// Empty: no failure.
   std::string run(const Program& program);
+  /// Between programs: the other process opens the block and closes it again, if it is memory that
+  /// cupool can share. False: it could not.
+  bool lend_once(CUdeviceptr address);
 
   const Machinery& machinery() const { return machinery_; }
 

@@ -53,6 +53,19 @@ void Machine::lend(const Operation& op) {
   lent.owner = block.owner;
 }
 
+bool Machine::lend_once(CUdeviceptr address) {
+  PeerOrder order;
+  CUipcMemHandle handle;
+  const unsigned long long asked = cupoolSimCalls("cuIpcGetMemHandle");
+  if (cuIpcGetMemHandle(&handle, address) != CUDA_SUCCESS) return false;
+  if (cupoolSimCalls("cuIpcGetMemHandle") != asked) return true;
+  std::memcpy(order.handle, &handle, sizeof order.handle);
+  PeerAnswer answer;
+  if (!ask_peer(order, &answer)) return false;
+  order.verb = PeerOrder::close;
+  return ask_peer(order, &answer);
+}
+
 bool Machine::is_lent(const Slots& slots, const Block& block) {
   return std::any_of(std::begin(slots.lent_blocks), std::end(slots.lent_blocks),
                      [&](const LentBlock& lent) {
