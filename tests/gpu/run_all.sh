@@ -9,5 +9,5 @@ set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 chmod +x .gpu/* 2>/dev/null
 nvidia-smi -L || { echo "no GPU here" >&2; exit 2; }
-# The hard limit above compare.py's own: nothing may run past the lease.
+# The hard limit above compare.py's own: nothing may run past the limit.
 exec timeout --kill-after=10 480 python3 tests/gpu/programs/compare.py "$@"

@@ -10,5 +10,5 @@ set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 chmod +x .gpu/* 2>/dev/null
 nvidia-smi -L || { echo "no GPU here" >&2; exit 2; }
-# The hard limit above ordered.py's own budget: nothing may run past the lease.
+# The hard limit above ordered.py's own budget: nothing may run past the limit.
 exec timeout --kill-after=10 "${CUPOOL_TEST_LIMIT:-480}" python3 -u tests/gpu/proofs/ordered.py "$@"
