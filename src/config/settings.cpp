@@ -226,7 +226,7 @@ Parsed* parsed() noexcept {
     made->settings = ::getauxval(AT_SECURE) != 0
                          ? secure_settings(&made->effective)
                          : parse(environ, &made->warnings, &made->effective);
-    made->trial = ::getenv(kTrial) != nullptr;
+    made->trial = ::secure_getenv(kTrial) != nullptr;
     Settings& settings = made->settings;
     // The program may change its working directory between two writes.
     for (Path* file : {&settings.stats_file, &settings.trace, &settings.log_file}) {

@@ -54,7 +54,7 @@ __attribute__((constructor)) void note_start() {
   // The settings are read at the first use of the GPU; by then the number may belong to another
   // file.
   for (const char* option : {"CUPOOL_STATS_FILE", "CUPOOL_TRACE", "CUPOOL_LOG_FILE"}) {
-    const char* const value = getenv(option);
+    const char* const value = secure_getenv(option);
     if (value != nullptr) cupool::util::note_descriptor(cupool::util::descriptor_named(value));
   }
 }
