@@ -30,7 +30,7 @@ void note(Findings* findings, std::string id, std::string text, std::string cure
 }
 
 bool is_elf_program(const Facts& facts) {
-  return facts.file.problem.empty() && facts.elf_status == ElfStatus::read;
+  return facts.elf_status == ElfStatus::read;
 }
 
 bool same_machine(const Facts& facts) {
@@ -38,9 +38,7 @@ bool same_machine(const Facts& facts) {
 }
 
 void judge_file(const Facts& facts, Findings* findings) {
-  if (!facts.file.problem.empty()) {
-    obstacle(findings, "not-startable", facts.file.problem, "pass a program that can be started");
-  } else if (facts.elf_status == ElfStatus::not_elf) {
+  if (facts.elf_status == ElfStatus::not_elf) {
     note(findings, "no-elf",
          facts.file.executable() +
              " is neither an ELF file nor a script with #!; a shell may run it",

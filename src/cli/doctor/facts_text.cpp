@@ -28,7 +28,7 @@ std::string chain_of(const ProgramFile& file) {
 
 std::string program_lines(const Facts& facts) {
   std::string text = line("program", chain_of(facts.file));
-  if (facts.elf_status != ElfStatus::read || !facts.file.problem.empty()) return text;
+  if (facts.elf_status != ElfStatus::read) return text;
   const ElfFile& elf = facts.elf;
   return text + line("", machine_name(elf.machine) + (elf.interpreter.empty()
                                                           ? ", no dynamic loader"
