@@ -25,7 +25,8 @@ CITED_FILE = re.compile(r"\bdocs/[\w./-]*\w")
 STRING = re.compile(r'"(?:\\.|[^"\\])*"|(?<!\w)\'(?:\\.|[^\'\\])\'')
 CONTRACT_FILE = re.compile(r"(\d\d)_\w+_test\.cpp")
 GTEST = re.compile(r"TEST(?:_F|_P)?\(")
-PROPERTY = re.compile(r"\s*(?:cupool_property|cupool_mutation|cupool_default_pool_mutation|add_test)\((?:NAME )?([\w.${}-]+)")
+PROPERTY = re.compile(r"\s*(?:cupool_property\(|cupool_mutation\(|cupool_theme_mutation\(\w+ |cupool_default_pool_mutation\("
+                      r"|add_test\((?:NAME )?)([\w.${}-]+)")
 
 
 def rule_key(rule):
