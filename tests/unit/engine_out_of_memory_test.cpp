@@ -7,6 +7,7 @@
 #include <functional>
 #include <utility>
 
+#include "engine_busy_neighbour.h"
 #include "engine_pool_engine_fixture.h"
 
 namespace cupool::engine {
@@ -71,6 +72,11 @@ class OutOfMemoryTest : public PoolEngineTest {
       return CUDA_ERROR_OUT_OF_MEMORY;
     };
     driver.cuEventDestroy_v2 = [](CUevent) { return CUDA_SUCCESS; };
+    driver.cuDeviceGetUuid_v2 = [](CUuuid* uuid, CUdevice) {
+      *uuid = CUuuid{};
+      uuid->bytes[0] = 'O';  // no other test's
+      return CUDA_SUCCESS;
+    };
     driver.cuCtxPushCurrent_v2 = [](CUcontext context) {
       scarce.pushed = context;
       return CUDA_SUCCESS;
@@ -134,17 +140,12 @@ TEST_F(OutOfMemoryTest, ACallIsMadeAgainOnlyWhereSomethingCanBeGivenBack) {
   EXPECT_EQ(out_of_memory().retry(rescued), CUDA_SUCCESS);
   EXPECT_EQ(calls_, 1);
   EXPECT_EQ(rescues(), 1u);
-  // A thread without a context, and one whose patience is over.
+  // A thread without a context, and one whose context has failed.
   scarce.has_context = false;
   ContextRegistry::current_may_change();
   EXPECT_EQ(out_of_memory().retry(rescued), CUDA_ERROR_OUT_OF_MEMORY);
   scarce.has_context = true;
   ASSERT_EQ(enter(nullptr), context_);
-  Patience none(0);
-  while (!none.over()) {
-  }
-  const ContextVisit visit(*context_);  // asks no neighbours
-  EXPECT_EQ(out_of_memory().retry(rescued, none), CUDA_ERROR_OUT_OF_MEMORY);
   context_->set_poisoned();
   EXPECT_EQ(out_of_memory().retry(rescued), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(calls_, 1);
@@ -301,6 +302,34 @@ TEST_F(OutOfMemoryTest, ANeighbourIsServedForSoLongOnly) {
   gpu.work.store(Work::none);
   EXPECT_TRUE(give_to_neighbour(~std::uint64_t{0}).has_value());
   EXPECT_EQ(second.cache().bytes(), 0u);
+}
+
+TEST_F(OutOfMemoryTest, WhatIsCompleteGoesBackWithoutPatience) {  // contract 4
+  leave_idle_memory();
+  context_->threads().drain(Drain::all);
+  allocator_->idle().cache_reclaimed(*context_);
+  ASSERT_GT(context_->cache().bytes(), 0u);
+  Patience none(0);
+  const Call real = [&] {
+    return context_->cache().bytes() == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  };
+  EXPECT_EQ(out_of_memory().retry(real, none), CUDA_SUCCESS);
+}
+
+// The driver's call that ends it may wait for what the caller does next.
+TEST_F(OutOfMemoryTest, AContextThatIsAboutToEndHoldsNoCallUpForLong) {
+  leave_idle_memory();
+  const ContextEnd ends(*context_);
+  EXPECT_EQ(out_of_memory().retry_on(0, hopeless()), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+TEST_F(OutOfMemoryTest, NeighboursAreAskedThoughAllPatienceIsGone) {
+  ipc::BusyNeighbour neighbour;
+  ASSERT_TRUE(neighbour.valid());
+  scarce.full_looks = 1000;
+  Patience none(0);
+  EXPECT_EQ(out_of_memory().retry(hopeless(), none), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(neighbour.requests(context_->device().id()), 1);
 }
 
 // That answer is the program's, and the call was made.

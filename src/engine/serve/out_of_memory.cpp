@@ -56,7 +56,7 @@ bool can_make_event(const cuda::Driver& driver, Context& context) {
 bool OutOfMemory::give_back_idle(Context& context, Patience& patience) {
   Device& device = context.device();
   {
-    const ContextVisit visit(context);
+    const ContextVisit visit(context, kShortNs);
     if (visit && device.pools() != nullptr) device.pools()->preallocation().end(context);
   }
   const auto returned = [&] { return device.stats().value(Counter::returned_bytes_total); };
@@ -251,25 +251,30 @@ std::optional<std::uint64_t> OutOfMemory::give_to_neighbour(const channel::Devic
 }
 
 // A thread inside a context would hold its end up meanwhile. What neighbours use now may be idle in
-// a moment, so the call is repeated until the time is over.
-bool OutOfMemory::neighbours_gave(Device& device, Patience& patience, std::uint64_t* until_ns) {
-  using Answer = ipc::Neighbours::Answer;
+// a moment, so the call is repeated until the time is over. They are asked although the call's own
+// blocks may have taken all of its patience.
+bool OutOfMemory::neighbours_gave(Device& device, Patience& patience, Asking* asking) {
+  using ipc::Neighbours;
+  using Answer = Neighbours::Answer;
   constexpr std::chrono::milliseconds kMoment{20};
   const std::uint64_t now = util::now_ns();
-  if (*until_ns == 0) {
+  if (asking->until_ns == 0) {
     if (ContextVisit::any_of_this_thread()) return false;
-    *until_ns = now + std::min(patience.left_ns(), ipc::Neighbours::kLongestWaitNs);
+    const std::uint64_t least = Neighbours::kLongestAskNs;
+    asking->since_ns = now;
+    asking->until_ns = now + std::clamp(patience.left_ns(), least, Neighbours::kLongestWaitNs);
     device.stats().add(Counter::neighbours_asked_total);
   }
-  if (now < *until_ns) {
-    const Answer answer = neighbours_.ask(device.id(), patience.wanted_bytes(), *until_ns - now);
+  if (now < asking->until_ns) {
+    const Answer answer =
+        neighbours_.ask(device.id(), patience.wanted_bytes(), asking->until_ns - now);
     if (answer == Answer::gave) return true;
     if (answer == Answer::nothing) return false;
     const util::Uncancelled throughout;
     std::this_thread::sleep_for(kMoment);
     return true;
   }
-  neighbours_.give_up(device.id(), ipc::Neighbours::kLongestWaitNs);
+  neighbours_.give_up(device.id(), now - asking->since_ns);
   return false;
 }
 
@@ -286,7 +291,7 @@ bool OutOfMemory::more_given_back(Context& context, std::uint64_t* tried_ns, Pat
   }
   patience.attempts_on(context.device().ordinal()).any = true;
   const auto look = [&] {
-    async_.idle().give_back(context, AsyncIdle::To::device);
+    async_.idle().give_back(context, AsyncIdle::To::device, kShortNs);
     const std::uint64_t trimmed = trim_default_pool(context.device());
     const std::uint64_t wanted = patience.wanted_bytes();
     if (wanted != 0 && trimmed >= wanted) return true;  // without a wait
@@ -310,7 +315,7 @@ bool OutOfMemory::more_given_back(Context& context, std::uint64_t* tried_ns, Pat
 }
 
 void OutOfMemory::make_spare_streams(Context& context) {
-  const ContextVisit visit(context);
+  const ContextVisit visit(context, kShortNs);
   if (!visit || !context.usable()) return;
   const cuda::RelaxedCaptureScope relaxed(driver_);
   const cuda::ContextScope scope(driver_, context.handle());

@@ -171,7 +171,9 @@ class OutOfMemory {
     const bool had_room = has_room();
     std::uint64_t tried_ns = util::now_ns() - kLongestCallNs;
     for (int round = 0; result == CUDA_ERROR_OUT_OF_MEMORY && round < kRetries; ++round) {
-      if (patience.over() || !more_given_back(context, &tried_ns, patience)) break;
+      // Once on each device even where the call has no patience left: what is complete needs none.
+      if (round != 0 && patience.over()) break;
+      if (!more_given_back(context, &tried_ns, patience)) break;
       result = real();
     }
     // A sticky error may have kept memory back. Then the program gets that error (I7).
@@ -200,9 +202,8 @@ class OutOfMemory {
   template <typename Call>
   CUresult ask_neighbours(Device& device, const Call& real, Patience& patience) {
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    std::uint64_t asking_until_ns = 0;
-    while (result == CUDA_ERROR_OUT_OF_MEMORY &&
-           neighbours_gave(device, patience, &asking_until_ns)) {
+    Asking asking;
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && neighbours_gave(device, patience, &asking)) {
       result = real();
     }
     return result;
@@ -211,7 +212,11 @@ class OutOfMemory {
   template <typename GiveBack>
   bool reclaim_all_of(Context& context, Patience& patience, const GiveBack& give_back);
   bool give_back_pooled(Context& context);
-  bool neighbours_gave(Device& device, Patience& patience, std::uint64_t* until_ns);
+  struct Asking {
+    std::uint64_t since_ns = 0;
+    std::uint64_t until_ns = 0;  ///< 0: not yet
+  };
+  bool neighbours_gave(Device& device, Patience& patience, Asking* asking);
   bool close_small_chunk(Context& context, Patience& patience);
   bool destroy_spare_stream();
 
