@@ -36,6 +36,7 @@
 #include "trace/leaks.h"
 #include "trace/nvtx.h"
 #include "trace/other_memory.h"
+#include "trace/python_stack.h"
 #include "trace/recorder.h"
 #include "trace/sites.h"
 #include "trace/watch.h"
@@ -269,8 +270,7 @@ void start_watchers() {
   }
   if (settings.leaks.one_in != 0 || trace::is_timeline()) trace::start_other_kinds();
   if (settings.sites.interval_bytes != 0) {
-    if (trace::start_sites(settings.sites.interval_bytes, settings.sites.is_paced,
-                           cuda::real_dlsym())) {
+    if (trace::start_sites(settings.sites.interval_bytes, settings.sites.is_paced)) {
       trace::add_watcher(trace::kSites);
     } else {
       CUPOOL_LOG(warn, "out of host memory: CUPOOL_SITES has no effect");
@@ -315,23 +315,30 @@ void prepare_engine(const cuda::Driver& driver) {
   }
   note_rdma_library(allocator != nullptr);
   describe_process();
-  prepare_unwinder();
   if (allocator == nullptr) return;
   make_ring();
   start_watchers();
   start_housekeeping(*allocator, settings);
 }
 
+// What asks the dynamic linker, before start_mutex is taken: the linker holds its lock while
+// constructors run, and one of them may be about to start the engine, too.
+void look_up_symbols() {
+  warn_of_other_copy();
+  prepare_unwinder();
+  if (config::settings().sites.interval_bytes != 0) trace::find_python(cuda::real_dlsym());
+}
+
 engine::Allocator* start_engine() {
   const cuda::Driver* driver = cuda::driver();
   if (driver == nullptr || !accepts_calls(*driver)) return nullptr;
   watch_forks();
+  look_up_symbols();
   const std::lock_guard<std::mutex> lock(start_mutex);
   if (allocator != nullptr || measuring != nullptr || stopped.load(std::memory_order_relaxed)) {
     return detail::running.load(std::memory_order_relaxed);
   }
   config::announce_warnings();
-  warn_of_other_copy();
   const bool observes = config::settings().mode == config::Mode::observe;
   if (!observes && !engine::watch_thread_end()) {
     CUPOOL_LOG(warn,

@@ -52,7 +52,9 @@ const char* text_of_attribute(const PythonApi& api, void* owner, const char* nam
 }  // namespace
 
 void find_python(FindSymbol find) noexcept {
+  static std::atomic<bool> is_looked_for{false};
   static PythonApi api;
+  if (is_looked_for.exchange(true)) return;
   const bool found =
       look_up(find, "Py_IsInitialized", &api.is_initialized) &&
       look_up(find, "PyGILState_Check", &api.has_lock) &&

@@ -30,7 +30,8 @@ struct PythonStack {
 /// The dynamic linker's own dlsym.
 using FindSymbol = void* (*)(void* handle, const char* symbol);
 
-/// Looks for an interpreter in the process. To be called once, where the heap can be used.
+/// Looks for an interpreter in the process, at the first call. Thread-safe. To be called where the
+/// heap can be used, and with no lock: the dynamic linker has one of its own.
 void find_python(FindSymbol find) noexcept;
 
 /// An address in the interpreter; 0: there is none.

@@ -52,10 +52,9 @@ thread_local FreeNow free_now;
 
 }  // namespace
 
-bool start_sites(std::uint64_t interval, bool paced, FindSymbol find) noexcept {
+bool start_sites(std::uint64_t interval, bool paced) noexcept {
   SiteTable* const table = SiteTable::create({});
   if (table == nullptr) return false;
-  find_python(find);
   interval_bytes.store(interval, std::memory_order_relaxed);
   widest_bytes.store(interval, std::memory_order_relaxed);
   is_paced.store(paced, std::memory_order_relaxed);

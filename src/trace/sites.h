@@ -19,7 +19,7 @@ extern std::atomic<const SiteTable*> sites_read;
 /// Starts to sample one allocation in `interval` bytes; if `paced`, in more where samples would
 /// cost a thread more than a hundredth of its time. To be called once, before the other functions.
 /// False without memory.
-bool start_sites(std::uint64_t interval, bool paced, FindSymbol find) noexcept;
+bool start_sites(std::uint64_t interval, bool paced) noexcept;
 
 /// Whether the block at `address` may be a sampled one. For frees on the hot path.
 inline bool may_be_sampled(std::uint64_t address) noexcept {

@@ -138,6 +138,12 @@ std::vector<std::string> pairs_of_plugins() {
 INSTANTIATE_TEST_SUITE_P(All, Crossing, testing::ValuesIn(pairs_of_plugins()),
                          [](const auto& row) { return name_of(row.param); });
 
+// The dynamic linker holds its lock around constructors.
+TEST(Plugins, MayAllocateInAConstructorBesideTheFirstAllocation) {
+  expect_same("probe_start_beside_load");
+  expect_same("probe_start_beside_load", 0, 1, {{"CUPOOL_SITES", "1"}});
+}
+
 // A failed look-up of a hooked name reads as without us.
 TEST(DlError, DoesNotNameUs) {
   expect_same("probe_life_load mode=errors first=driver", 0, 0);
