@@ -26,6 +26,8 @@ struct IdleDriver {
   CUevent waited_for = nullptr;
   CUstream waiting = nullptr;
   CUstream freed_in = nullptr;
+  int plain_frees = 0;
+  CUresult plain_free = CUDA_SUCCESS;
 };
 IdleDriver idle_driver;
 
@@ -69,6 +71,11 @@ class AsyncIdleTest : public AsyncMemoryTest {
       if (idle_driver.busy_queries == 0) return test::fake::query(event);
       --idle_driver.busy_queries;
       return CUDA_ERROR_NOT_READY;
+    };
+    driver.cuMemFree_v2 = [](CUdeviceptr address) {
+      if (idle_driver.plain_free != CUDA_SUCCESS) return idle_driver.plain_free;
+      ++idle_driver.plain_frees;
+      return test::fake::free_to_pool(address, nullptr);
     };
     driver.cuMemFreeAsync = [](CUdeviceptr address, CUstream stream) {
       ++idle_driver.frees;
@@ -136,17 +143,32 @@ TEST_F(AsyncIdleTest, ALookAlsoReclaimsFreedBlocks) {
   expect_identity();
 }
 
-TEST_F(AsyncIdleTest, WithoutAStreamTheMemoryStaysIdle) {
+// Contract 4: a stream takes device memory, so that none may be had just when memory is short.
+TEST_F(AsyncIdleTest, WithoutAStreamTheMemoryGoesBackAllTheSame) {
   const CUdeviceptr address = leave_idle(kUnit);
   idle_driver.stream_create = CUDA_ERROR_OUT_OF_MEMORY;
-  in_thread([&] {
-    EXPECT_EQ(idle().give_back(*context_, To::pool).blocks, 0u);
-    EXPECT_EQ(idle_bytes(), kUnit);
-    EXPECT_NE(async().blocks().find(address), nullptr);
-    idle_driver.stream_create = CUDA_SUCCESS;
-    EXPECT_EQ(idle().give_back(*context_, To::pool).blocks, kUnit);
-  });
+  in_thread([&] { EXPECT_EQ(idle().give_back(*context_, To::pool).blocks, kUnit); });
   EXPECT_EQ(idle_bytes(), 0u);
+  EXPECT_EQ(async().blocks().find(address), nullptr);
+  EXPECT_EQ(idle_driver.plain_frees, 1);
+  EXPECT_EQ(idle_driver.frees, 0);
+}
+
+// The next step of decay tries again.
+TEST_F(AsyncIdleTest, WhatTheDriverRefusesIsNotTriedAgainAtOnce) {
+  constexpr std::uint64_t kSlice = 64 << 20;
+  constexpr std::uint64_t kBytes = 16 << 20;
+  CUdeviceptr addresses[2 * kSlice / kBytes];
+  for (CUdeviceptr& address : addresses) {
+    ASSERT_EQ(allocate_in_stream(kBytes, &address), AsyncMemory::Served::by_driver);
+  }
+  for (const CUdeviceptr address : addresses) {
+    ASSERT_EQ(async().try_free(address, stream_), CUDA_SUCCESS);
+  }
+  for (std::uint32_t i = 0; i < StreamCaches::kDecaySteps; ++i) idle().end_decay_step();
+  idle_driver.stream_create = idle_driver.plain_free = CUDA_ERROR_OUT_OF_MEMORY;
+  in_thread([&] { EXPECT_FALSE(idle().give_back_unneeded()); });
+  EXPECT_EQ(idle_bytes(), 2 * kSlice);
 }
 
 TEST_F(AsyncIdleTest, AtTheEndMemoryGoesBackBehindTheWorkOfTheContext) {  // I1
@@ -304,7 +326,7 @@ TEST_F(AsyncIdleTest, WithoutAStreamNothingIsLostThoughAllCachesAreInUse) {
   }
   const std::uint64_t before = idle_bytes();
   ASSERT_GT(before, 0u);
-  idle_driver.stream_create = CUDA_ERROR_OUT_OF_MEMORY;
+  idle_driver.stream_create = idle_driver.plain_free = CUDA_ERROR_OUT_OF_MEMORY;
   in_thread([&] {
     EXPECT_EQ(idle().give_back(*context_, To::pool).blocks, 0u);
     EXPECT_EQ(idle_bytes(), before);

@@ -45,16 +45,16 @@ EpochNumber AsyncIdle::settle(Context& context, Look look) {
   }
 }
 
-// Has the driver free idle blocks on a stream behind which they are unused. What it refuses twice
-// stays in `idle`, or is lost without host memory for its record.
-std::uint64_t AsyncIdle::free_in(BlockList& idle, CUstream stream) {
+// Frees idle blocks by `free`. What the driver refuses twice stays in `idle`, or is lost without
+// host memory for its record.
+template <typename Free>
+std::uint64_t AsyncIdle::free_by(BlockList& idle, const Free& free) {
   BlockList refused;
   std::uint64_t bytes = 0;
   while (Block* const block = idle.pop()) {
     const CUdeviceptr address = block->address;
     if (!blocks_.forget(*block)) continue;
-    if (driver_.cuMemFreeAsync(address, stream) != CUDA_SUCCESS &&
-        driver_.cuMemFreeAsync(address, stream) != CUDA_SUCCESS) {
+    if (free(address) != CUDA_SUCCESS && free(address) != CUDA_SUCCESS) {
       blocks_.remember(*block) ? refused.push(block) : delete_block(block);
       continue;
     }
@@ -65,12 +65,18 @@ std::uint64_t AsyncIdle::free_in(BlockList& idle, CUstream stream) {
   return bytes;
 }
 
+// On a stream behind which the blocks are unused.
+std::uint64_t AsyncIdle::free_in(BlockList& idle, CUstream stream) {
+  return free_by(idle,
+                 [&](CUdeviceptr address) { return driver_.cuMemFreeAsync(address, stream); });
+}
+
 void AsyncIdle::keep(Context& context, BlockList& idle) {
   if (!idle.empty()) caches_.put_back(&context, context.incarnation(), context.stats(), idle);
 }
 
 // Blocks that the GPU does not use. A trim of the pool takes only what a wait has covered; on this
-// stream it is short.
+// stream it is short. On a full device there may be no stream to be had.
 std::uint64_t AsyncIdle::release(Context& context, BlockList& idle) {
   if (idle.empty()) return 0;
   const cuda::RelaxedCaptureScope relaxed(driver_);
@@ -80,6 +86,8 @@ std::uint64_t AsyncIdle::release(Context& context, BlockList& idle) {
   if (scope.ok() && context.thread_stream(&stream) == CUDA_SUCCESS) {
     bytes = free_in(idle, stream);
     driver_.cuStreamSynchronize(stream);
+  } else if (scope.ok()) {
+    bytes = free_by(idle, [&](CUdeviceptr address) { return driver_.cuMemFree_v2(address); });
   }
   keep(context, idle);
   return bytes;
@@ -150,8 +158,9 @@ bool AsyncIdle::give_back_unneeded() {
     GivingBack part(idle_.give_backs());
     BlockList idle = caches_.take(context, settle(*context, Look::once),
                                   StreamCaches::Which::unneeded, kAsyncSlice);
-    more = more || idle.bytes >= kAsyncSlice;
+    const bool may_leave_some = idle.bytes >= kAsyncSlice;
     const std::uint64_t released = release(*context, idle);
+    more = more || (may_leave_some && released != 0);
     part.gave_back = released != 0;
     context->device().default_pool().unneeded_released(released);
   }

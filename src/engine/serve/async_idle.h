@@ -61,6 +61,8 @@ class AsyncIdle {
  private:
   std::uint64_t release(Context& context, BlockList& idle);
   void release_in_order(Context& context, BlockList& idle);
+  template <typename Free>
+  std::uint64_t free_by(BlockList& idle, const Free& free);
   std::uint64_t free_in(BlockList& idle, CUstream stream);
   void keep(Context& context, BlockList& idle);
   bool is_in_pool(CUdeviceptr address) const;
