@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How much may be pending, and how much is held for it (CUPOOL_MAX_PENDING, docs/design.md,
 // Engine).
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -50,6 +52,33 @@ TEST_F(PendingTest, TheBoundOnPendingBytesHoldsForBlocksOfAllSizes) {
     }
     EXPECT_LE(most, (64u << 20) + bytes);
   }
+  EXPECT_GT(count(Counter::free_waits_pending_limit_total), 0u);
+}
+
+// Whose driver waits where a thread may be cancelled, with a call to cancel it pending (contract
+// 11).
+class CancelledTest : public FastPathTest {
+ protected:
+  cuda::Driver make_driver() override {
+    cuda::Driver driver = FastPathTest::make_driver();
+    driver.cuEventSynchronize = [](CUevent event) {
+      pthread_testcancel();
+      return test::fake::wait(event);
+    };
+    return driver;
+  }
+};
+
+TEST_F(CancelledTest, AThreadLeavesNoWaitOfItsFreesBehind) {
+  start({{"CUPOOL_MAX_PENDING", "64M"}});
+  gpu.work.store(Work::held);
+  std::atomic<bool> has_freed{false};
+  in_thread([&] {
+    pthread_cancel(pthread_self());
+    for (int i = 0; i < 200; ++i) free(allocate(1 << 20));
+    has_freed.store(true);
+  });
+  EXPECT_TRUE(has_freed.load());
   EXPECT_GT(count(Counter::free_waits_pending_limit_total), 0u);
 }
 

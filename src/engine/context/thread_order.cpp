@@ -18,6 +18,7 @@
 #include "engine/reclaim/stream_use.h"
 #include "engine/reclaim/use_count.h"
 #include "util/mutation.h"
+#include "util/uncancelled.h"
 
 namespace cupool::engine {
 namespace {
@@ -288,6 +289,7 @@ bool ThreadOrder::is_on_for_thread(const cuda::Driver& driver) {
 }
 
 void ThreadOrder::submits_elsewhere(const cuda::Driver& driver, CUstream handle, What what) {
+  const util::Uncancelled throughout;  // it may wait, and is reached from the hot path
   const bool is_work = what == What::work;
   if (!is_on_for_thread(driver)) {
     if (is_work) hot_.has_work = is_on();  // without a state, the free waits

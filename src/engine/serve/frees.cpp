@@ -14,6 +14,7 @@
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/mutation.h"
+#include "util/uncancelled.h"
 
 namespace cupool::engine {
 
@@ -107,6 +108,7 @@ std::optional<CUresult> Frees::try_free(CUdeviceptr address) {
 }
 
 [[gnu::noinline]] CUresult Frees::free_claimed_otherwise(const ClaimedBlock& claimed) {
+  const util::Uncancelled throughout;  // the hot path has none
   if (claimed.is_alive()) return free_claimed(claimed);
   drop(claimed);
   return CUDA_SUCCESS;
