@@ -222,6 +222,7 @@ cudaError_t cupool_hook_cudaDeviceSynchronize() {
   const ShortCut cut = short_cut(site);
   const bool certain =
       cut && cut.allocator->registry().ask_for_current(*cut.context) == cut.context;
+  if (certain) cut.allocator->default_pools().async().idle().covering_epoch(*cut.context);
   if (certain && cut.allocator->synchronization().of_context(
                      cut.context, Synchronization::Failure::repeated,
                      [] { return cupool::cuda::driver()->cuCtxSynchronize(); }) == CUDA_SUCCESS) {

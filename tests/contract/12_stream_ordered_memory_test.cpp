@@ -190,6 +190,15 @@ TEST(StreamOrderedMemory, OfASharedRuntimeIsServedWithoutIt) {
   EXPECT_LT(asked, 2000u);
 }
 
+TEST(StreamOrderedMemory, IsAnotherStreamsBehindAWaitForTheDevice) {
+  for (const char* runtime : {"shared", "static"}) {
+    const PreloadedRun run =
+        expect_same(std::string("probe_async_runtime_") + runtime + " case=waits streams=20", 0, 1,
+                    serving({{"CUPOOL_SIM_MODE", "late"}}));
+    EXPECT_GE(run.counter("own_async_served_total"), 18u) << runtime;
+  }
+}
+
 // Contract 8.
 TEST(StreamOrderedMemory, OfASharedRuntimeIsTheDriversForListedLibraries) {
   const PreloadedRun run =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stream-ordered memory by the runtime interface, where cupool has short cuts. case=errors: codes
 // and the last error; case=pairs: rounds=N pairs by each of threads=N threads in a stream of its
-// own.
+// own; case=waits: a pair in each of streams=N streams, and a wait for the device behind it.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -106,9 +106,26 @@ int pairs(long rounds, long threads) {
   return 0;
 }
 
+// Memory goes from stream to stream, with a wait for the device between them.
+int waits(long streams) {
+  std::vector<cudaStream_t> all;
+  for (long i = 0; i < streams; ++i) all.push_back(make_stream());
+  for (cudaStream_t const stream : all) {
+    void* memory = nullptr;
+    MUST(cudaMallocAsync(&memory, kBytes, stream));
+    MUST(cudaMemsetAsync(memory, 1, kBytes, stream));
+    MUST(cudaFreeAsync(memory, stream));
+    MUST(cudaDeviceSynchronize());
+  }
+  for (cudaStream_t const stream : all) MUST(cudaStreamDestroy(stream));
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (probe::argument(argc, argv, "case", "errors") == std::string("errors")) return errors();
+  const std::string what = probe::argument(argc, argv, "case", "errors");
+  if (what == "errors") return errors();
+  if (what == "waits") return waits(probe::number(argc, argv, "streams", 10));
   return pairs(probe::number(argc, argv, "rounds", 10), probe::number(argc, argv, "threads", 1));
 }
