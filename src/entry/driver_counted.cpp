@@ -19,6 +19,7 @@
 #include "entry/watched.h"
 #include "process/lifecycle.h"
 
+using cupool::engine::allocated_in;
 using cupool::engine::Allocator;
 using cupool::engine::AsyncBlocks;
 using cupool::engine::AsyncMemory;
@@ -152,7 +153,10 @@ CUresult allocate_unwatched_in_stream(CUdeviceptr* address, CUmemoryPool pool, s
       served = serving->default_pools().async().allocate(address, bytes, pool, stream, real);
     }
   }
-  if (served == Served::from_cache) return CUDA_SUCCESS;
+  if (served == Served::from_cache) {
+    allocated_in(*cupool::cuda::driver(), stream);
+    return CUDA_SUCCESS;
+  }
   CUresult result = CUDA_SUCCESS;
   if (served == Served::by_driver) {
     if (Allocator* const serving = engine()) serving->default_pools().serves_blocks();
@@ -174,6 +178,7 @@ CUresult allocate_unwatched_in_stream(CUdeviceptr* address, CUmemoryPool pool, s
         });
   }
   if (result != CUDA_SUCCESS || bytes == 0) return result;
+  allocated_in(*cupool::cuda::driver(), stream);
   Allocator* const allocator = engine();
   if (served == Served::no && AsyncBlocks::any() && allocator != nullptr) {
     allocator->default_pools().async().forget_stale(*address);

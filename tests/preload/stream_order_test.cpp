@@ -86,6 +86,19 @@ TEST(StreamOrderOfServedFrees, IsThatOfTheDriversFree) {
   }
 }
 
+// Contract 2: memory that another thread has freed in stream order.
+TEST(StreamOrderOfAllocations, IsThatOfTheDriversFree) {
+  for (const char* async : {"threshold", "serve"}) {
+    for (const char* lane : {"1", "0"}) {
+      SCOPED_TRACE(std::string(async) + ", lane " + lane);
+      const PreloadedRun run =
+          expect_same("probe_allocation_order", 0, 1,
+                      with(kLate, {{"CUPOOL_LANE", lane}, {"CUPOOL_ASYNC", async}}));
+      EXPECT_EQ(run.process.out, "same memory 4 wrong 0\n");
+    }
+  }
+}
+
 // Contract 2: what `ordered` does not promise, so that the tests above can fail.
 TEST(StreamOrderInOrderedMode, IsTheProgramsOwn) {
   for (const char* way : {"copy", "elapsed", "thread"}) {
@@ -103,6 +116,7 @@ TEST(StreamOrderMutation, IsFound) {
     const char* mutation;
     const char* way;
     const char* lane = "0";
+    const char* probe = "probe_stream_order";
   } rows[] = {{"forgets-the-order-of-a-free", "copy"},
               {"forgets-the-order-of-a-free", "legacy"},
               {"forgets-the-order-of-a-free", "devices"},
@@ -113,6 +127,7 @@ TEST(StreamOrderMutation, IsFound) {
               {"frees-memory-of-pools-at-once", "pool_unordered"},
               {"frees-memory-of-pools-at-once", "pool_of_graphs"},
               {"forgets-the-order-of-served-frees", "pool_shared"},
+              {"forgets-the-order-of-allocations", "", "0", "probe_allocation_order"},
               {"forgets-the-order-of-an-event", "event_in_lane", "1"}};
   for (const auto& row : rows) {
     SCOPED_TRACE(std::string(row.mutation) + ", " + row.way);
@@ -122,7 +137,7 @@ TEST(StreamOrderMutation, IsFound) {
                                            {"CUPOOL_SIM_DEVICES", "2"},
                                            {"CUPOOL_TEST_MUTATION", row.mutation}});
     environment["LD_PRELOAD"] = tested_build().folder + "/tests/libcupool_mutable.so";
-    const ProcessResult run = run_plain(std::string("probe_stream_order ") + row.way, environment);
+    const ProcessResult run = run_plain(std::string(row.probe) + " " + row.way, environment);
     EXPECT_NE(run.exit_code, 0) << run.describe();
   }
 }

@@ -7,6 +7,7 @@
 #include "engine/reclaim/calls_under_way.h"
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/pending_work.h"
+#include "util/mutation.h"
 
 namespace cupool::engine {
 
@@ -56,6 +57,13 @@ class Submission {
  private:
   const InlineSubmission submission_;
 };
+
+/// After an allocation in the order of `stream`, an explicit handle. Its memory may be that of work
+/// of another thread in that stream, which the calling thread's next free waits for without cupool.
+[[gnu::always_inline]] inline void allocated_in(const cuda::Driver& driver, CUstream stream) {
+  if (CUPOOL_MUTATED("forgets-the-order-of-allocations")) return;
+  Lane::holds(stream) ? ThreadOrder::submits_in_lane() : ThreadOrder::submits(driver, stream);
+}
 
 /// Before a driver call whose work goes to streams that are not known.
 inline void submits_unknown(const cuda::Driver& driver, const char* call) {

@@ -15,6 +15,7 @@
 #include "config/settings.h"
 #include "engine/async/stream_caches.h"
 #include "engine/context/context_registry.h"
+#include "engine/context/submission.h"
 #include "engine/reclaim/serving.h"
 #include "engine/serve/async_blocks.h"
 #include "engine/serve/async_idle.h"
@@ -54,7 +55,10 @@ class AsyncMemory {
         bytes - 1 >= kLargestStreamBlock || !serves(*context)) {
       return 0;
     }
-    return known.place.cache->pop(known.place.use, stream_capacity_for(bytes), bytes);
+    const CUdeviceptr memory =
+        known.place.cache->pop(known.place.use, stream_capacity_for(bytes), bytes);
+    if (memory != 0) allocated_in(driver_, stream);
+    return memory;
   }
 
   /// As try_allocate(), also from other streams; else by `real(bytes)`, which allocates into
