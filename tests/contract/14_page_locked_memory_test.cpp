@@ -133,8 +133,8 @@ TEST(PageLockedMemory, IsTheDriversIfTheCacheIsOff) {
 }
 
 TEST(PageLockedMemory, GoesBackAfterATime) {
-  const PreloadedRun run = expect_same("probe_host_memory case=idle ms=1000", 0, 1,
-                                       with(kEarly, {{"CUPOOL_DECAY_MS", "100"}}));
+  const PreloadedRun run = expect_same("probe_host_memory case=idle ms=1500", 0, 1,
+                                       with(kEarly, {{"CUPOOL_DECAY_MS", "300"}}));
   EXPECT_EQ(run.counter("host_returned_bytes_total"), 8u << 20);
 }
 
@@ -169,8 +169,8 @@ TEST(PageLockedMemory, GoesBackBesideAnotherContext) {
     SCOPED_TRACE(way);
     const std::string beside = std::string(" beside=") + way;
     const Environment two = with(kEarly, {{"CUPOOL_SIM_DEVICES", "2"}});
-    const PreloadedRun decayed = expect_same("probe_host_memory case=idle ms=1000" + beside, 0, 1,
-                                             with(two, {{"CUPOOL_DECAY_MS", "100"}}));
+    const PreloadedRun decayed = expect_same("probe_host_memory case=idle ms=1500" + beside, 0, 1,
+                                             with(two, {{"CUPOOL_DECAY_MS", "300"}}));
     EXPECT_EQ(decayed.counter("host_returned_bytes_total"), 8u << 20);
     const PreloadedRun at_once = run_preloaded("probe_host_memory case=idle ms=0" + beside, two);
     EXPECT_EQ(at_once.process.exit_code, 0) << at_once.describe();

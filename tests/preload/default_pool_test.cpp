@@ -6,7 +6,7 @@
 namespace preload {
 namespace {
 
-const Environment kSoon = {{"CUPOOL_DECAY_MS", "80"}, {"CUPOOL_SIM_MODE", "early"}};
+const Environment kSoon = {{"CUPOOL_DECAY_MS", "400"}, {"CUPOOL_SIM_MODE", "early"}};
 const Environment kNever = {{"CUPOOL_DECAY_MS", "0"}, {"CUPOOL_SIM_MODE", "early"}};
 
 void expect_out(const std::string& probe, const Environment& extra, const std::string& out) {

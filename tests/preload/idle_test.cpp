@@ -29,11 +29,12 @@ TEST(Decay, WhatIsNeededAgainStays) {
   expect_same("probe_idle mode=pairs", 0, 1, {{"CUPOOL_DECAY_MS", "1s"}});
 }
 
-// Blocks come back without a fence there, but leave after one only.
+// Blocks come back without a fence there, but leave after one only. The program goes on for less
+// than two spans.
 TEST(Decay, WhatWasFreedInALaneGoesBackAsSoon) {
   const PreloadedRun result = run_preloaded(
       "probe_idle mode=lane",
-      {{"CUPOOL_DECAY_MS", "1s"}, {"CUPOOL_LANE", "1"}, {"CUPOOL_SIM_MODE", "early"}});
+      {{"CUPOOL_DECAY_MS", "2s"}, {"CUPOOL_LANE", "1"}, {"CUPOOL_SIM_MODE", "early"}});
   EXPECT_EQ(result.process.exit_code, 0) << result.describe();
   EXPECT_TRUE(result.reports.at(0).at("process").at("lane").at("end").is_null())
       << result.describe();

@@ -48,7 +48,7 @@ TEST(PoolStart, TheDefaultPoolIsStartedToo) {
 
 TEST(PoolStart, EachDeviceHasItsOwn) {
   expect_same_in_background("devices",
-                            {{"CUPOOL_SIM_FIRST_POOL_MS", "300"}, {"CUPOOL_SIM_DEVICES", "2"}});
+                            {{"CUPOOL_SIM_FIRST_POOL_MS", "1000"}, {"CUPOOL_SIM_DEVICES", "2"}});
 }
 
 TEST(PoolStart, TheProgramMayEndMeanwhile) {

@@ -160,8 +160,12 @@ TEST(WhatAFreeHoldsMutation, IsFound) {
                                            {"CUPOOL_BACKEND", row.backend},
                                            {"CUPOOL_TEST_MUTATION", row.mutation}});
     environment["LD_PRELOAD"] = tested_build().folder + "/tests/libcupool_mutable.so";
-    const ProcessResult run = run_plain(std::string("probe_free_holds ") + row.way, environment);
-    EXPECT_NE(run.exit_code, 0) << run.describe();
+    // A thread that is off its processor for long can hide the fault, and nothing can feign it.
+    bool is_found = false;
+    for (int attempt = 0; attempt < 3 && !is_found; ++attempt) {
+      is_found = run_plain(std::string("probe_free_holds ") + row.way, environment).exit_code != 0;
+    }
+    EXPECT_TRUE(is_found);
   }
 }
 

@@ -26,15 +26,21 @@ using probe::Gpu;
 using probe::kBytes;
 using probe::warm_up;
 
-// Whether a free returns while a kernel of another stream goes on.
-bool free_waits(const Gpu& gpu) {
+// Whether a kernel of another stream is over when a free returns.
+bool free_waits(const Gpu& gpu, std::uint64_t kernel_ns) {
   CUdeviceptr block = 0;
   MUST(cuMemAlloc(&block, kBytes));
-  gpu.work(20'000'000);
+  gpu.work(kernel_ns);
   MUST(cuMemFree(block));
   const bool waited = cuStreamQuery(gpu.stream) == CUDA_SUCCESS;
   MUST(cuCtxSynchronize());
   return waited;
+}
+
+// Whether a free waits for it. The thread may have lost its processor for as long as a short one
+// takes: then a longer one tells.
+bool free_waits(const Gpu& gpu) {
+  return free_waits(gpu, 20'000'000) && free_waits(gpu, 200'000'000);
 }
 
 // The waits are cupool's to print: the driver always waits.

@@ -225,6 +225,7 @@ void free_while_away(bool again) {
     CUstream other = nullptr;
     MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
     stamp(small, 0x33333333, CU_STREAM_LEGACY);
+    const auto left = std::chrono::steady_clock::now();
     spin(other, 20000000);
     stamp(block, 0x11111111, other);
     if (again) {
@@ -241,7 +242,8 @@ void free_while_away(bool again) {
     std::vector<unsigned char> host(kBytes);
     MUST(cuMemcpyDtoH(host.data(), next, kBytes));
     CHECK(probe::count_other_bytes(host.data(), kBytes, 0x22) == 0);
-    // Back in the lane.
+    // Back in the lane: it asks whether it may return once away for another 16th of the time.
+    std::this_thread::sleep_for((std::chrono::steady_clock::now() - left) / 8);
     spin(CU_STREAM_LEGACY, 20000000);
     stamp(next, 0x11111111, CU_STREAM_LEGACY);
     release(next);

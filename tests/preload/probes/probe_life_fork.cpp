@@ -167,15 +167,21 @@ void fork_nested() {
 }
 
 void become_daemon() {
+  int parents[2];  // open as long as they are there
+  MUST(pipe(parents));
   const pid_t child = fork();
   if (child > 0) {
     say("left behind", wait_for(child));
+    close(parents[1]);
     return;
   }
+  close(parents[1]);
   setsid();
   if (fork() > 0) _exit(0);
+  char byte = 0;
+  while (read(parents[0], &byte, 1) < 0) {
+  }
   for (int descriptor = 3; descriptor < 256; ++descriptor) close(descriptor);
-  usleep(20000);  // the parents are gone
   use_cuda(8);
   say("the daemon has worked", 8);
 }

@@ -241,8 +241,9 @@ void await_end(const Child& child) {
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-// Connects to everything that answers neighbours, and says nothing, or nothing sensible.
-void talk_nonsense() {
+// Connects to what answers neighbours in this process's child, and says nothing, or nothing
+// sensible.
+void talk_nonsense(pid_t process) {
   FILE* const list = std::fopen("/proc/net/unix", "r");
   CHECK(list != nullptr);
   char line[512];
@@ -258,9 +259,16 @@ void talk_nonsense() {
         static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + std::strlen(name));
     for (const char* message : {"", "nonsense"}) {
       const int mute = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-      if (connect(mute, reinterpret_cast<const sockaddr*>(&address), length) != 0) continue;
+      ucred listener{};
+      socklen_t size = sizeof listener;
+      if (connect(mute, reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+          getsockopt(mute, SOL_SOCKET, SO_PEERCRED, &listener, &size) != 0 ||
+          listener.pid != process) {
+        close(mute);
+        continue;
+      }
       ++connections;
-      if (*message != '\0') CHECK(send(mute, message, std::strlen(message), 0) > 0);
+      if (*message != '\0') CHECK(send(mute, message, std::strlen(message), MSG_NOSIGNAL) > 0);
     }
   }
   std::fclose(list);
@@ -330,7 +338,7 @@ int conduct(const std::string& self, int argc, char** argv) {
                             probe::argument(argc, argv, "a", ""));
   await_ready(first);
   if (holder == "stop") MUST(kill(first.process, SIGSTOP));
-  if (holder == "pestered") talk_nonsense();
+  if (holder == "pestered") talk_nonsense(first.process);
   const std::string by = probe::argument(argc, argv, "by", "malloc");
   const Child asker = start(self,
                             {"role=asker", "mib=" + mib, "block_mib=" + block, "by=" + by,

@@ -6,6 +6,7 @@
 // runs).
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -23,15 +24,29 @@ using Clock = std::chrono::steady_clock;
 
 constexpr useconds_t kWhile = 150'000;
 
+// For a while, and until a sample has begun and ended: each asks the driver once, after it has read
+// the levels.
+void stay() {
+  using Calls = unsigned long long (*)(const char*);
+  const bool is_sampled = std::getenv("CUPOOL_STATS_INTERVAL") != nullptr &&
+                          dlsym(RTLD_DEFAULT, "cupool_snapshot") != nullptr;
+  const auto calls = reinterpret_cast<Calls>(dlsym(RTLD_DEFAULT, "cupoolSimCalls"));
+  const auto looks = [&] { return calls == nullptr ? 0 : calls("cuMemGetInfo_v2"); };
+  const unsigned long long before = looks();
+  const auto patience = Clock::now() + std::chrono::seconds(20);
+  usleep(kWhile);
+  while (is_sampled && looks() < before + 2 && Clock::now() < patience) usleep(1000);
+}
+
 void steps() {
   void* small = nullptr;
   void* large = nullptr;
   MUST(cudaMalloc(&small, size_t{1} << 20));
-  usleep(kWhile);
+  stay();
   MUST(cudaMalloc(&large, size_t{64} << 20));
-  usleep(kWhile);
+  stay();
   MUST(cudaFree(large));
-  usleep(kWhile);
+  stay();
   MUST(cudaFree(small));
 }
 

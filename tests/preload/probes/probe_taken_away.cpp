@@ -14,13 +14,14 @@ using probe::kBytes;
 
 constexpr std::size_t kGranule = 2 << 20;
 constexpr std::uint64_t kLongNs = 20'000'000;
+constexpr std::uint64_t kLongerNs = 500'000'000;  // than a thread is off its processor
 
 // Whether the work before the free is complete once `call` has returned.
 template <typename Call>
-bool is_complete_behind(const Gpu& gpu, const Call& call) {
+bool is_complete_behind(const Gpu& gpu, const Call& call, std::uint64_t kernel_ns = kLongNs) {
   CUdeviceptr block = 0;
   MUST(cuMemAlloc(&block, kBytes));
-  gpu.work(kLongNs);
+  gpu.work(kernel_ns);
   MUST(cuMemFree(block));
   call();
   const bool complete = cuStreamQuery(gpu.stream) == CUDA_SUCCESS;
@@ -44,7 +45,7 @@ int main(int argc, char** argv) {
   CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   const auto set_access = [&] { MUST(cuMemSetAccess(mapped, kGranule, &access, 1)); };
   if (probe::argument_is(argc, argv, "case", "given")) {
-    std::printf("given complete=%d\n", is_complete_behind(gpu, set_access));
+    std::printf("given complete=%d\n", is_complete_behind(gpu, set_access, kLongerNs));
     return 0;
   }
   set_access();
