@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -18,11 +19,13 @@
 
 namespace cupool::engine::ipc {
 
-/// Names that no other test's devices have.
+/// Names that no other test's devices have, of those that run beside this one neither.
 inline channel::DeviceId test_device(int number) {
   channel::DeviceId id{};
   id[0] = 0xd7;
   id[1] = static_cast<unsigned char>(number);
+  const pid_t process = getpid();
+  std::memcpy(id.data() + 4, &process, sizeof process);
   return id;
 }
 

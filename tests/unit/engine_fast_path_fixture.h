@@ -13,6 +13,7 @@
 
 #include "engine/serve/hot_path.h"
 #include "engine_fake_driver.h"
+#include "util/uncancelled.h"
 
 namespace cupool::engine {
 
@@ -70,6 +71,7 @@ class FastPathTest : public testing::Test {
   }
   void free(CUdeviceptr address) {
     const auto freed = free_hot(*allocator_, address);
+    const util::Uncancelled throughout;
     EXPECT_EQ(freed ? *freed : *allocator_->frees().try_free(address), CUDA_SUCCESS);
   }
   void pairs(int count, std::uint64_t bytes) {

@@ -91,8 +91,7 @@ class LaneTest : public testing::Test {
   // Whether work in the lane's stream brings the process back. It asks again once away for another
   // 16th of the time, which the test may have spent off its processor.
   bool returns(CUstream stream) {
-    std::this_thread::sleep_for((std::chrono::steady_clock::now() - last_return_) / 8);
-    last_return_ = std::chrono::steady_clock::now();
+    std::this_thread::sleep_for((std::chrono::steady_clock::now() - began_) / 8);
     for (int i = 0; i < 50 && !Lane::is_open(); ++i) {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
       submit(stream);
@@ -102,7 +101,7 @@ class LaneTest : public testing::Test {
   bool free_is_covered() { return Lane::covers_free_at_once() || Lane::covers_free(driver_); }
 
   cuda::Driver driver_{};
-  std::chrono::steady_clock::time_point last_return_ = std::chrono::steady_clock::now();
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace cupool::engine::lane_test

@@ -2,8 +2,10 @@
 // What is given back for a call that ran out of memory, and for other processes, where the driver
 // refuses, time runs out, or others are at it as well (contract 4).
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <utility>
 
@@ -74,7 +76,9 @@ class OutOfMemoryTest : public PoolEngineTest {
     driver.cuEventDestroy_v2 = [](CUevent) { return CUDA_SUCCESS; };
     driver.cuDeviceGetUuid_v2 = [](CUuuid* uuid, CUdevice) {
       *uuid = CUuuid{};
-      uuid->bytes[0] = 'O';  // no other test's
+      uuid->bytes[0] = 'O';  // no other test's, which may run beside this one
+      const pid_t process = getpid();
+      std::memcpy(uuid->bytes + 4, &process, sizeof process);
       return CUDA_SUCCESS;
     };
     driver.cuCtxPushCurrent_v2 = [](CUcontext context) {

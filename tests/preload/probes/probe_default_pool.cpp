@@ -28,6 +28,7 @@ namespace {
 
 using probe::free_memory;
 using Clock = std::chrono::steady_clock;
+constexpr useconds_t kSpans = 1'200'000;  // longer than decay takes where the tests set it
 constexpr size_t kMiB = 1 << 20;
 constexpr size_t kMuch = 96 * kMiB;
 
@@ -293,7 +294,7 @@ void owned(const std::string& how, bool first) {
   if (how == "trim") MUST(cudaMemPoolTrimTo(default_pool, 0));
   probe::say("gone", reserved() == 0);
   leave_idle();
-  usleep(300'000);
+  usleep(kSpans);
   probe::say("stays", reserved() >= kMuch);
   probe::say("threshold", static_cast<long>(read(cudaMemPoolAttrReleaseThreshold)));
 }
@@ -327,7 +328,7 @@ void other() {
   uint64_t threshold = 2 * kMuch;
   MUST(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
   leave_idle();
-  usleep(300'000);
+  usleep(kSpans);
   probe::say("own pool keeps", read(cudaMemPoolAttrReservedMemCurrent, pool) >= kMuch);
   probe::say("threshold", read(cudaMemPoolAttrReleaseThreshold, pool) == threshold);
   void* block = nullptr;

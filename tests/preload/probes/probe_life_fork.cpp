@@ -172,8 +172,7 @@ void become_daemon() {
   const pid_t child = fork();
   if (child > 0) {
     say("left behind", wait_for(child));
-    close(parents[1]);
-    return;
+    return;  // with its end of the pipe
   }
   close(parents[1]);
   setsid();
