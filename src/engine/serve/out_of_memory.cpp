@@ -53,12 +53,24 @@ bool can_make_event(const cuda::Driver& driver, Context& context) {
 
 }  // namespace
 
+// The pools are those of all contexts of the device, of which one may be about to end.
+void OutOfMemory::end_preallocation(Context& context) {
+  PoolBackend* const pools = context.device().pools();
+  if (pools == nullptr) return;
+  const auto end_in = [&](Context& each) {
+    const ContextVisit visit(each, kShortNs);
+    if (visit) pools->preallocation().end(each);
+    return static_cast<bool>(visit);
+  };
+  if (end_in(context)) return;
+  for (Context* const other : registry_.contexts_of(context.device().ordinal())) {
+    if (end_in(*other)) return;
+  }
+}
+
 bool OutOfMemory::give_back_idle(Context& context, Patience& patience) {
   Device& device = context.device();
-  {
-    const ContextVisit visit(context, kShortNs);
-    if (visit && device.pools() != nullptr) device.pools()->preallocation().end(context);
-  }
+  end_preallocation(context);
   const auto returned = [&] { return device.stats().value(Counter::returned_bytes_total); };
   const std::uint64_t returned_before = returned();
   bool any = idle_.release_ended_leases();
@@ -274,7 +286,7 @@ bool OutOfMemory::neighbours_gave(Device& device, Patience& patience, Asking* as
     std::this_thread::sleep_for(kMoment);
     return true;
   }
-  neighbours_.give_up(device.id(), now - asking->since_ns);
+  neighbours_.give_up(device.id(), std::min(now - asking->since_ns, Neighbours::kLongestWaitNs));
   return false;
 }
 

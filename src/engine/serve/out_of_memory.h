@@ -208,6 +208,7 @@ class OutOfMemory {
     }
     return result;
   }
+  void end_preallocation(Context& context);
   bool give_back_idle_of(Context& context, Patience& patience);
   template <typename GiveBack>
   bool reclaim_all_of(Context& context, Patience& patience, const GiveBack& give_back);
