@@ -62,7 +62,8 @@ class Submission {
 /// of another thread in that stream, which the calling thread's next free waits for without cupool.
 [[gnu::always_inline]] inline void allocated_in(const cuda::Driver& driver, CUstream stream) {
   if (CUPOOL_MUTATED("forgets-the-order-of-allocations")) return;
-  Lane::holds(stream) ? ThreadOrder::submits_in_lane() : ThreadOrder::submits(driver, stream);
+  Lane::holds(stream) ? ThreadOrder::submits_in_lane()
+                      : ThreadOrder::submits(driver, stream, ThreadOrder::What::allocation);
 }
 
 /// Before a driver call whose work goes to streams that are not known.

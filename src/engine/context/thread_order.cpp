@@ -290,7 +290,8 @@ bool ThreadOrder::is_on_for_thread(const cuda::Driver& driver) {
 
 void ThreadOrder::submits_elsewhere(const cuda::Driver& driver, CUstream handle, What what) {
   const util::Uncancelled throughout;  // it may wait, and is reached from the hot path
-  const bool is_work = what == What::work;
+  const bool is_work = what != What::served_free;
+  const bool waits = what != What::allocation || CUPOOL_MUTATED("waits-to-allocate");
   if (!is_on_for_thread(driver)) {
     if (is_work) hot_.has_work = is_on();  // without a state, the free waits
     return;
@@ -302,12 +303,13 @@ void ThreadOrder::submits_elsewhere(const cuda::Driver& driver, CUstream handle,
   if (may_capture(driver, handle)) return;
   if (CUPOOL_MUTATED("forgets-the-order-of-served-frees") && !is_work) return;
   Stream& stream = stream_of(driver, handle);
-  if (stream.waited != own_state->newest) wait_for_others(driver, stream);
+  if (waits && stream.waited != own_state->newest) wait_for_others(driver, stream);
   if (!is_work) return;
   hot_.has_work = true;
   stream.unmarked = true;
   if (own_state->many) return mark_whole(driver, stream);
   if (is_default(handle) && several_contexts()) return;
+  if (!waits && stream.waited != own_state->newest) return;
   hot_.stream = handle;
   hot_.unmarked = &stream.unmarked;
 }

@@ -30,7 +30,9 @@ class ThreadOrder {
 
  public:
   /// `served_free`: nothing, but another thread may use the memory in that stream next.
-  enum class What { work, served_free };
+  /// `allocation`: one in the order of that stream, behind which a free comes. It waits for no
+  /// points, as with the driver.
+  enum class What { work, served_free, allocation };
   /// Before the calling thread submits work to `stream`, an explicit handle, or records an event
   /// there, while the process is not in its lane. Has the stream wait, on the device, for the
   /// thread's points on other streams.
@@ -41,7 +43,7 @@ class ThreadOrder {
     const std::uint64_t word = word_.load(std::memory_order_relaxed);
     if (word == kOff) return;
     if (word != hot.word || stream != hot.stream) return submits_elsewhere(driver, stream, what);
-    if (what == What::work) hot.has_work = *hot.unmarked = true;
+    if (what != What::served_free) hot.has_work = *hot.unmarked = true;
   }
   /// Before it submits work to the lane's stream while the process is in the lane.
   [[gnu::always_inline]] static void submits_in_lane() { hot_.has_lane_work = true; }

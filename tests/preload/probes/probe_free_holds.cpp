@@ -7,6 +7,7 @@
 //   probe_free_holds lane_left         memory of a pool is freed after the lane was left
 //   probe_free_holds moving_mark       memory is unmapped while another thread works and frees
 //   probe_free_holds blocking_streams  a free behind work in the legacy stream, which is complete
+//   probe_free_holds allocation        an allocation in a stream in which another thread works
 //   probe_free_holds trim              memory of a pool is freed in a lane, and its pool trimmed
 //   probe_free_holds ending_context    another thread ends the context of an earlier free
 #include <cuda.h>
@@ -90,6 +91,34 @@ void lane_left() {
   MUST(cuStreamSynchronize(second));
   stopped = true;
   MUST(cuStreamSynchronize(first));
+}
+
+// The thread's next work in that stream waits for what was before its free. The other one's does
+// not.
+void allocation() {
+  CUstream const first = stream();
+  CUstream const second = stream();
+  const CUdeviceptr temporary = allocate();
+  CUdeviceptr own = 0;
+  CUevent end = nullptr;
+  MUST(cuEventCreate(&end, CU_EVENT_DISABLE_TIMING));
+  stamp(1, first);
+  MUST(cuCtxSynchronize());
+  spin(first);
+  MUST(cuEventRecord(end, first));
+  release(temporary);
+  MUST(cuMemAllocAsync(&own, kBytes, second));
+  const bool is_pending = cuEventQuery(end) == CUDA_ERROR_NOT_READY;
+  std::thread other([&] {
+    MUST(cuCtxSetCurrent(context));
+    MUST(cuMemsetD32Async(out, 1, kWords, second));
+    MUST(cuStreamSynchronize(second));
+  });
+  other.join();
+  CHECK(!is_pending || cuEventQuery(end) == CUDA_ERROR_NOT_READY);
+  MUST(cuMemFreeAsync(own, second));
+  MUST(cuCtxSynchronize());
+  MUST(cuEventDestroy(end));
 }
 
 // What the free has freed goes back to the device.
@@ -243,6 +272,8 @@ int main(int argc, char** argv) {
     lane_left();
   } else if (way == "moving_mark") {
     moving_mark();
+  } else if (way == "allocation") {
+    allocation();
   } else if (way == "trim") {
     trim();
   } else if (way == "blocking_streams") {
