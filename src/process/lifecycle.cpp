@@ -277,7 +277,6 @@ void start_watchers() {
     }
   }
   if (settings.nvtx) {
-    trace::start_nvtx();
     trace::add_watcher(trace::kNvtx);
   }
 }
@@ -326,7 +325,9 @@ void prepare_engine(const cuda::Driver& driver) {
 void look_up_symbols() {
   warn_of_other_copy();
   prepare_unwinder();
-  if (config::settings().sites.interval_bytes != 0) trace::find_python(cuda::real_dlsym());
+  const config::Settings& settings = config::settings();
+  if (settings.sites.interval_bytes != 0) trace::find_python(cuda::real_dlsym());
+  if (settings.nvtx && settings.mode == config::Mode::pool) trace::start_nvtx();
 }
 
 engine::Allocator* start_engine() {
@@ -406,6 +407,13 @@ void report_once(bool driver_is_up) {
   if (process == 0 || process != getpid()) return;
   if (reported.exchange(true, std::memory_order_acq_rel)) return;
   util::LockOrder::begin_anew();  // it may be a handler that leaves, whoever called that
+  if (has_little_stack()) {
+    if (config::settings().stats.off()) return;
+    log::write_at_once(log::Level::warn,
+                       "no report: the program left on a signal stack that is too small for it "
+                       "(sigaltstack). For a report, give it 32 KiB or more");
+    return;
+  }
   // Longer than any report that finds its locks free.
   constexpr int kPatienceMs = 500;
   const Interrupted by_signal = interrupted();
@@ -443,7 +451,7 @@ void report_before_exit(int status) {
   const pid_t process = owner.load(std::memory_order_acquire);
   if (process == 0 || process != getpid() || reported.load(std::memory_order_acquire)) return;
   force_exit_soon(status);
-  report_once(true);
+  report_once(!driver_leaves);
 }
 
 }  // namespace cupool::process

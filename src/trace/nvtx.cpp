@@ -23,6 +23,8 @@ struct Curve {
   std::atomic<std::uint64_t> marked_ns{0};
 };
 
+// Until a tool has answered, none of its functions may be called: each would wait for the first.
+std::atomic<bool> is_ready{false};
 nvtxDomainHandle_t domain = nullptr;
 nvtxStringHandle_t malloc_name = nullptr;
 nvtxStringHandle_t free_name = nullptr;
@@ -37,7 +39,8 @@ nvtxEventAttributes_t attributes_of(std::uint64_t bytes) {
   return attributes;
 }
 
-void begin(nvtxStringHandle_t name, std::uint64_t bytes) {
+void begin(const nvtxStringHandle_t& name, std::uint64_t bytes) {
+  if (!is_ready.load(std::memory_order_acquire)) return;
   nvtxEventAttributes_t attributes = attributes_of(bytes);
   attributes.messageType = NVTX_MESSAGE_TYPE_REGISTERED;
   attributes.message.registered = name;
@@ -47,9 +50,12 @@ void begin(nvtxStringHandle_t name, std::uint64_t bytes) {
 }  // namespace
 
 void start_nvtx() noexcept {
+  static std::atomic<bool> has_begun{false};
+  if (has_begun.exchange(true)) return;
   domain = nvtxDomainCreateA("cupool");
   malloc_name = nvtxDomainRegisterStringA(domain, "malloc");
   free_name = nvtxDomainRegisterStringA(domain, "free");
+  is_ready.store(true, std::memory_order_release);
 }
 
 void nvtx_begin_malloc(std::uint64_t bytes) noexcept {
@@ -61,6 +67,7 @@ void nvtx_begin_free(std::uint64_t bytes) noexcept {
 }
 
 void nvtx_end() noexcept {
+  if (!is_ready.load(std::memory_order_acquire)) return;
   nvtxDomainRangePop(domain);
 }
 

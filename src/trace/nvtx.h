@@ -8,7 +8,9 @@
 
 namespace cupool::trace {
 
-/// Finds this process's NVTX tool, if any. To be called once.
+/// Finds this process's NVTX tool, if any, at the first call. Thread-safe. To be called with no
+/// lock: it loads a library, and the tool may allocate. Until then the other functions have no
+/// effect.
 void start_nvtx() noexcept;
 
 /// A range of the calling thread with a number of bytes. Each begin needs an end on the same

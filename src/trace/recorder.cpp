@@ -289,6 +289,7 @@ void record(Event event) noexcept {
 void flush_trace() noexcept {
   File* to = file.load(std::memory_order_acquire);
   if (to == nullptr) return;
+  const util::Uncancelled throughout;
   const std::lock_guard<std::mutex> lock(file_mutex);
   try {
     const std::uint64_t final_ns = util::now_ns();
@@ -302,6 +303,7 @@ void flush_trace() noexcept {
 void finish_trace() noexcept {
   File* to = file.load(std::memory_order_acquire);
   if (to == nullptr) return;
+  const util::Uncancelled throughout;
   const std::lock_guard<std::mutex> lock(file_mutex);
   try {
     take_all(*to);
