@@ -10,6 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
+
 namespace cupool::process {
 namespace {
 
@@ -30,10 +32,17 @@ bool take_within(std::mutex& mutex, std::chrono::milliseconds limit) {
 }
 
 sigjmp_buf before_work;
-volatile sig_atomic_t working = 0;
+std::atomic<pid_t> working{0};  // the thread; 0: none
+int own_timer;                  // its address tells that timer's signal from others
 
-void leave_work(int) {
-  if (working != 0) siglongjmp(before_work, 1);
+pid_t this_thread() {
+  return static_cast<pid_t>(syscall(SYS_gettid));
+}
+
+// Other threads, and timers of the program, may have the same signal.
+void leave_work(int, siginfo_t* info, void*) {
+  if (info->si_code != SI_TIMER || info->si_value.sival_ptr != &own_timer) return;
+  if (working.load(std::memory_order_relaxed) == this_thread()) siglongjmp(before_work, 1);
 }
 
 // Signals this thread once, in `milliseconds`. False if the kernel has no timer left.
@@ -41,7 +50,8 @@ bool start_timer(int milliseconds, int* timer) {
   sigevent event{};
   event.sigev_notify = SIGEV_THREAD_ID;
   event.sigev_signo = kSignal;
-  event._sigev_un._tid = static_cast<pid_t>(syscall(SYS_gettid));
+  event.sigev_value.sival_ptr = &own_timer;
+  event._sigev_un._tid = this_thread();
   if (syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, timer) != 0) return false;
   itimerspec once{};
   once.it_value.tv_sec = milliseconds / 1000;
@@ -54,7 +64,7 @@ bool start_timer(int milliseconds, int* timer) {
 // Isolates sigsetjmp(): the jump affects no local variable of the caller.
 [[gnu::noinline]] bool work_until_left(void (*work)()) {
   if (sigsetjmp(before_work, 1) != 0) return false;
-  working = 1;
+  working.store(this_thread(), std::memory_order_relaxed);
   work();
   return true;
 }
@@ -64,7 +74,8 @@ bool start_timer(int milliseconds, int* timer) {
 bool do_within(int milliseconds, void (*work)()) noexcept {
   struct sigaction action {};
   struct sigaction old_action {};
-  action.sa_handler = leave_work;
+  action.sa_sigaction = leave_work;
+  action.sa_flags = SA_SIGINFO;
   if (sigaction(kSignal, &action, &old_action) != 0) return false;
   sigset_t only;
   sigset_t old_mask;
@@ -75,7 +86,7 @@ bool do_within(int milliseconds, void (*work)()) noexcept {
   bool done = false;
   if (start_timer(milliseconds, &timer)) {
     done = work_until_left(work);
-    working = 0;
+    working.store(0, std::memory_order_relaxed);
     syscall(SYS_timer_delete, timer);
   }
   pthread_sigmask(SIG_SETMASK, &old_mask, nullptr);

@@ -3,9 +3,11 @@
 #include "process/interruption.h"
 
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <unwind.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "cuda/dynamic_linker.h"
@@ -45,6 +47,15 @@ Interrupted interrupted() noexcept {
   _Unwind_Backtrace(look_at_frame, &walk);
   if (!walk.in_handler) return Interrupted::nothing;
   return walk.in_heap ? Interrupted::heap : Interrupted::other;
+}
+
+bool has_little_stack() noexcept {
+  // With pages of its own below it, a report at exit needs 16 KiB less the frame of the signal.
+  constexpr std::ptrdiff_t kEnough = 24 << 10;
+  stack_t stack{};
+  if (sigaltstack(nullptr, &stack) != 0 || (stack.ss_flags & SS_ONSTACK) == 0) return false;
+  const char* const here = static_cast<const char*>(__builtin_frame_address(0));
+  return here - static_cast<const char*>(stack.ss_sp) < kEnough;
 }
 
 void prepare_unwinder() noexcept {

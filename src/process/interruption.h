@@ -15,6 +15,10 @@ enum class Interrupted {
 /// to be recorded while the program runs. Takes no lock of cupool's and uses no heap.
 Interrupted interrupted() noexcept;
 
+/// Whether the calling thread is on a signal stack (sigaltstack) with less room than a report
+/// takes.
+bool has_little_stack() noexcept;
+
 /// To be called once before, where the heap can be used: the unwinder of some compilers looks up a
 /// function of glibc 2.35 by name the first time, and a failed look-up takes memory of the heap.
 void prepare_unwinder() noexcept;

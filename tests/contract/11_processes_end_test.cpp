@@ -220,5 +220,25 @@ TEST(LeavingStuck, EndsAllTheSame) {
   EXPECT_GE(preloaded.process.seconds, 1.9) << "nothing stood in the way";
 }
 
+TEST(LeavingStuck, IsNotWhatAnAlarmOfTheProgramSays) {
+  const PreloadedRun run = expect_same("probe_life_exit mode=alarm_pending", kExitCode, 1);
+  EXPECT_EQ(run.reports.size(), 1u) << run.describe();
+}
+
+// Where there is no room for a report, there is none.
+TEST(LeavingOnASignalStack, OfTheOldSizeKeepsTheExitCode) {
+  if (!tested_build().sanitizer.empty()) GTEST_SKIP() << "whose own functions need more";
+  const PreloadedRun small =
+      run_preloaded("probe_life_exit mode=signal_stack bytes=8192", {{"CUPOOL_STATS_FILE", ""}});
+  EXPECT_EQ(small.process.exit_code, kExitCode) << small.describe();
+  EXPECT_TRUE(contains(small.process.err, "no report: ")) << small.describe();
+  for (const char* stats : {"text", "json"}) {
+    const PreloadedRun enough = run_preloaded("probe_life_exit mode=signal_stack bytes=32768",
+                                              {{"CUPOOL_STATS_FILE", ""}, {"CUPOOL_STATS", stats}});
+    EXPECT_EQ(enough.process.exit_code, kExitCode) << enough.describe();
+    EXPECT_TRUE(contains(enough.process.err, "malloc")) << enough.describe();
+  }
+}
+
 }  // namespace
 }  // namespace preload

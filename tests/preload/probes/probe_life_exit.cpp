@@ -10,13 +10,15 @@
 // handler_pause and handler_wait (one that interrupts
 // pause(), or the driver's wait for a stream, calls exit), handler_prologue (one that interrupts a
 // function right behind the move of its stack pointer), full_pipe (_exit where the report cannot
-// be written). Exit code 7, so that a lost code shows.
+// be written), alarm_pending (_exit with one), signal_stack (_exit on one of bytes=N). Exit code 7,
+// so that a lost code shows.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -318,6 +320,45 @@ extern "C" void fault_in_prologue();
   _exit(kExitCode);
 }
 
+// An alarm is pending, as in a program that takes it by sigwait().
+[[noreturn]] void leave_with_an_alarm_pending() {
+  void* p = nullptr;
+  MUST(cudaMalloc(&p, 4096));
+  sigset_t alarm_only;
+  sigemptyset(&alarm_only);
+  sigaddset(&alarm_only, SIGALRM);
+  pthread_sigmask(SIG_BLOCK, &alarm_only, nullptr);
+  raise(SIGALRM);
+  say("leaving");
+  _exit(kExitCode);
+}
+
+void leave_at_once(int) {
+  _exit(kExitCode);
+}
+
+// On a signal stack of the size that the C library once told, with a page below it that nobody may
+// write.
+[[noreturn]] void leave_on_a_small_stack(size_t bytes) {
+  void* p = nullptr;
+  MUST(cudaMalloc(&p, 4096));
+  constexpr size_t kBelow = size_t{1} << 20;
+  void* const all = mmap(nullptr, kBelow + bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(all != MAP_FAILED);
+  stack_t stack{};
+  stack.ss_sp = static_cast<char*>(all) + kBelow;
+  stack.ss_size = bytes;
+  CHECK(mprotect(stack.ss_sp, bytes, PROT_READ | PROT_WRITE) == 0);
+  CHECK(sigaltstack(&stack, nullptr) == 0);
+  struct sigaction action {};
+  action.sa_handler = leave_at_once;
+  action.sa_flags = SA_ONSTACK;
+  CHECK(sigaction(SIGUSR1, &action, nullptr) == 0);
+  say("leaving");
+  raise(SIGUSR1);
+  std::abort();
+}
+
 [[noreturn]] void die_of(int signal_number) {
   const rlimit no_core{0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
@@ -375,6 +416,10 @@ int main(int argc, char** argv) {
     return kExitCode;
   }
   if (mode == "full_pipe") leave_with_a_full_pipe();
+  if (mode == "alarm_pending") leave_with_an_alarm_pending();
+  if (mode == "signal_stack") {
+    leave_on_a_small_stack(static_cast<size_t>(probe::number(argc, argv, "bytes", 8192)));
+  }
   start_busy_threads();
   say("leaving");
   if (mode == "busy_exit") std::exit(kExitCode);
