@@ -127,8 +127,14 @@ CupoolDlsymAnswer cupool_dlsym_filter(void* handle, const char* name, const void
     return *found == nullptr ? refusal(caller) : CupoolDlsymAnswer{*found, 1};
   }
   if (leads_to_unseen_work(name)) {
-    cupool::engine::Lane::leave(cupool::engine::Lane::End::unknown_work,
-                                "a library of OptiX or of the video engines");
+    // Its work is not seen, so it would not wait for the lane's mark.
+    const cupool::cuda::Driver* const driver = cupool::cuda::driver();
+    constexpr char kWhat[] = "a library of OptiX or of the video engines";
+    if (driver != nullptr) {
+      cupool::engine::Lane::leave_unknown(*driver, kWhat);
+    } else {
+      cupool::engine::Lane::leave(cupool::engine::Lane::End::unknown_work, kWhat);
+    }
     return {handle, 0};
   }
   const bool driver_name = is_driver_hook(name);

@@ -267,6 +267,25 @@ TEST_F(ThreadOrderTest, AThreadThatEndsLeavesItsWorkToTheNextFree) {
   EXPECT_FALSE(ThreadOrder::has_work()) << "that one has freed";
 }
 
+TEST_F(ThreadOrderTest, AThreadThatEndsLeavesItsWorkInTheLaneToTheNextFree) {
+  in_thread([&] {
+    ThreadOrder::submits_in_lane();
+    ThreadOrder::thread_ends(*driver_);
+  });
+  EXPECT_TRUE(ThreadOrder::has_work());
+  EXPECT_TRUE(frees());
+  EXPECT_EQ(order.of_context, 1);
+  EXPECT_FALSE(ThreadOrder::has_work());
+}
+
+TEST_F(ThreadOrderTest, AThreadThatEndsLeavesWorkOfUnknownStreamsToTheNextFree) {
+  in_thread([&] {
+    ThreadOrder::submits_unknown(*driver_);
+    ThreadOrder::thread_ends(*driver_);
+  });
+  EXPECT_TRUE(ThreadOrder::has_work());
+}
+
 TEST_F(ThreadOrderTest, ManyThreadsThatGoFromStreamToStreamWaitOnTheHost) {
   std::atomic<int> gone{0};
   std::atomic<bool> end{false};

@@ -314,6 +314,12 @@ void ThreadOrder::submits_elsewhere(const cuda::Driver& driver, CUstream handle,
   hot_.unmarked = &stream.unmarked;
 }
 
+// Behind the thread's last free. If its end cannot be seen, the next free of any thread covers it.
+void ThreadOrder::first_in_lane() {
+  hot_.has_lane_work = true;
+  if (is_on() && !watch_thread_end()) left_.fetch_add(1, std::memory_order_relaxed);
+}
+
 void ThreadOrder::submits_unknown(const cuda::Driver& driver) {
   if (!is_on_for_thread(driver)) return;
   for_each_point([&](Point& point) { wait_on_host(driver, point); });
@@ -465,14 +471,20 @@ void ThreadOrder::let_users_out() {
   for (const Users& part : users) part.count.wait_until_none();
 }
 
-void ThreadOrder::thread_ends(const cuda::Driver& driver) {
-  if (own_state == nullptr) return;
+// Whether the calling thread has submitted work since its last free.
+bool ThreadOrder::leaves_work() {
+  if (hot_.has_lane_work) return true;
+  if (own_state == nullptr) return false;
+  if (hot_.has_work && own_state->unknown_work != 0) return true;
   const auto has_unmarked = [](const auto& entry) { return entry.unmarked; };
-  if (is_on() && (hot_.has_lane_work ||
-                  std::any_of(own_state->streams.begin(), own_state->streams.end(), has_unmarked) ||
-                  std::any_of(own_state->wholes.begin(), own_state->wholes.end(), has_unmarked))) {
-    left_.fetch_add(1, std::memory_order_relaxed);
-  }
+  return std::any_of(own_state->streams.begin(), own_state->streams.end(), has_unmarked) ||
+         std::any_of(own_state->wholes.begin(), own_state->wholes.end(), has_unmarked);
+}
+
+void ThreadOrder::thread_ends(const cuda::Driver& driver) {
+  if (is_on() && leaves_work()) left_.fetch_add(1, std::memory_order_relaxed);
+  hot_.has_lane_work = false;
+  if (own_state == nullptr) return;
   for_each_point([&](Point& point) {
     if (is_on() && !CUPOOL_MUTATED("ends-a-thread-without-a-wait")) wait_on_host(driver, point);
     drop(driver, point);

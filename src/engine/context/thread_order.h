@@ -46,7 +46,9 @@ class ThreadOrder {
     if (what != What::served_free) hot.has_work = *hot.unmarked = true;
   }
   /// Before it submits work to the lane's stream while the process is in the lane.
-  [[gnu::always_inline]] static void submits_in_lane() { hot_.has_lane_work = true; }
+  [[gnu::always_inline]] static void submits_in_lane() {
+    if (!hot_.has_lane_work) first_in_lane();
+  }
   /// Before work whose streams are not known: waits for the points on the host.
   static void submits_unknown(const cuda::Driver& driver);
 
@@ -99,7 +101,9 @@ class ThreadOrder {
   static constexpr std::uint64_t kOff = 1;
   // Greater: on, and counts destroyed streams.
 
+  static void first_in_lane();
   static void submits_elsewhere(const cuda::Driver& driver, CUstream stream, What what);
+  static bool leaves_work();
   static bool is_on_for_thread(const cuda::Driver& driver);
 
   /// The stream that the thread used last, if it waits for no point. One line for each thread.
