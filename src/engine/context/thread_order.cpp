@@ -13,6 +13,7 @@
 #include "engine/context/context.h"
 #include "engine/context/points.h"
 #include "engine/context/thread_slots.h"
+#include "engine/context/thread_work.h"
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/serving.h"
 #include "engine/reclaim/stream_use.h"
@@ -23,39 +24,14 @@
 namespace cupool::engine {
 namespace {
 
-constexpr std::size_t kStreamsOfThread = 16;
-constexpr std::size_t kContextsOfThread = 8;
 // Waits on the device hold up the GPU's queues, which streams of other threads share. If more
 // threads than this go from stream to stream, they wait on the host.
 constexpr unsigned kThreadsOnDevice = 4;
 
-struct Stream {
-  CUstream handle = nullptr;    ///< null: none, or destroyed
-  CUcontext context = nullptr;  ///< null: not known
-  std::uint64_t waited = 0;     ///< it comes behind all points up to this number
-  std::uint64_t launched = 0;   ///< a dependent launch comes behind all points up to this number
-  bool unmarked = false;        ///< has work since the thread's last free
-  Point point;
-};
+using thread_work::State;
+using thread_work::Stream;
+using thread_work::Whole;
 
-// All work of a context, where the thread's streams are too many, unknown, or destroyed.
-struct Whole {
-  CUcontext context = nullptr;
-  bool unmarked = false;
-  bool of_legacy = false;          ///< the point is there for the legacy stream alone
-  std::uint64_t unknown_work = 0;  ///< covered by the point
-  Point point;
-};
-
-struct State {
-  std::array<Stream, kStreamsOfThread> streams;
-  std::array<Whole, kContextsOfThread> wholes;
-  std::uint64_t newest = 0;        ///< number of the newest point
-  std::uint64_t unknown_work = 0;  ///< calls whose streams are not known
-  std::size_t next = 0;            ///< the entry to take next, if there are too many streams
-  bool many = false;               ///< more streams than entries: contexts are marked as a whole
-  bool alternates = false;         ///< counted in `alternating`
-};
 // On the heap, since a library that is opened late finds little room for thread-local data. Null:
 // the thread needs none yet, host memory is exhausted, or the thread's end cannot be seen.
 thread_local State* own_state = nullptr;
@@ -227,7 +203,7 @@ Stream& unused_stream(const cuda::Driver& driver) {
     if (!stream.unmarked && stream.point.number == 0) return stream;
   }
   own_state->many = true;
-  Stream& stream = own_state->streams[own_state->next++ % kStreamsOfThread];
+  Stream& stream = own_state->streams[own_state->next++ % own_state->streams.size()];
   wait_on_host(driver, stream.point);
   mark_whole(driver, stream);
   return stream;
@@ -475,10 +451,7 @@ void ThreadOrder::let_users_out() {
 bool ThreadOrder::leaves_work() {
   if (hot_.has_lane_work) return true;
   if (own_state == nullptr) return false;
-  if (hot_.has_work && own_state->unknown_work != 0) return true;
-  const auto has_unmarked = [](const auto& entry) { return entry.unmarked; };
-  return std::any_of(own_state->streams.begin(), own_state->streams.end(), has_unmarked) ||
-         std::any_of(own_state->wholes.begin(), own_state->wholes.end(), has_unmarked);
+  return (hot_.has_work && own_state->unknown_work != 0) || own_state->any_unmarked();
 }
 
 void ThreadOrder::thread_ends(const cuda::Driver& driver) {
