@@ -129,7 +129,7 @@ CupoolDlsymAnswer cupool_dlsym_filter(void* handle, const char* name, const void
   if (leads_to_unseen_work(name)) {
     // Its work is not seen, so it would not wait for the lane's mark.
     const cupool::cuda::Driver* const driver = cupool::cuda::driver();
-    constexpr char kWhat[] = "a library of OptiX or of the video engines";
+    constexpr const char* kWhat = "a library of OptiX or of the video engines";  // kept
     if (driver != nullptr) {
       cupool::engine::Lane::leave_unknown(*driver, kWhat);
     } else {
