@@ -39,12 +39,13 @@ nvtxEventAttributes_t attributes_of(std::uint64_t bytes) {
   return attributes;
 }
 
-void begin(const nvtxStringHandle_t& name, std::uint64_t bytes) {
-  if (!is_ready.load(std::memory_order_acquire)) return;
+bool begin(const nvtxStringHandle_t& name, std::uint64_t bytes) {
+  if (!is_ready.load(std::memory_order_acquire)) return false;
   nvtxEventAttributes_t attributes = attributes_of(bytes);
   attributes.messageType = NVTX_MESSAGE_TYPE_REGISTERED;
   attributes.message.registered = name;
   nvtxDomainRangePushEx(domain, &attributes);
+  return true;
 }
 
 }  // namespace
@@ -58,16 +59,15 @@ void start_nvtx() noexcept {
   is_ready.store(true, std::memory_order_release);
 }
 
-void nvtx_begin_malloc(std::uint64_t bytes) noexcept {
-  begin(malloc_name, bytes);
+bool nvtx_begin_malloc(std::uint64_t bytes) noexcept {
+  return begin(malloc_name, bytes);
 }
 
-void nvtx_begin_free(std::uint64_t bytes) noexcept {
-  begin(free_name, bytes);
+bool nvtx_begin_free(std::uint64_t bytes) noexcept {
+  return begin(free_name, bytes);
 }
 
 void nvtx_end() noexcept {
-  if (!is_ready.load(std::memory_order_acquire)) return;
   nvtxDomainRangePop(domain);
 }
 
@@ -77,6 +77,7 @@ void nvtx_changed(const Memory& memory, bool allocated) noexcept {
   const auto bytes = static_cast<std::int64_t>(memory.bytes);
   const std::int64_t change = allocated ? bytes : -bytes;
   const std::int64_t live = curve.live.fetch_add(change, std::memory_order_relaxed) + change;
+  if (!is_ready.load(std::memory_order_acquire)) return;
   const std::uint64_t now = util::now_ns();
   std::uint64_t marked = curve.marked_ns.load(std::memory_order_relaxed);
   if (now - marked < kMarkStepNs ||

@@ -13,10 +13,10 @@ namespace cupool::trace {
 /// effect.
 void start_nvtx() noexcept;
 
-/// A range of the calling thread with a number of bytes. Each begin needs an end on the same
-/// thread.
-void nvtx_begin_malloc(std::uint64_t bytes) noexcept;
-void nvtx_begin_free(std::uint64_t bytes) noexcept;
+/// A range of the calling thread with a number of bytes. False: it has not begun. Else it needs an
+/// end on the same thread.
+bool nvtx_begin_malloc(std::uint64_t bytes) noexcept;
+bool nvtx_begin_free(std::uint64_t bytes) noexcept;
 void nvtx_end() noexcept;
 
 /// Marks the live bytes of a device after a change, at most once per 100 us.

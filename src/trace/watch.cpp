@@ -87,10 +87,9 @@ void note_lost(const Memory& memory) noexcept {
   note_free(memory);
 }
 
-CallRange::CallRange(Call call, std::uint64_t bytes) noexcept : active_(watching(kNvtx)) {
-  if (!active_) return;
-  call == Call::malloc ? nvtx_begin_malloc(bytes) : nvtx_begin_free(bytes);
-}
+CallRange::CallRange(Call call, std::uint64_t bytes) noexcept
+    : active_(watching(kNvtx) &&
+              (call == Call::malloc ? nvtx_begin_malloc(bytes) : nvtx_begin_free(bytes))) {}
 
 CallRange::~CallRange() {
   if (active_) nvtx_end();

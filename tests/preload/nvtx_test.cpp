@@ -18,6 +18,30 @@ class Nvtx : public testing::Test {
   const ScratchFolder folder_;
 };
 
+// Until the tool has answered, each of its functions would wait for that answer.
+TEST_F(Nvtx, WaitsForNoToolThatAllocatesWhileItStarts) {
+  const PreloadedRun run =
+      run_preloaded("probe_driver_linked", with(with_tool("1"), {{"NVTX_TOOL_ALLOCATES", "1"}}));
+  EXPECT_EQ(run.process.exit_code, 0) << run.describe();
+  EXPECT_EQ(run.process.out, run_plain("probe_driver_linked").out);
+  std::istringstream lines(read_file(log()));
+  int depth = 0;
+  int ranges = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const bool begins = line.rfind("push", 0) == 0;
+    ranges += begins ? 1 : 0;
+    depth += begins ? 1 : line.rfind("pop", 0) == 0 ? -1 : 0;
+    EXPECT_GE(depth, 0) << "no range ends that has not begun";
+  }
+  EXPECT_EQ(depth, 0);
+  EXPECT_GT(ranges, 0);
+}
+
+// The tool is a library, and a constructor of another one holds the dynamic linker's lock.
+TEST_F(Nvtx, FindsItsToolBesideAConstructorThatAllocates) {
+  expect_same("probe_start_beside_load", 0, 1, with_tool("1"));
+}
+
 TEST_F(Nvtx, ShowsEachCallAsARangeAndTheLiveBytesAsMarks) {
   for (const char* probe :
        {"probe_runtime_shared iterations=10", "probe_runtime_static iterations=10"}) {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A tool for NVTX, loaded by NVTX_INJECTION64_PATH as Nsight Systems' own is: writes each call of
-// interest as a line into the file that NVTX_TOOL_LOG names.
+// interest as a line into the file that NVTX_TOOL_LOG names. With NVTX_TOOL_ALLOCATES it uses the
+// GPU itself first.
+#include <dlfcn.h>
+
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -63,10 +66,21 @@ void mark(nvtxDomainHandle_t domain, const nvtxEventAttributes_t* event) {
   line("mark", in_domain(domain, *event).c_str(), event->payload.ullValue);
 }
 
+// As a tool may that measures the GPU: before it has told its functions.
+void allocate_and_free() {
+  using Allocate = int (*)(unsigned long long*, std::size_t);
+  using Free = int (*)(unsigned long long);
+  const auto allocate = reinterpret_cast<Allocate>(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"));
+  const auto free = reinterpret_cast<Free>(dlsym(RTLD_DEFAULT, "cuMemFree_v2"));
+  unsigned long long memory = 0;
+  if (allocate == nullptr || allocate(&memory, 4096) != 0 || free(memory) != 0) std::abort();
+}
+
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) int InitializeInjectionNvtx2(
     NvtxGetExportTableFunc_t get_table) {
+  if (std::getenv("NVTX_TOOL_ALLOCATES") != nullptr) allocate_and_free();
   const auto* callbacks =
       static_cast<const NvtxExportTableCallbacks*>(get_table(NVTX_ETID_CALLBACKS));
   NvtxFunctionTable table = nullptr;
