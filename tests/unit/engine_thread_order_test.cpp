@@ -7,105 +7,16 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <map>
 #include <thread>
 #include <vector>
 
-#include "engine/reclaim/lane.h"
 #include "engine/reclaim/serving.h"
-#include "engine_fast_path_fixture.h"
+#include "engine_thread_order_fixture.h"
 
 namespace cupool::engine {
 namespace {
 
-struct OrderCalls {
-  std::atomic<int> waits{0};         // of streams, on the device
-  std::atomic<int> synchronised{0};  // of the host, for an event
-  std::atomic<int> records{0};
-  std::atomic<int> of_context{0};
-  std::atomic<CUstream> waiting{nullptr};
-  CUresult wait = CUDA_SUCCESS;
-  CUresult record = CUDA_SUCCESS;
-  CUresult record_context = CUDA_SUCCESS;
-  CUresult create = CUDA_SUCCESS;
-  CUresult current = CUDA_SUCCESS;
-  CUresult stream_context = CUDA_SUCCESS;
-  std::map<CUstream, CUcontext> contexts;  // of streams that are not in the test's own
-};
-OrderCalls order;
-
-class ThreadOrderTest : public FastPathTest {
- protected:
-  void SetUp() override {
-    order.waits = order.synchronised = order.records = order.of_context = 0;
-    order.waiting = nullptr;
-    order.wait = order.record = order.record_context = order.create = CUDA_SUCCESS;
-    order.current = order.stream_context = CUDA_SUCCESS;
-    order.contexts.clear();
-    ThreadOrder::reset();
-    Lane::reset();
-    FastPathTest::SetUp();
-  }
-  void TearDown() override {
-    order.current = CUDA_SUCCESS;
-    gpu.work.store(Work::none);
-    ThreadOrder::reset();
-    Lane::reset();
-    FastPathTest::TearDown();
-  }
-  cuda::Driver make_driver() override {
-    cuda::Driver driver = test::fake_driver();
-    driver.cuCtxGetCurrent = [](CUcontext* context) {
-      *context = test::fake::context();
-      return order.current;
-    };
-    driver.cuCtxPushCurrent_v2 = [](CUcontext) { return CUDA_SUCCESS; };
-    driver.cuCtxPopCurrent_v2 = [](CUcontext*) { return CUDA_SUCCESS; };
-    driver.cuStreamGetCtx = [](CUstream stream, CUcontext* context) {
-      const auto other = order.contexts.find(stream);
-      *context = other == order.contexts.end() ? test::fake::context() : other->second;
-      return order.stream_context;
-    };
-    driver.cuEventCreate = [](CUevent* event, unsigned flags) {
-      return order.create == CUDA_SUCCESS ? test::fake::create_event(event, flags) : order.create;
-    };
-    driver.cuEventDestroy_v2 = [](CUevent) { return CUDA_SUCCESS; };
-    driver.cuEventRecord = [](CUevent event, CUstream) {
-      if (order.record != CUDA_SUCCESS) return order.record;
-      ++order.records;
-      return test::fake::record(nullptr, event);
-    };
-    driver.cuCtxRecordEvent = [](CUcontext context, CUevent event) {
-      if (order.record_context != CUDA_SUCCESS) return order.record_context;
-      ++order.of_context;
-      return test::fake::record(context, event);
-    };
-    driver.cuStreamWaitEvent = [](CUstream stream, CUevent, unsigned) {
-      if (order.wait != CUDA_SUCCESS) return order.wait;
-      ++order.waits;
-      order.waiting = stream;
-      return CUDA_SUCCESS;
-    };
-    driver.cuEventSynchronize = [](CUevent event) {
-      ++order.synchronised;
-      return test::fake::wait(event);
-    };
-    return driver;
-  }
-  static CUstream stream(std::uintptr_t number) {
-    return reinterpret_cast<CUstream>(0x50000 + 0x100 * number);
-  }
-  void submit(std::uintptr_t number) { ThreadOrder::submits(*driver_, stream(number)); }
-  bool frees() { return ThreadOrder::frees(*driver_, *context_); }
-  // The `number`th other context, of the stream of that number. Never destroyed.
-  Context& other_context(std::uintptr_t number) {
-    static auto* const kept = new std::vector<Context*>;
-    const auto handle = reinterpret_cast<CUcontext>(0x9000000 + 0x1000 * number);
-    kept->push_back(new Context(*driver_, handle, context_->device()));
-    order.contexts[stream(number)] = handle;
-    return *kept->back();
-  }
-};
+using namespace thread_order_test;
 
 TEST_F(ThreadOrderTest, AnotherStreamWaitsForThePointOfAFreeOnce) {
   EXPECT_FALSE(ThreadOrder::has_work());
@@ -249,43 +160,6 @@ TEST_F(ThreadOrderTest, WhatWasWaitedForNeedsNoPoint) {
   EXPECT_EQ(order.records, 0);
 }
 
-TEST_F(ThreadOrderTest, AThreadThatEndsLeavesItsWorkToTheNextFree) {
-  in_thread([&] {
-    submit(1);
-    ThreadOrder::thread_ends(*driver_);
-    ThreadOrder::thread_ends(*driver_);
-  });
-  EXPECT_TRUE(ThreadOrder::has_work());
-  EXPECT_TRUE(frees());
-  EXPECT_EQ(order.of_context, 1);
-  EXPECT_FALSE(ThreadOrder::has_work());
-  in_thread([&] {
-    submit(1);
-    EXPECT_TRUE(frees());
-    ThreadOrder::thread_ends(*driver_);
-  });
-  EXPECT_FALSE(ThreadOrder::has_work()) << "that one has freed";
-}
-
-TEST_F(ThreadOrderTest, AThreadThatEndsLeavesItsWorkInTheLaneToTheNextFree) {
-  in_thread([&] {
-    ThreadOrder::submits_in_lane();
-    ThreadOrder::thread_ends(*driver_);
-  });
-  EXPECT_TRUE(ThreadOrder::has_work());
-  EXPECT_TRUE(frees());
-  EXPECT_EQ(order.of_context, 1);
-  EXPECT_FALSE(ThreadOrder::has_work());
-}
-
-TEST_F(ThreadOrderTest, AThreadThatEndsLeavesWorkOfUnknownStreamsToTheNextFree) {
-  in_thread([&] {
-    ThreadOrder::submits_unknown(*driver_);
-    ThreadOrder::thread_ends(*driver_);
-  });
-  EXPECT_TRUE(ThreadOrder::has_work());
-}
-
 TEST_F(ThreadOrderTest, ManyThreadsThatGoFromStreamToStreamWaitOnTheHost) {
   std::atomic<int> gone{0};
   std::atomic<bool> end{false};
@@ -305,16 +179,6 @@ TEST_F(ThreadOrderTest, ManyThreadsThatGoFromStreamToStreamWaitOnTheHost) {
   end = true;
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(order.waits, 4);
-}
-
-TEST_F(ThreadOrderTest, NobodyWaitsForAPointOfAContextThatHasEnded) {  // contract 10
-  submit(1);
-  ASSERT_TRUE(frees());
-  gpu.work.store(Work::held);
-  context_->set_gone_untouched();
-  submit(2);
-  EXPECT_EQ(order.waits, 0);
-  EXPECT_TRUE(ThreadOrder::is_complete(*driver_, ThreadOrder::Of::own));
 }
 
 TEST_F(ThreadOrderTest, WhereFreesWaitThereIsNoOrder) {
@@ -464,48 +328,6 @@ TEST_F(ThreadOrderTest, WithoutEventsOfContextsTheLegacyStreamHasItsOwn) {
   ThreadOrder::submits(*driver_, CU_STREAM_LEGACY);
   EXPECT_TRUE(frees());
   EXPECT_EQ(order.records, 1);
-}
-
-// The end of a context waits for the points, and a thread for no more of it.
-TEST_F(ThreadOrderTest, NobodyWaitsForTheEndOfAContextWhosePointsAreComplete) {  // I8
-  submit(1);
-  ASSERT_TRUE(frees());
-  ContextEnd end(*context_);
-  in_thread([&] { context_->threads().points().wait(*driver_); });
-  EXPECT_TRUE(ThreadOrder::is_complete(*driver_, ThreadOrder::Of::own));
-}
-
-TEST_F(ThreadOrderTest, WhoIsBehindAPointWaitsForItBesideTheEndOfItsContext) {  // I8
-  submit(1);
-  ASSERT_TRUE(frees());
-  gpu.work.store(Work::held);
-  ContextEnd end(*context_);
-  std::atomic<bool> ended{false};
-  std::thread ending([&] {
-    const std::uint64_t asked = gpu.queries.load();
-    std::thread work([&] {
-      while (gpu.queries.load() < asked + 2) std::this_thread::yield();
-      ended = true;
-      gpu.finish();
-    });
-    context_->threads().points().wait(*driver_);
-    work.join();
-  });
-  EXPECT_TRUE(ThreadOrder::is_complete(*driver_, ThreadOrder::Of::own));
-  EXPECT_TRUE(ended);
-  ending.join();
-}
-
-TEST_F(ThreadOrderTest, WhereFreesWaitAThreadEndsAtOnce) {
-  in_thread([&] {
-    submit(1);
-    EXPECT_TRUE(frees());
-    submit(1);
-    gpu.work.store(Work::held);
-    ThreadOrder::stop();
-    ThreadOrder::thread_ends(*driver_);
-  });
-  EXPECT_FALSE(ThreadOrder::has_work());
 }
 
 }  // namespace

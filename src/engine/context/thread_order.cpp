@@ -174,6 +174,7 @@ void mark_whole(const cuda::Driver& driver, Stream& stream) {
     whole->unmarked = true;
   } else {
     ++own_state->unknown_work;
+    own_state->unknown_unmarked = true;
   }
 }
 
@@ -290,16 +291,21 @@ void ThreadOrder::submits_elsewhere(const cuda::Driver& driver, CUstream handle,
   hot_.unmarked = &stream.unmarked;
 }
 
-// Behind the thread's last free. If its end cannot be seen, the next free of any thread covers it.
+// Behind the thread's last free. If its end cannot be seen, the next free of any thread covers each
+// piece of work.
 void ThreadOrder::first_in_lane() {
-  hot_.has_lane_work = true;
-  if (is_on() && !watch_thread_end()) left_.fetch_add(1, std::memory_order_relaxed);
+  if (is_on() && !watch_thread_end()) {
+    left_.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    hot_.has_lane_work = true;
+  }
 }
 
 void ThreadOrder::submits_unknown(const cuda::Driver& driver) {
   if (!is_on_for_thread(driver)) return;
   for_each_point([&](Point& point) { wait_on_host(driver, point); });
   ++own_state->unknown_work;
+  own_state->unknown_unmarked = true;
   hot_.has_work = true;
 }
 
@@ -383,6 +389,7 @@ bool ThreadOrder::frees(const cuda::Driver& driver, Context& context) {
   }
   for (const Whole& other : own_state->wholes) has_work |= other.unmarked;
   hot_.has_work = has_work || (unknown && several_contexts());
+  if (!several_contexts()) own_state->unknown_unmarked = false;
   if (streams == 0 && !whole_is_due) return true;
   hot_.has_points = true;
   // A stream comes behind its own work anyway.
@@ -431,6 +438,7 @@ void ThreadOrder::has_waited_for(CUstream handle) {
 
 void ThreadOrder::has_waited_for_context(CUcontext context) {
   if (own_state == nullptr) return;
+  if (!several_contexts()) own_state->unknown_unmarked = false;
   for (Stream& stream : own_state->streams) {
     if (stream.context != context) continue;
     stream.unmarked = false;
@@ -449,9 +457,9 @@ void ThreadOrder::let_users_out() {
 
 // Whether the calling thread has submitted work since its last free.
 bool ThreadOrder::leaves_work() {
-  if (hot_.has_lane_work) return true;
-  if (own_state == nullptr) return false;
-  return (hot_.has_work && own_state->unknown_work != 0) || own_state->any_unmarked();
+  // What is not, is complete, or before the lane's mark.
+  if (hot_.has_lane_work && LaneWork::any()) return true;
+  return own_state == nullptr ? hot_.has_work : own_state->any_unmarked();
 }
 
 void ThreadOrder::thread_ends(const cuda::Driver& driver) {

@@ -40,13 +40,14 @@ struct State {
   bool any_unmarked() const {
     const auto is_unmarked = [](const auto& entry) { return entry.unmarked; };
     return std::any_of(streams.begin(), streams.end(), is_unmarked) ||
-           std::any_of(wholes.begin(), wholes.end(), is_unmarked);
+           std::any_of(wholes.begin(), wholes.end(), is_unmarked) || unknown_unmarked;
   }
 
   std::array<Stream, kStreamsOfThread> streams;
   std::array<Whole, kContextsOfThread> wholes;
   std::uint64_t newest = 0;        ///< number of the newest point
   std::uint64_t unknown_work = 0;  ///< calls whose streams are not known
+  bool unknown_unmarked = false;   ///< one of them since the thread's last free
   std::size_t next = 0;            ///< the entry to take next, if there are too many streams
   bool many = false;               ///< more streams than entries: contexts are marked as a whole
   bool alternates = false;         ///< counted in `alternating`

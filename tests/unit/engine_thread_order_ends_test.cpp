@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// The order behind frees beside ends: of threads with work behind no free, and of contexts with
+// points.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "engine/reclaim/lane_work.h"
+#include "engine_thread_order_fixture.h"
+
+namespace cupool::engine {
+namespace {
+
+using namespace thread_order_test;
+
+class ThreadOrderEndsTest : public ThreadOrderTest {};
+
+TEST_F(ThreadOrderEndsTest, AThreadThatEndsLeavesItsWorkToTheNextFree) {
+  in_thread([&] {
+    submit(1);
+    ThreadOrder::thread_ends(*driver_);
+    ThreadOrder::thread_ends(*driver_);
+  });
+  EXPECT_TRUE(ThreadOrder::has_work());
+  EXPECT_TRUE(frees());
+  EXPECT_EQ(order.of_context, 1);
+  EXPECT_FALSE(ThreadOrder::has_work());
+  in_thread([&] {
+    submit(1);
+    EXPECT_TRUE(frees());
+    ThreadOrder::thread_ends(*driver_);
+  });
+  EXPECT_FALSE(ThreadOrder::has_work()) << "that one has freed";
+}
+
+TEST_F(ThreadOrderEndsTest, AThreadThatEndsLeavesItsWorkInTheLaneToTheNextFree) {
+  in_thread([&] {
+    ThreadOrder::submits_in_lane();
+    LaneWork::submitted();
+    ThreadOrder::thread_ends(*driver_);
+  });
+  EXPECT_TRUE(ThreadOrder::has_work());
+  EXPECT_TRUE(frees());
+  EXPECT_EQ(order.of_context, 1);
+  EXPECT_FALSE(ThreadOrder::has_work());
+}
+
+TEST_F(ThreadOrderEndsTest, AThreadThatEndsLeavesWorkOfUnknownStreamsToTheNextFree) {
+  in_thread([&] {
+    ThreadOrder::submits_unknown(*driver_);
+    ThreadOrder::thread_ends(*driver_);
+  });
+  EXPECT_TRUE(ThreadOrder::has_work());
+}
+
+TEST_F(ThreadOrderEndsTest, NobodyWaitsForAPointOfAContextThatHasEnded) {  // contract 10
+  submit(1);
+  ASSERT_TRUE(frees());
+  gpu.work.store(Work::held);
+  context_->set_gone_untouched();
+  submit(2);
+  EXPECT_EQ(order.waits, 0);
+  EXPECT_TRUE(ThreadOrder::is_complete(*driver_, ThreadOrder::Of::own));
+}
+
+// The end of a context waits for the points, and a thread for no more of it.
+TEST_F(ThreadOrderEndsTest, NobodyWaitsForTheEndOfAContextWhosePointsAreComplete) {  // I8
+  submit(1);
+  ASSERT_TRUE(frees());
+  ContextEnd end(*context_);
+  in_thread([&] { context_->threads().points().wait(*driver_); });
+  EXPECT_TRUE(ThreadOrder::is_complete(*driver_, ThreadOrder::Of::own));
+}
+
+TEST_F(ThreadOrderEndsTest, WhoIsBehindAPointWaitsForItBesideTheEndOfItsContext) {  // I8
+  submit(1);
+  ASSERT_TRUE(frees());
+  gpu.work.store(Work::held);
+  ContextEnd end(*context_);
+  std::atomic<bool> ended{false};
+  std::thread ending([&] {
+    const std::uint64_t asked = gpu.queries.load();
+    std::thread work([&] {
+      while (gpu.queries.load() < asked + 2) std::this_thread::yield();
+      ended = true;
+      gpu.finish();
+    });
+    context_->threads().points().wait(*driver_);
+    work.join();
+  });
+  EXPECT_TRUE(ThreadOrder::is_complete(*driver_, ThreadOrder::Of::own));
+  EXPECT_TRUE(ended);
+  ending.join();
+}
+
+TEST_F(ThreadOrderEndsTest, WhereFreesWaitAThreadEndsAtOnce) {
+  in_thread([&] {
+    submit(1);
+    EXPECT_TRUE(frees());
+    submit(1);
+    gpu.work.store(Work::held);
+    ThreadOrder::stop();
+    ThreadOrder::thread_ends(*driver_);
+  });
+  EXPECT_FALSE(ThreadOrder::has_work());
+}
+
+TEST_F(ThreadOrderEndsTest, AThreadThatHasWaitedLeavesNothing) {
+  LaneWork::reset();
+  in_thread([&] {
+    ThreadOrder::submits_in_lane();  // and that is behind the mark, or complete
+    ThreadOrder::thread_ends(*driver_);
+  });
+  EXPECT_FALSE(ThreadOrder::has_work());
+  in_thread([&] {
+    ThreadOrder::submits_unknown(*driver_);
+    ThreadOrder::has_waited_for_context(context_->handle());
+    ThreadOrder::thread_ends(*driver_);
+  });
+  EXPECT_FALSE(ThreadOrder::has_work());
+  // Nor does one that has covered what another one left.
+  in_thread([&] {
+    submit(1);
+    ThreadOrder::thread_ends(*driver_);
+  });
+  EXPECT_TRUE(frees());
+  in_thread([&] {
+    EXPECT_TRUE(ThreadOrder::has_work()) << "of the one before";
+    EXPECT_TRUE(frees());
+    submit(1);
+    ThreadOrder::has_waited_for(stream(1));
+    ThreadOrder::thread_ends(*driver_);
+  });
+  EXPECT_FALSE(ThreadOrder::has_work());
+}
+
+}  // namespace
+}  // namespace cupool::engine
