@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A timer for the calling thread, by system calls: the C library's timer_create() uses the heap,
-// whose lock may be held. And a lock with a limit.
+// Work with a limit, by a timer of its thread, and a lock with a limit.
 #include "process/bounded.h"
 
 #include <pthread.h>
@@ -11,6 +10,8 @@
 #include <unistd.h>
 
 #include <atomic>
+
+#include "process/thread_timer.h"
 
 namespace cupool::process {
 namespace {
@@ -33,7 +34,7 @@ bool take_within(std::mutex& mutex, std::chrono::milliseconds limit) {
 
 sigjmp_buf before_work;
 std::atomic<pid_t> working{0};  // the thread; 0: none
-int own_timer;                  // its address tells that timer's signal from others
+const int own_timer = 0;        // the mark of its signal
 
 pid_t this_thread() {
   return static_cast<pid_t>(syscall(SYS_gettid));
@@ -41,24 +42,8 @@ pid_t this_thread() {
 
 // Other threads, and timers of the program, may have the same signal.
 void leave_work(int, siginfo_t* info, void*) {
-  if (info->si_code != SI_TIMER || info->si_value.sival_ptr != &own_timer) return;
+  if (!is_of_timer(*info, own_timer)) return;
   if (working.load(std::memory_order_relaxed) == this_thread()) siglongjmp(before_work, 1);
-}
-
-// Signals this thread once, in `milliseconds`. False if the kernel has no timer left.
-bool start_timer(int milliseconds, int* timer) {
-  sigevent event{};
-  event.sigev_notify = SIGEV_THREAD_ID;
-  event.sigev_signo = kSignal;
-  event.sigev_value.sival_ptr = &own_timer;
-  event._sigev_un._tid = this_thread();
-  if (syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, timer) != 0) return false;
-  itimerspec once{};
-  once.it_value.tv_sec = milliseconds / 1000;
-  once.it_value.tv_nsec = milliseconds % 1000 * 1'000'000L;
-  if (syscall(SYS_timer_settime, *timer, 0, &once, nullptr) == 0) return true;
-  syscall(SYS_timer_delete, *timer);
-  return false;
 }
 
 // Isolates sigsetjmp(): the jump affects no local variable of the caller.
@@ -84,10 +69,10 @@ bool do_within(int milliseconds, void (*work)()) noexcept {
   pthread_sigmask(SIG_UNBLOCK, &only, &old_mask);
   int timer = 0;
   bool done = false;
-  if (start_timer(milliseconds, &timer)) {
+  if (start_thread_timer(kSignal, own_timer, milliseconds, &timer)) {
     done = work_until_left(work);
     working.store(0, std::memory_order_relaxed);
-    syscall(SYS_timer_delete, timer);
+    end_thread_timer(timer);
   }
   pthread_sigmask(SIG_SETMASK, &old_mask, nullptr);
   sigaction(kSignal, &old_action, nullptr);

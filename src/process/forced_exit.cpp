@@ -7,22 +7,22 @@
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cstdint>
+
+#include "process/thread_timer.h"
 
 namespace cupool::process {
 namespace {
 
 volatile int status_of_forced_exit = 0;
 volatile bool has_own_timer = false;
-int own_timer;  // its address tells that timer's signal from others
+const int own_timer = 0;  // the mark of its signal
 
 // An alarm of the program that was pending, or comes meanwhile, ends nothing.
 void force_exit(int, siginfo_t* info, void*) {
-  const bool is_own = info->si_code == SI_TIMER && info->si_value.sival_ptr == &own_timer;
-  if (has_own_timer ? !is_own : info->si_code != SI_KERNEL) return;
+  if (has_own_timer ? !is_of_timer(*info, own_timer) : info->si_code != SI_KERNEL) return;
   for (;;) syscall(SYS_exit_group, status_of_forced_exit);
 }
 
@@ -52,32 +52,19 @@ constexpr unsigned long kFlags = SA_SIGINFO;
 constexpr void (*kRestorer)() = nullptr;
 #endif
 
-// False: the kernel has no timer left.
-bool start_timer(const timespec& after) {
-  sigevent event{};
-  event.sigev_notify = SIGEV_THREAD_ID;
-  event.sigev_signo = SIGALRM;
-  event.sigev_value.sival_ptr = &own_timer;
-  event._sigev_un._tid = static_cast<pid_t>(syscall(SYS_gettid));
-  int timer = 0;
-  if (syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, &timer) != 0) return false;
-  itimerspec once{};
-  once.it_value = after;
-  return syscall(SYS_timer_settime, timer, 0, &once, nullptr) == 0;
-}
-
 }  // namespace
 
 void force_exit_soon(int status) {
-  constexpr timespec kAfter{2, 0};
+  constexpr int kSeconds = 2;
   status_of_forced_exit = status;
   has_own_timer = true;
   const KernelAction action = {force_exit, kFlags, kRestorer, 0};
   syscall(SYS_rt_sigaction, SIGALRM, &action, nullptr, sizeof action.mask);
-  if (!start_timer(kAfter)) {
+  int timer = 0;
+  if (!start_thread_timer(SIGALRM, own_timer, kSeconds * 1000, &timer)) {
     has_own_timer = false;
     itimerval interval = {};
-    interval.it_value.tv_sec = kAfter.tv_sec;
+    interval.it_value.tv_sec = kSeconds;
     setitimer(ITIMER_REAL, &interval, nullptr);
   }
   const std::uint64_t alarm_only = std::uint64_t{1} << (SIGALRM - 1);

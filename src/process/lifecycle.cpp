@@ -408,10 +408,11 @@ void report_once(bool driver_is_up) {
   if (reported.exchange(true, std::memory_order_acq_rel)) return;
   util::LockOrder::begin_anew();  // it may be a handler that leaves, whoever called that
   if (has_little_stack()) {
-    if (config::settings().stats.off()) return;
+    const config::Settings& settings = config::settings();
+    if (settings.stats.off() && settings.trace.empty()) return;
     log::write_at_once(log::Level::warn,
-                       "no report: the program left on a signal stack that is too small for it "
-                       "(sigaltstack). For a report, give it 32 KiB or more");
+                       "no report, nor the end of a trace: the program left on a signal stack that "
+                       "is too small for them (sigaltstack). Give it 32 KiB or more");
     return;
   }
   // Longer than any report that finds its locks free.

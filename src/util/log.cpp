@@ -13,12 +13,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "util/clock.h"
@@ -254,14 +256,23 @@ void write_at_once(Level level, const char* text) noexcept {
   const int saved_errno = errno;
   const Destination* destination = g_destination.load(std::memory_order_acquire);
   const spdlog::string_view_t name = spdlog::level::to_string_view(spdlog_level(level));
-  char line[2001];
-  const int length =
-      std::snprintf(line, sizeof line, "cupool[%d] %.*s: %s\n", static_cast<int>(::getpid()),
-                    static_cast<int>(name.size()), name.data(), text);
-  if (length > 0) {
-    write_line(destination == nullptr ? "" : destination->path.c_str(), line,
-               std::min(static_cast<std::size_t>(length), sizeof line - 1));
+  // By hand: the stack may be a small one (sigaltstack), and printf() takes kilobytes.
+  char number[16];
+  const char* const end =
+      std::to_chars(number, number + sizeof number, static_cast<int>(::getpid())).ptr;
+  char line[400];
+  std::size_t size = 0;
+  for (const std::string_view part :
+       {std::string_view("cupool["),
+        std::string_view(number, static_cast<std::size_t>(end - number)), std::string_view("] "),
+        std::string_view(name.data(), name.size()), std::string_view(": "),
+        std::string_view(text)}) {
+    const std::size_t kept = std::min(part.size(), sizeof line - 1 - size);
+    std::memcpy(line + size, part.data(), kept);
+    size += kept;
   }
+  line[size++] = '\n';
+  write_line(destination == nullptr ? "" : destination->path.c_str(), line, size);
   errno = saved_errno;
 }
 

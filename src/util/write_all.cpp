@@ -10,6 +10,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <cstdint>
+
+#include "util/clock.h"
 #include "util/uncancelled.h"
 
 namespace cupool::util {
@@ -58,6 +61,18 @@ class SignalsHeldBack {
   bool active_ = false;
 };
 
+// Signals of the program do not end the wait.
+bool comes_room(int fd, int patience_ms) {
+  const std::uint64_t end_ns = now_ns() + static_cast<std::uint64_t>(patience_ms) * 1'000'000;
+  pollfd room{fd, POLLOUT, 0};
+  for (int left_ms = patience_ms;;) {
+    const int ready = ::poll(&room, 1, left_ms);
+    if (ready >= 0 || errno != EINTR) return ready > 0;
+    const std::uint64_t now = now_ns();
+    left_ms = now < end_ns ? static_cast<int>((end_ns - now) / 1'000'000) : 0;
+  }
+}
+
 }  // namespace
 
 bool write_all(int fd, const char* data, std::size_t size, std::size_t* taken,
@@ -77,8 +92,7 @@ bool write_all(int fd, const char* data, std::size_t size, std::size_t* taken,
     }
     if (written < 0 && errno == EINTR) continue;
     if (written < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      pollfd room{fd, POLLOUT, 0};
-      if (::poll(&room, 1, patience_ms) > 0) continue;
+      if (comes_room(fd, patience_ms)) continue;
       errno = EAGAIN;
     }
     return false;
