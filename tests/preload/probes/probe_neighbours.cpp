@@ -243,11 +243,13 @@ void await_end(const Child& child) {
 
 // Connects to what answers neighbours in this process's child, and says nothing, or nothing
 // sensible.
-void talk_nonsense(pid_t process) {
+// False: no nonsense was said in time.
+bool talk_nonsense(pid_t process) {
   FILE* const list = std::fopen("/proc/net/unix", "r");
   CHECK(list != nullptr);
   char line[512];
   int connections = 0;
+  int said = 0;
   while (std::fgets(line, sizeof line, list) != nullptr) {
     char name[100] = {};
     if (std::sscanf(line, "%*s %*s %*s 00010000 %*s %*s %*s @%99s", name) != 1) continue;
@@ -269,11 +271,14 @@ void talk_nonsense(pid_t process) {
       }
       ++connections;
       // The other end may have closed it, if this thread was off its processor for long.
-      if (*message != '\0') send(mute, message, std::strlen(message), MSG_NOSIGNAL);
+      if (*message != '\0') {
+        said += send(mute, message, std::strlen(message), MSG_NOSIGNAL) > 0 ? 1 : 0;
+      }
     }
   }
   std::fclose(list);
   CHECK(connections > 0);
+  return said > 0;
 }
 
 // Sockets that look like many neighbours'. Each connection is closed without an answer, or stays.
@@ -339,7 +344,7 @@ int conduct(const std::string& self, int argc, char** argv) {
                             probe::argument(argc, argv, "a", ""));
   await_ready(first);
   if (holder == "stop") MUST(kill(first.process, SIGSTOP));
-  if (holder == "pestered") talk_nonsense(first.process);
+  while (holder == "pestered" && !talk_nonsense(first.process)) usleep(1000);
   const std::string by = probe::argument(argc, argv, "by", "malloc");
   const Child asker = start(self,
                             {"role=asker", "mib=" + mib, "block_mib=" + block, "by=" + by,
