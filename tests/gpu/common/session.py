@@ -24,9 +24,10 @@ LEGACY_COVERS_ALL = "legacy-wait-covers-all"
 # Wrong in a lane.
 LEAVES_WITHOUT = "leaves-without-a-wait"
 OVERLAP = "launches-overlap"
+UNORDERED = "forgets-the-order-of-allocations"
 # Fences that cover less than is taken for complete.
 FENCES = ("fence-before-free", "batch-grows-after-fence", "reuse-before-complete")
-WRONG = (OBVIOUS, LEGACY_COVERS_ALL, LEAVES_WITHOUT, OVERLAP, *FENCES)
+WRONG = (OBVIOUS, LEGACY_COVERS_ALL, LEAVES_WITHOUT, OVERLAP, UNORDERED, *FENCES)
 # What each variant adds to the environment; legacy runs without the preload.
 VARIANTS = {
     "legacy": None,
@@ -39,6 +40,7 @@ VARIANTS = {
     "lane": {"CUPOOL_LANE": "1"},
     "no lane": {"CUPOOL_LANE": "0"},
     **{wrong: {"CUPOOL_LANE": "1", "CUPOOL_TEST_MUTATION": wrong} for wrong in (LEAVES_WITHOUT, OVERLAP)},
+    UNORDERED: {"CUPOOL_LANE": "0", "CUPOOL_TEST_MUTATION": UNORDERED},
     # The program has no non-blocking stream: its waits for the legacy stream take the place of fences.
     "blocking": {"CUPOOL_FREE_MODE": "auto"},
 }

@@ -17,7 +17,7 @@ from common.alternating import alternating, torch_runs  # noqa: E402  (the path 
 from common.machine import (argument_parser, built, parse_arguments, python,  # noqa: E402
                             write_environment)
 from common.session import (FENCES, LEAVES_WITHOUT, LEGACY_COVERS_ALL, MIB, OBVIOUS, OVERLAP,  # noqa: E402
-                            VARIANTS, Session, spread)
+                            UNORDERED, VARIANTS, Session, spread)
 
 # What is measured is the state after the pools' start.
 STEADY = {"CUPOOL_POOL_START": "first"}
@@ -213,7 +213,22 @@ def order(session):
                     any(row[-1] != "right" for row in rows), "", "some wrong")
     session.table("Streams in the order of a free", ["way", "legacy", "auto", "auto, no lane", "ordered"],
                   rows)
+    allocation_order(session, kernels)
     dependent_launches(session, kernels)
+
+
+def allocation_order(session, kernels):
+    """A free covers what the thread's own allocations follow, of whatever thread that is (contract 2)."""
+    rows = []
+    for variant in ("legacy", "auto", "no lane", UNORDERED):
+        for served in ("threshold", "serve") if variant != "legacy" else ("",):
+            environment = {**STEADY, **kernels, "CUPOOL_ASYNC": served} if served else kernels
+            run = session.run(f"allocation_order {served}, {variant}", [built("allocation_order")], variant, 20,
+                              setup=environment, may_fail=variant == UNORDERED)
+            rows.append([variant, served or "-", run.out.strip() or f"exit {run.code}"])
+    session.require("the check sees allocations without their order",
+                    all(row[-1].endswith("wrong 4") for row in rows[-2:]), rows[-1][-1], "wrong 4, both")
+    session.table("Memory that another thread freed in the order of a stream", ["variant", "CUPOOL_ASYNC", "rounds"], rows)
 
 
 def dependent_launches(session, kernels):

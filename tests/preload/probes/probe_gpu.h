@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device with the simulator's kernels and a stream, for probes that use the driver interface.
+// A device with the simulator's kernels and a stream, for probes that use the driver interface. On
+// a real GPU PROBE_KERNELS names the file of the kernels.
 #pragma once
 
 #include <cuda.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 
 #include "probe.h"
 
@@ -24,7 +26,8 @@ struct Gpu {
     MUST(cuInit(0));
     MUST(cuDevicePrimaryCtxRetain(&context, 0));
     MUST(cuCtxSetCurrent(context));
-    MUST(cuModuleLoadData(&module, "image"));
+    const char* const file = std::getenv("PROBE_KERNELS");
+    MUST(file == nullptr ? cuModuleLoadData(&module, "image") : cuModuleLoad(&module, file));
     MUST(cuModuleGetFunction(&spin, module, "spin_ns"));
     MUST(cuModuleGetFunction(&copy, module, "copy_u32"));
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
