@@ -131,8 +131,8 @@ def difference(key, theirs, ours):
     if kind == "valid":
         return None if int(ours) >= int(theirs) else f"{key} no more"
     short = int(theirs) - int(ours)
-    spare = SPARE_STREAMS if "CUPOOL_POOL_START=first" in sys.argv else 0
-    allowed = spare + (0 if kind == "exact" else TOLERANCE)
+    exact = SPARE_STREAMS if "CUPOOL_POOL_START=first" in sys.argv else 0
+    allowed = exact if kind == "exact" else TOLERANCE
     # More than without cupool is no harm.
     return None if short <= allowed else f"{key}: {short} bytes ({short / MIB:.1f} MiB) less"
 
