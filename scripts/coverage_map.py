@@ -4,8 +4,7 @@
 
 Reads the JSON of `llvm-cov export` (scripts/coverage.sh makes it) and tests/coverage/explained.json, the list of
 conditions that stay undecided for a known reason. That list names a condition by file, function and text, not
-by line. An entry that explains nothing is an error: the condition is gone, or decided by now, and more often than a
-lucky moment of one run does it.
+by line. An entry that explains nothing is an error: the condition is decided by now, or gone.
 
 A template or an inline function has a record in each binary and for each instantiation: their counts are added
 up by position. A condition that decides alone in one of them counts as decided.
@@ -27,7 +26,6 @@ PART = 6  # the kind of a branch that is one of several conditions
 # A constant in the shipped library (util/mutation.h): a condition of its decision without a branch of its own.
 CONSTANT = re.compile(r"\bCUPOOL_MUTATED\(")
 MOST_TEXT = 110
-LUCK = 10  # a condition whose rarer outcome came less often may be undecided in the next run
 
 Span = collections.namedtuple("Span", "first_line first_column last_line last_column")
 
@@ -175,10 +173,9 @@ def explanations(sources):
             errors.append(f"no reason {entry['reason']}")
         key = entry["file"], entry["function"], entry["condition"]
         reasons[key] = entry["reason"], entry["because"]
-    may_be_open = {(name, condition.function, source.text(span)) for name, source in sources.items()
-                   for span, condition in source.conditions.items()
-                   if condition.missing() or min(condition.true, condition.false) < LUCK}
-    errors += [f"explains nothing: {', '.join(key)}" for key in reasons if key not in may_be_open]
+    open_conditions = {(name, condition.function, source.text(span)) for name, source in sources.items()
+                       for span, condition in source.conditions.items() if condition.missing()}
+    errors += [f"explains nothing: {', '.join(key)}" for key in reasons if key not in open_conditions]
     return document["reasons"], reasons, errors
 
 
