@@ -466,5 +466,18 @@ TEST_F(LaneTest, AMarkInProgressCoversNoFree) {
   EXPECT_FALSE(covered) << "the lane was left";
 }
 
+// A thread that ends leaves its work to the next free unless a mark that is awaited covers it.
+TEST_F(LaneTest, AMarkBesideWhichTheLaneIsLeftCoversNoWork) {
+  open(created);
+  ASSERT_TRUE(free_is_covered());
+  submit(created);
+  driver_.cuEventRecord = [](CUevent, CUstream) {
+    Lane::context_seen(other_context);
+    return CUDA_SUCCESS;
+  };
+  EXPECT_FALSE(Lane::covers_free(driver_));
+  EXPECT_TRUE(LaneWork::any());
+}
+
 }  // namespace
 }  // namespace cupool::engine

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <thread>
+#include <vector>
 
 #include "engine/reclaim/lane_work.h"
 #include "engine_thread_order_fixture.h"
@@ -52,6 +53,40 @@ TEST_F(ThreadOrderEndsTest, AThreadThatEndsLeavesWorkOfUnknownStreamsToTheNextFr
     ThreadOrder::thread_ends(*driver_);
   });
   EXPECT_TRUE(ThreadOrder::has_work());
+}
+
+// Work in a lane whose stream is destroyed has no stream, and a free in another context covers
+// none.
+TEST_F(ThreadOrderEndsTest, AFreeInAnotherContextLeavesWorkOfADestroyedStreamToTheNextOne) {
+  Context& other = other_context(1);
+  Lane::context_seen(context_->handle());
+  Lane::context_seen(other.handle());
+  LaneWork::reset();
+  in_thread([&] {
+    ThreadOrder::submits_in_lane();
+    EXPECT_TRUE(ThreadOrder::frees(*driver_, other));
+    ThreadOrder::thread_ends(*driver_);
+  });
+  EXPECT_TRUE(ThreadOrder::has_work());
+}
+
+// There are entries for eight contexts.
+TEST_F(ThreadOrderEndsTest, AThreadLeavesTheWorkOfAContextThatHasLostItsEntry) {
+  in_thread([&] {
+    std::vector<Context*> contexts;
+    for (std::uintptr_t i = 1; i <= 9; ++i) {
+      contexts.push_back(&other_context(i));
+      Lane::context_seen(contexts.back()->handle());
+      if (i == 9) break;
+      submit(i);
+      ThreadOrder::destroys_stream();
+    }
+    EXPECT_TRUE(ThreadOrder::frees(*driver_, *contexts.back())) << "it takes the first one's entry";
+    for (std::size_t i = 1; i < 8; ++i)
+      EXPECT_TRUE(ThreadOrder::frees(*driver_, *contexts[i])) << i;
+    ThreadOrder::thread_ends(*driver_);
+  });
+  EXPECT_TRUE(ThreadOrder::has_work()) << "of the first";
 }
 
 TEST_F(ThreadOrderEndsTest, NobodyWaitsForAPointOfAContextThatHasEnded) {  // contract 10

@@ -157,7 +157,7 @@ Whole* whole_of(const cuda::Driver& driver, CUcontext context) {
     look([&](Point& point) { return is_complete(driver, point); });
   }
   if (unused == nullptr) return nullptr;
-  if (unused->unmarked) ++own_state->unknown_work;
+  if (unused->unmarked) own_state->add_unknown();
   unused->context = context;
   unused->unmarked = false;
   unused->of_legacy = false;
@@ -173,8 +173,7 @@ void mark_whole(const cuda::Driver& driver, Stream& stream) {
   if (whole != nullptr) {
     whole->unmarked = true;
   } else {
-    ++own_state->unknown_work;
-    own_state->unknown_unmarked = true;
+    own_state->add_unknown();
   }
 }
 
@@ -229,7 +228,7 @@ Stream& stream_of(const cuda::Driver& driver, CUstream handle) {
 void take_over_lane_work(const cuda::Driver& driver) {
   const auto [context, handle] = LaneMark::place();
   if (handle == nullptr) {
-    ++own_state->unknown_work;
+    own_state->add_unknown();
     return;
   }
   Stream* stream = find(handle, is_default(handle) ? context : nullptr);
@@ -304,8 +303,7 @@ void ThreadOrder::first_in_lane() {
 void ThreadOrder::submits_unknown(const cuda::Driver& driver) {
   if (!is_on_for_thread(driver)) return;
   for_each_point([&](Point& point) { wait_on_host(driver, point); });
-  ++own_state->unknown_work;
-  own_state->unknown_unmarked = true;
+  own_state->add_unknown();
   hot_.has_work = true;
 }
 

@@ -43,6 +43,12 @@ struct State {
            std::any_of(wholes.begin(), wholes.end(), is_unmarked) || unknown_unmarked;
   }
 
+  /// Work of a stream that is not known, behind the thread's last free.
+  void add_unknown() {
+    ++unknown_work;
+    unknown_unmarked = true;
+  }
+
   std::array<Stream, kStreamsOfThread> streams;
   std::array<Whole, kContextsOfThread> wholes;
   std::uint64_t newest = 0;        ///< number of the newest point

@@ -259,7 +259,8 @@ bool Lane::covers_free(const cuda::Driver& driver, stats::DeviceStats* stats) {
     LaneMark::count();
     LaneWork::Claim claim(true);
     marked = CUPOOL_MUTATED("frees-without-a-mark") || LaneMark::record(driver);
-    if (marked) claim.settle();
+    // A mark that comes behind the lane's end may be one that nobody awaits.
+    if (marked && is_open()) claim.settle();
     const std::uint64_t now = util::now_ns();
     const auto [context, stream] = LaneMark::place();
     // Beside a call under way marks follow one another without new work.
