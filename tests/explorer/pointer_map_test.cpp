@@ -138,9 +138,30 @@ Program a_slot_of_two_blocks() {
   };
 }
 
+// Its former key is not joined with the block that has taken its place, either.
+Program a_slot_that_another_block_takes() {
+  return [](Threads& run) {
+    const auto state = std::make_shared<World>(2);
+    state->blocks[1].address = 6 * kPage;  // where the search for block 0 begins
+    state->blocks[3].address = 9 * kPage;  // there as well
+    state->insert(1);
+    state->insert(0);  // behind it
+    state->erase(1);
+    run.thread([=] {
+      state->insert(2);  // another table
+      state->erase(2);
+      state->insert(3);  // the first one, where 0 was
+    });
+    run.thread([=] {
+      require(state->find(kPage) == &state->blocks[0], "a block comes with its own key");
+    });
+  };
+}
+
 std::vector<Program> all_programs() {
-  return {finding_beside_an_insertion(), replacing_a_block(), finding_beside_growth(),
-          a_slot_of_two_blocks(), finding_beside_reuse()};
+  return {finding_beside_an_insertion(),     replacing_a_block(),
+          finding_beside_growth(),           a_slot_of_two_blocks(),
+          a_slot_that_another_block_takes(), finding_beside_reuse()};
 }
 
 TEST(Explorer, PointerMap) {

@@ -65,15 +65,17 @@ class PointerMap {
       const std::uint64_t generation = generation_.load(std::memory_order_acquire);
       const Slot* slot = slot_of(*table_.load(std::memory_order_acquire), address);
       if (slot->key.load(std::memory_order_acquire) == address) {
-        Block* block = slot->block.load(std::memory_order_acquire);
-        if (block != nullptr) return block;
+        Block* const block = slot->block.load(std::memory_order_acquire);
+        // In a reused table, another key's block may have come to this place since.
+        if (block != nullptr && block->address == address) return block;
       }
       // Not found, unless the table was replaced and reused during the search.
       if (!is_replaced_since(generation)) return nullptr;
     }
   }
 
-  /// As find(), if one probe is enough. Null may mean that more are needed.
+  /// As find(), if one probe is enough. Null may mean that more are needed. A block may have
+  /// another address: the caller compares.
   [[gnu::always_inline]] Block* find_at_once(CUdeviceptr address) const {
     const Table& table = *table_.load(std::memory_order_acquire);
     const Slot& slot = table.slots[first_index(table, address)];
