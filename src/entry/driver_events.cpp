@@ -54,6 +54,13 @@ CUresult elapsed_time(const cupool::cuda::Driver& real, const Call& call) {
   return result;
 }
 
+// Only less access takes something away.
+bool gives(const CUmemAccessDesc* access, size_t count) {
+  return access == nullptr || std::all_of(access, access + count, [](const CUmemAccessDesc& each) {
+           return each.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+         });
+}
+
 }  // namespace
 
 extern "C" {
@@ -108,16 +115,28 @@ CUresult cupool_hook_cuLibraryUnload(CUlibrary library) {
   return take_away(real, [&] { return real.cuLibraryUnload(library); });
 }
 
-// Only less access takes something away.
+CUresult cupool_hook_cuCtxDisablePeerAccess(CUcontext peer) {
+  CUPOOL_REAL_OR_RETURN(cuCtxDisablePeerAccess);
+  return take_away(real, [&] { return real.cuCtxDisablePeerAccess(peer); });
+}
+
+CUresult cupool_hook_cuGraphicsUnregisterResource(CUgraphicsResource resource) {
+  CUPOOL_REAL_OR_RETURN(cuGraphicsUnregisterResource);
+  return take_away(real, [&] { return real.cuGraphicsUnregisterResource(resource); });
+}
+
 CUresult cupool_hook_cuMemSetAccess(CUdeviceptr address, size_t bytes,
                                     const CUmemAccessDesc* access, size_t count) {
   CUPOOL_REAL_OR_RETURN(cuMemSetAccess);
   const auto call = [&] { return real.cuMemSetAccess(address, bytes, access, count); };
-  const bool gives =
-      access == nullptr || std::all_of(access, access + count, [](const CUmemAccessDesc& each) {
-        return each.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-      });
-  return gives ? call() : take_away(real, call);
+  return gives(access, count) ? call() : take_away(real, call);
+}
+
+CUresult cupool_hook_cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* access,
+                                        size_t count) {
+  CUPOOL_REAL_OR_RETURN(cuMemPoolSetAccess);
+  const auto call = [&] { return real.cuMemPoolSetAccess(pool, access, count); };
+  return gives(access, count) ? call() : take_away(real, call);
 }
 
 CUresult cupool_hook_cuMemUnmap(CUdeviceptr address, size_t bytes) {

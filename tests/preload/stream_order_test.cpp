@@ -64,6 +64,10 @@ TEST(StreamOrder, WhatIsTakenAwayIsUsedByNoKernel) {
         run_preloaded("probe_taken_away case=given", with(environment, {{"CUPOOL_LANE", lane}}))
             .process.out,
         "given complete=0\n");
+    EXPECT_EQ(run_preloaded("probe_taken_away case=peers",
+                            with(environment, {{"CUPOOL_LANE", lane}, {"CUPOOL_SIM_DEVICES", "2"}}))
+                  .process.out,
+              "given complete=0\npool complete=1\ndevice complete=1\n");
   }
 }
 

@@ -35,10 +35,13 @@ void wait_for_frees(const cuda::Driver& real, const Ends& ends) {
   }
 }
 
+/// The same, to the end.
+void wait_for_frees(const cuda::Driver& real);
+
 /// What kernels may use, and the driver takes away without a wait: mapped memory, textures.
 template <typename Call>
 CUresult take_away(const cuda::Driver& real, const Call& call) {
-  wait_for_frees(real, [] { return false; });
+  wait_for_frees(real);
   return call();
 }
 

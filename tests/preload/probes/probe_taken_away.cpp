@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a program takes away from kernels behind a free of something else: with the driver's free,
 // all work is complete by then. Each line tells whether it is: access to mapped memory, a library
-// with kernels. case=given: access that is given takes nothing away.
+// with kernels. case=peers: another device's access to a pool, and a context's to another device.
+// case=given: access that is given takes nothing away.
 #include <cuda.h>
 
 #include "probe.h"
@@ -29,11 +30,30 @@ bool is_complete_behind(const Gpu& gpu, const Call& call, std::uint64_t kernel_n
   return complete;
 }
 
+void take_from_peers(const Gpu& gpu) {
+  CUcontext peer = nullptr;
+  MUST(cuDevicePrimaryCtxRetain(&peer, 1));
+  MUST(cuCtxEnablePeerAccess(peer, 0));
+  CUmemoryPool pool = nullptr;
+  MUST(cuDeviceGetDefaultMemPool(&pool, 0));
+  CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 1}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  const auto set_access = [&] { MUST(cuMemPoolSetAccess(pool, &access, 1)); };
+  std::printf("given complete=%d\n", is_complete_behind(gpu, set_access, kLongerNs));
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  std::printf("pool complete=%d\n", is_complete_behind(gpu, set_access));
+  std::printf("device complete=%d\n",
+              is_complete_behind(gpu, [&] { MUST(cuCtxDisablePeerAccess(peer)); }));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const Gpu gpu;
   probe::warm_up();
+  if (probe::argument_is(argc, argv, "case", "peers")) {
+    take_from_peers(gpu);
+    return 0;
+  }
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
