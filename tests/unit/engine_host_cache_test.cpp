@@ -312,15 +312,30 @@ TEST_F(HostCacheTest, GivesOutTheBlockThatIsAskedFor) {
   Block& other = block(kMib);
   cache(idle);
   std::thread([&] { retire(retired, 3); }).join();
-  EXPECT_FALSE(cache_.take(other));
-  EXPECT_TRUE(cache_.take(retired));
+  const auto take = [&](Block& which) { return cache_.take(which, which.state.word()); };
+  EXPECT_FALSE(take(other));
+  EXPECT_TRUE(take(retired));
   EXPECT_EQ(cache_.retired_bytes(), 0u);
   EXPECT_EQ(cache_.bytes(), kMib);
-  EXPECT_FALSE(cache_.take(retired));
-  EXPECT_TRUE(cache_.take(idle));
+  EXPECT_FALSE(take(retired));
+  EXPECT_TRUE(take(idle));
   EXPECT_FALSE(cache_.any());
   cache(other);
   EXPECT_EQ(pop(kMib), &other);
+}
+
+// A record that was looked up, and is another block's by now: of device memory, whose kind no list
+// of the cache has, or of the cache itself.
+TEST_F(HostCacheTest, GivesOutNoBlockOfAnEarlierLife) {
+  Block& reused = block(kMib);
+  const std::uint64_t word = reused.state.word();
+  reused.state.begin_new_life();
+  reused.kind = Block::kNoKind;
+  EXPECT_FALSE(cache_.take(reused, word));
+  reused.kind = host_tag(0, 0);
+  cache(reused);
+  EXPECT_FALSE(cache_.take(reused, word));
+  EXPECT_EQ(cache_.bytes(), kMib);
 }
 
 TEST_F(HostCacheTest, KnowsNoKindOfWriteCombinedMemory) {

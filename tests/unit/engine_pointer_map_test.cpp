@@ -186,6 +186,17 @@ TEST_F(PointerMapTest, ASecondBlockAtAnAddressReplacesTheFirst) {
   EXPECT_EQ(extract_of(context_), std::vector<Block*>{second}) << "the first is not the map's";
 }
 
+// Who looked a record up before it was reused takes only what stood there then.
+TEST_F(PointerMapTest, ARecordOfAnotherAddressIsNotTakenOut) {
+  Block* const reused = block(kFirstAddress);
+  add_block(map_, reused);
+  EXPECT_TRUE(map_.erase(reused, kFirstAddress));
+  reused->address = address_of(1);
+  add_block(map_, reused);
+  EXPECT_FALSE(map_.erase(reused, kFirstAddress));
+  EXPECT_EQ(map_.find(address_of(1)), reused);
+}
+
 // The pool has its memory already, and gives it out before its thread has taken it out of the map.
 TEST_F(PointerMapTest, ALeavingBlockIsItsThreadsAlone) {
   Block* const leaving = block(kFirstAddress);

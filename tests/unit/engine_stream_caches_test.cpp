@@ -240,8 +240,10 @@ TEST_F(StreamCachesTest, TakesOneBlockOutOfWhateverStreamHasIt) {
   Block& taken = *blocks_.back();
   const CUdeviceptr newest = push(place(1), kMib);
   const CUdeviceptr others = push(place(2), kMib);
-  EXPECT_TRUE(caches_.take(taken));
-  EXPECT_FALSE(caches_.take(taken)) << "it is in none any more";
+  const std::uint64_t word = taken.state.word();
+  EXPECT_FALSE(caches_.take(taken, word + 4)) << "it was looked up in another life of its record";
+  EXPECT_TRUE(caches_.take(taken, word));
+  EXPECT_FALSE(caches_.take(taken, word)) << "it is in none any more";
   EXPECT_NE(oldest, newest);
   EXPECT_EQ(pop(place(1), kMib), newest);
   EXPECT_EQ(pop(place(1), kMib), 0u);

@@ -2,6 +2,7 @@
 // Which stream has which cache, and everything but a hit. The lock of one cache is held at a time.
 #include "engine/async/stream_caches.h"
 
+#include <atomic>
 #include <new>
 
 #include "util/mutation.h"
@@ -310,13 +311,18 @@ StreamCache* StreamCaches::give_up_a_stream_locked(const Context* context, std::
   return found;
 }
 
-bool StreamCaches::take(Block& block) {
+bool StreamCaches::take(Block& block, std::uint64_t word) {
+  const CUdeviceptr address = block.address;
+  const std::uint64_t capacity = block.capacity;
+  // What was read is of one life, if that has not ended since. In a list, a record stays a block's.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (block.state.word() != word) return false;
   bool taken = false;
   each([&](StreamCache& cache) {
     const std::lock_guard lock(cache.mutex_);
     cache.settle();
-    Block* found = cache.lists_[stream_class(block.capacity)].newest;
-    while (found != nullptr && found != &block) found = found->next;
+    Block* found = cache.lists_[stream_class(capacity)].newest;
+    while (found != nullptr && (found != &block || found->address != address)) found = found->next;
     if (found == nullptr) return;
     cache.take_out(block);
     taken = true;

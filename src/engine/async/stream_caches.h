@@ -179,8 +179,9 @@ class StreamCaches {
   /// Puts blocks back which the driver did not take.
   void put_back(const Context* context, std::uint64_t life, stats::DeviceStats& stats,
                 BlockList& blocks);
-  /// Takes one block out. False: it is in no cache.
-  bool take(Block& block);
+  /// Takes one block out whose state was `word`. False: it is in no cache. Its record may be
+  /// another block's by now.
+  bool take(Block& block, std::uint64_t word);
 
   /// A step of decay is over. Caches that were empty for kDecaySteps steps are ended.
   void end_decay_step();

@@ -3,6 +3,7 @@
 // holds that end off. Apart from the rest, so that every interleaving can be explored.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "engine/async/stream_caches.h"
@@ -32,6 +33,9 @@ template <typename Life, typename Open>
   // would be taken for one of the next life.
   if (context.incarnation() != life) return StreamFree::lost;
   block.state.store(BlockState::live);
+  // Or the context has ended between the two, and the block was passed over.
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // ContextLife::fence()
+  if (context.incarnation() != life && block.state.claim(word)) return StreamFree::lost;
   return taken == StreamCache::Taken::full ? StreamFree::full : StreamFree::gone;
 }
 

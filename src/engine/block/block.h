@@ -47,10 +47,12 @@ class BlockStateCell {
   BlockState load(std::memory_order order = std::memory_order_seq_cst) const {
     return state_of(word_.load(order));
   }
-  void store(BlockState state, std::memory_order order = std::memory_order_seq_cst) {
-    word_.store(
-        (word_.load(std::memory_order_relaxed) & ~kStateMask) | static_cast<std::uint64_t>(state),
-        order);
+  /// Returns the word, by which the block can be claimed when others know it.
+  std::uint64_t store(BlockState state, std::memory_order order = std::memory_order_seq_cst) {
+    const std::uint64_t word =
+        (word_.load(std::memory_order_relaxed) & ~kStateMask) | static_cast<std::uint64_t>(state);
+    word_.store(word, order);
+    return word;
   }
   /// The record is nobody's, and will be reused. Not live until its owner says so: a thread that
   /// looked it up in an earlier life must not claim it in between, nor while it is nobody's.

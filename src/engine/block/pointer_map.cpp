@@ -71,9 +71,9 @@ PointerMap::Table* PointerMap::spare_table_locked(unsigned log2) {
   return tables_.back().get();
 }
 
-bool PointerMap::erase(const Block* block) {
+bool PointerMap::erase(const Block* block, CUdeviceptr address) {
   const std::lock_guard lock(mutex_);
-  Slot* slot = slot_of(*table_.load(std::memory_order_relaxed), block->address);
+  Slot* slot = slot_of(*table_.load(std::memory_order_relaxed), address);
   if (slot->block.load(std::memory_order_relaxed) != block) return false;
   slot->block.store(nullptr, std::memory_order_release);
   return true;

@@ -56,7 +56,9 @@ class PointerMap {
   }
 
   /// Removes the block. False: it was no longer in the map.
-  bool erase(const Block* block);
+  bool erase(const Block* block) { return erase(block, block->address); }
+  /// The same for one whose record may be another block's by now: it was this address's.
+  bool erase(const Block* block, CUdeviceptr address);
 
   /// The block that begins at `address`, or null.
   Block* find(CUdeviceptr address) const {

@@ -31,6 +31,9 @@ class ContextLife {
     state_.store(State::gone, std::memory_order_release);
     incarnation_.fetch_add(1, std::memory_order_release);
   }
+  /// Between the end and a look at which blocks are live, and between making a block live again and
+  /// a look at the life: one of the two threads sees the other.
+  static void fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
   void revive() { state_.store(State::usable, std::memory_order_release); }
   /// Revives a context whose end is over. False: it is still being decided, or cleaned up after.
   /// Looks at the life first: between the two looks the gate may close, and the end begin.

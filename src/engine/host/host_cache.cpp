@@ -4,6 +4,7 @@
 // and allocate in turn write nothing that others read.
 #include "engine/host/host_cache.h"
 
+#include <atomic>
 #include <new>
 
 namespace cupool::engine {
@@ -188,15 +189,22 @@ BlockList HostCache::take(Which which, std::uint64_t most_bytes) {
   return taken;
 }
 
-bool HostCache::take(const Block& block) {
+bool HostCache::take(const Block& block, std::uint64_t word) {
+  const CUdeviceptr address = block.address;
+  const std::uint64_t capacity = block.capacity;
+  const unsigned kind = host_kind_of(block.kind);
+  // What was read is of one life, if that has not ended since. In a list, a record stays a block's.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (block.state.word() != word) return false;
+  const auto is_it = [&](const Block& each) { return &each == &block && each.address == address; };
   bool taken = false;
   each_shard([&](Shard& shard) {
     if (taken) return;
     const std::lock_guard lock(shard.mutex);
-    if (Lists* const lists = shard.idle[host_kind_of(block.kind)]; lists != nullptr) {
-      List& list = lists->of_class[host_class(block.capacity)];
+    if (Lists* const lists = shard.idle[kind]; lists != nullptr) {
+      List& list = lists->of_class[host_class(capacity)];
       Block* found = list.newest;
-      while (found != nullptr && found != &block) found = found->next;
+      while (found != nullptr && !is_it(*found)) found = found->next;
       if (found != nullptr) {
         unlink(list, *found);
         taken = true;
@@ -204,15 +212,15 @@ bool HostCache::take(const Block& block) {
     }
     BlockList others;
     while (Block* const retired = shard.retired.pop()) {
-      if (retired != &block) {
+      if (!is_it(*retired)) {
         others.push(retired);
         continue;
       }
-      retired_bytes_.fetch_sub(block.capacity, std::memory_order_relaxed);
+      retired_bytes_.fetch_sub(capacity, std::memory_order_relaxed);
       taken = true;
     }
     shard.retired = others;
-    if (taken) shrink(shard, block.capacity);
+    if (taken) shrink(shard, capacity);
   });
   return taken;
 }

@@ -81,8 +81,9 @@ class HostCache {
   /// Takes blocks out, up to the one that reaches `most_bytes`: all, those that the GPU does not
   /// use, or of these the ones idle since before the last two turns, or for kDecaySteps steps.
   BlockList take(Which which, std::uint64_t most_bytes = ~std::uint64_t{0});
-  /// Takes one block out, whatever it waits for. False: it is not in the cache.
-  bool take(const Block& block);
+  /// Takes one block out, whatever it waits for, whose state was `word`. False: it is not in the
+  /// cache. Its record may be another block's by now.
+  bool take(const Block& block, std::uint64_t word);
   /// A step of decay ends.
   void end_decay_step() { step_.fetch_add(1, std::memory_order_relaxed); }
   static constexpr std::uint32_t kDecaySteps = 4;

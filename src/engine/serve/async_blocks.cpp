@@ -12,8 +12,8 @@ namespace {
 // Keeps the sum of what the driver counts as used and the program does not use: capacity that is
 // not live, and what live blocks have beyond the request, as the driver rounds it. Each step adds
 // its own part, in whatever order threads take them; those of a cache come with its counts.
-void add_unused(const Block& block, std::int64_t bytes) {
-  block.context->stats().unused_stream_ordered.fetch_add(bytes, std::memory_order_relaxed);
+void add_unused(Context& context, std::int64_t bytes) {
+  context.stats().unused_stream_ordered.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 std::int64_t used_of(const Block& block) {
@@ -34,43 +34,47 @@ void AsyncBlocks::adopt(Context& context, std::uint64_t life, CUdeviceptr addres
   block->requested = requested;
   block->context = &context;
   block->source = BlockSource::pool;
-  block->state.store(BlockState::live);
-  const std::int64_t used = used_of(*block);
-  const std::uint64_t word = block->state.word();  // once known, the block may be another's
+  const std::uint64_t word = block->state.store(BlockState::live);
+  const std::int64_t used = used_of(*block);  // once known, the block may be another's
   if (!remember(*block)) return delete_block(block);
   context.stats().unused_stream_ordered.fetch_sub(used, std::memory_order_relaxed);
   if (context.incarnation() == life) return;
-  if (claim(*block, word) && forget(*block)) delete_block(block);
+  if (!claim(*block, word)) return;
+  forget(*block);
+  delete_block(block);
 }
 
 bool AsyncBlocks::remember(Block& block) {
-  count(block, 1);
+  count(*block.context, block.capacity, 1);
   if (add_block(map_, &block) != &block) return true;
-  count(block, -1);
+  count(*block.context, block.capacity, -1);
   return false;
 }
 
-bool AsyncBlocks::forget(const Block& block) {
-  if (!map_.erase(&block)) return false;
-  count(block, -1);
+bool AsyncBlocks::forget(const Block& block, CUdeviceptr address) {
+  // Read before: out of the map, its owner may delete it.
+  const std::uint64_t capacity = block.capacity;
+  Context& context = *block.context;
+  if (!map_.erase(&block, address)) return false;
+  count(context, capacity, -1);
   return true;
 }
 
-void AsyncBlocks::count(const Block& block, int blocks) {
-  const std::int64_t bytes = static_cast<std::int64_t>(block.capacity) * blocks;
+void AsyncBlocks::count(Context& context, std::uint64_t capacity, int blocks) {
+  const std::int64_t bytes = static_cast<std::int64_t>(capacity) * blocks;
   held_.fetch_add(static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
-  add_unused(block, bytes);
+  add_unused(context, bytes);
 }
 
 bool AsyncBlocks::claim(Block& block, std::uint64_t word) {
   if (!block.state.claim(word)) return false;
-  add_unused(block, used_of(block));
+  add_unused(*block.context, used_of(block));
   return true;
 }
 
 // It may have no record any more.
 void AsyncBlocks::drop_lost(Block& block) {
-  add_unused(block, used_of(block));
+  add_unused(*block.context, used_of(block));
   forget(block);
   delete_block(&block);
 }
@@ -83,7 +87,11 @@ bool AsyncBlocks::give_up(CUdeviceptr address, Given* given) {
   if (found->address != address) return true;
   given->life = found->context->incarnation();
   if (BlockStateCell::state_of(word) != BlockState::live || !claim(*found, word)) return false;
-  if (forget(*found)) given->block = found;  // else its context has ended
+  if (forget(*found)) {
+    given->block = found;
+  } else {
+    delete_block(found);  // its context has ended, and has passed over what was claimed
+  }
   return true;
 }
 
@@ -117,9 +125,10 @@ void AsyncBlocks::mark_shared_outside(CUdeviceptr base) {
 // claimed, as it leaves: no thread can free it any more but by the driver.
 void AsyncBlocks::context_gone(Context& context, bool alone) {
   LeftBlocks lost;
+  ContextLife::fence();
   map_.remove_if([&](Block& each) {
     if (each.context != &context) return false;
-    count(each, -1);
+    count(context, each.capacity, -1);
     const std::uint64_t word = each.state.word();
     const bool live = BlockStateCell::state_of(word) == BlockState::live;
     if (live && claim(each, word)) lost.push(&each);

@@ -28,7 +28,9 @@ class AsyncBlocks {
              std::uint64_t requested);
   /// Drops the record of a block that the driver is about to free: another thread may get the
   /// address at once. False: another thread has dropped it, and the memory is its own, or nobody's.
-  bool forget(const Block& block);
+  bool forget(const Block& block) { return forget(block, block.address); }
+  /// The same where the record may be another block's by now: it was this address's.
+  bool forget(const Block& block, CUdeviceptr address);
   /// Claims a live block whose state was `word`, outside the caches.
   static bool claim(Block& block, std::uint64_t word);
   /// Drops a block of an ended context that the caller has claimed for a cache.
@@ -61,7 +63,7 @@ class AsyncBlocks {
     std::uint64_t life = 0;  ///< of its context
   };
 
-  void count(const Block& block, int blocks);
+  void count(Context& context, std::uint64_t capacity, int blocks);
   bool give_up(CUdeviceptr address, Given* given);
   void given_up(const Given& given, bool freed);
 

@@ -189,8 +189,8 @@ void AsyncIdle::context_gone(Context& context, bool alone) {
   Orphans& orphans = context.device().orphans();
   BlockList idle = caches_.context_ends(&context);
   while (Block* const block = idle.pop()) {
-    if (!blocks_.forget(*block)) continue;
-    const bool left = is_in_pool(block->address);
+    // What is not on record any more has made room for newer memory there.
+    const bool left = blocks_.forget(*block) && is_in_pool(block->address);
     if (left) alone ? orphans.add(*block) : orphans.add(block->address);
     if (!left && alone) delete_block(block);
   }

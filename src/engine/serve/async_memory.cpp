@@ -199,9 +199,11 @@ void AsyncMemory::forget_stale(CUdeviceptr address) {
   Block* const stale = blocks_.find(address);
   if (stale == nullptr) return;
   const std::uint64_t word = stale->state.word();
+  if (stale->address != address) return;  // its record is another block's by now
   const bool live = BlockStateCell::state_of(word) == BlockState::live;
-  const bool ours = live ? AsyncBlocks::claim(*stale, word) : caches_.take(*stale);
-  if (blocks_.forget(*stale) && ours) delete_block(stale);
+  const bool ours = live ? AsyncBlocks::claim(*stale, word) : caches_.take(*stale, word);
+  blocks_.forget(*stale, address);
+  if (ours) delete_block(stale);
 }
 
 void AsyncMemory::stop() {

@@ -22,7 +22,8 @@ void HostBlocks::count(Context& context, std::uint64_t capacity, std::int64_t si
   context.stats().gauge_add(Gauge::host_held_bytes, sign * signed_bytes(capacity));
 }
 
-Block* HostBlocks::adopt(Context& context, void* address, std::size_t bytes, std::uint8_t tag) {
+Block* HostBlocks::adopt(Context& context, void* address, std::size_t bytes, std::uint8_t tag,
+                         std::uint64_t* word) {
   Block* const block = new_block();
   if (block == nullptr) return nullptr;
   block->address = reinterpret_cast<CUdeviceptr>(address);
@@ -31,6 +32,7 @@ Block* HostBlocks::adopt(Context& context, void* address, std::size_t bytes, std
   block->context = &context;
   block->source = BlockSource::malloc;
   block->kind = tag;
+  *word = block->state.store(BlockState::live);
   if (remember(*block)) return block;
   delete_block(block);
   return nullptr;
@@ -46,10 +48,14 @@ bool HostBlocks::remember(Block& block) {
   return false;
 }
 
-bool HostBlocks::forget(const Block& block) {
-  if (!map_.erase(&block)) return false;
-  PinnedMemory::remove(address_of(block), block.pinned_number);
-  count(*block.context, block.capacity, -1);
+bool HostBlocks::forget(const Block& block, CUdeviceptr address) {
+  // Read before: out of the map, its owner may delete it.
+  const std::uint64_t number = block.pinned_number;
+  const std::uint64_t capacity = block.capacity;
+  Context* const context = block.context;
+  if (!map_.erase(&block, address)) return false;
+  PinnedMemory::remove(reinterpret_cast<const void*>(address), number);
+  count(*context, capacity, -1);
   return true;
 }
 
@@ -72,7 +78,8 @@ void HostBlocks::release(Block& block) {
 // claimed, as it leaves.
 void HostBlocks::context_gone(Context& context, BlockList& cached, bool alone) {
   while (Block* const block = cached.pop()) {
-    if (forget(*block) && alone) delete_block(block);
+    forget(*block);
+    if (alone) delete_block(block);
   }
   const auto lose = [&](const void* address, std::uint64_t number, std::uint64_t capacity) {
     PinnedMemory::remove(address, number);
@@ -86,6 +93,7 @@ void HostBlocks::context_gone(Context& context, BlockList& cached, bool alone) {
   std::array<InHands, 64> others;  // some at a time
   std::size_t count_of_others = 0;
   LeftBlocks lost;
+  ContextLife::fence();
   do {
     count_of_others = 0;
     map_.remove_if([&](Block& each) {

@@ -37,12 +37,15 @@ class HostBlocks {
   /// The block that contains `address` is known outside CUDA's ordering (SYNC_MEMOPS).
   void mark_shared_outside(CUdeviceptr address);
 
-  /// Records memory that the driver has allocated for `bytes`, as a live block. Null: out of host
-  /// memory. `tag`: host_tag().
-  Block* adopt(Context& context, void* address, std::size_t bytes, std::uint8_t tag);
+  /// Records memory that the driver has allocated for `bytes`, as a live block, whose state is
+  /// `word`: once known, it may be another's. Null: out of host memory. `tag`: host_tag().
+  Block* adopt(Context& context, void* address, std::size_t bytes, std::uint8_t tag,
+               std::uint64_t* word);
   /// Drops the record of a block that the driver is about to free: another thread may get the
   /// address at once. False: another thread has dropped it, and the memory is its own, or nobody's.
-  bool forget(const Block& block);
+  bool forget(const Block& block) { return forget(block, block.address); }
+  /// The same where the record may be another block's by now: it was this address's.
+  bool forget(const Block& block, CUdeviceptr address);
   /// Undoes forget(). False: out of host memory. The memory is the driver's to free.
   bool remember(Block& block);
 

@@ -74,13 +74,17 @@ void HostFrees::drop_lost(Block& block) {
   delete_block(&block);
 }
 
-// The driver frees it. Claimed, it was passed over by what follows from the end of its context.
+// The driver frees it. Claimed, it was passed over by what follows from the end of its context,
+// which may come between the two looks.
 std::nullopt_t HostFrees::leave_to_driver(Block& block, std::uint64_t life) {
-  if (block.context->incarnation() == life) {
-    block.state.store(BlockState::live);
-  } else {
-    drop_lost(block);
+  const Context& context = *block.context;
+  bool is_lost = context.incarnation() != life;
+  if (!is_lost) {
+    const std::uint64_t word = block.state.store(BlockState::live);
+    ContextLife::fence();
+    is_lost = context.incarnation() != life && block.state.claim(word);
   }
+  if (is_lost) drop_lost(block);
   return std::nullopt;
 }
 

@@ -100,12 +100,15 @@ void HostMemory::note_peak(std::uint64_t idle) {
 void HostMemory::adopt(Context& context, std::uint64_t life, void* address, std::size_t bytes,
                        unsigned kind, std::uint64_t idle_at_miss) {
   if (loaded_rdma_library() != nullptr) return;
-  Block* const block = blocks_.adopt(context, address, bytes, host_tag(kind, current_host_node()));
+  std::uint64_t word = 0;
+  Block* const block =
+      blocks_.adopt(context, address, bytes, host_tag(kind, current_host_node()), &word);
   if (block == nullptr) return;
   // The context may have ended since the driver's call, and the memory with it.
   if (context.incarnation() != life) {
-    const std::uint64_t word = block->state.word();
-    if (block->state.claim(word) && blocks_.forget(*block)) delete_block(block);
+    if (!block->state.claim(word)) return;
+    blocks_.forget(*block);
+    delete_block(block);
     return;
   }
   note_peak(std::min(idle_at_miss, cache_.bytes()));
@@ -114,15 +117,17 @@ void HostMemory::adopt(Context& context, std::uint64_t life, void* address, std:
   cache_.set_limit(std::min(most_cached_, std::max(peak + peak / kPeakShare, kLeastCached)));
 }
 
-// The driver hands out an address only after it was freed, by a route that cupool does not see. A
-// record that another thread has in its hands stays with it.
+// The driver hands out an address only after it was freed, by a route that cupool does not see, or
+// by another thread that ends the context just now. A record that is in its hands stays with it.
 void HostMemory::forget_stale(const void* address) {
   Block* const stale = blocks_.find(address);
   if (stale == nullptr) return;
   const std::uint64_t word = stale->state.word();
-  const bool ours = BlockStateCell::state_of(word) == BlockState::live ? stale->state.claim(word)
-                                                                       : cache_.take(*stale);
-  if (blocks_.forget(*stale) && ours) delete_block(stale);
+  if (HostBlocks::address_of(*stale) != address) return;  // its record is another block's by now
+  const bool live = BlockStateCell::state_of(word) == BlockState::live;
+  const bool ours = live ? stale->state.claim(word) : cache_.take(*stale, word);
+  blocks_.forget(*stale, reinterpret_cast<CUdeviceptr>(address));
+  if (ours) delete_block(stale);
 }
 
 unsigned HostMemory::kind_of(const void* host, std::size_t bytes) const {
@@ -159,7 +164,11 @@ HostMemory::Given HostMemory::give_up(void* host) {
   given.life = given.context->incarnation();
   given.refused = BlockStateCell::state_of(word) != BlockState::live || !block->state.claim(word);
   if (given.refused) return given;
-  if (blocks_.forget(*block)) given.block = block;  // else its context has ended
+  if (blocks_.forget(*block)) {
+    given.block = block;
+  } else {
+    delete_block(block);  // its context has ended, and has passed over what was claimed
+  }
   return given;
 }
 
