@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "empty_heap.h"
+#include "engine/reclaim/lane_mark.h"
 #include "engine/reclaim/lane_work.h"
 #include "engine_thread_order_fixture.h"
 
@@ -45,6 +47,42 @@ TEST_F(ThreadOrderEndsTest, AThreadThatEndsLeavesItsWorkInTheLaneToTheNextFree) 
   EXPECT_TRUE(frees());
   EXPECT_EQ(order.of_context, 1);
   EXPECT_FALSE(ThreadOrder::has_work());
+}
+
+// It has freed in the lane, and an event of another thread comes behind that, too.
+TEST_F(ThreadOrderEndsTest, AThreadThatEndsLeavesAPendingMarkToOthers) {
+  const auto end_in_lane = [&] {
+    ThreadOrder::submits_in_lane();
+    ThreadOrder::thread_ends(*driver_);
+  };
+  LaneWork::reset();
+  LaneMark::begin(context_->handle(), stream(1));
+  LaneMark::count();
+  ASSERT_TRUE(LaneMark::record(*driver_));
+  in_thread(end_in_lane);
+  EXPECT_FALSE(ThreadOrder::has_work()) << "the mark is complete";
+  LaneMark::count();
+  ASSERT_TRUE(LaneMark::record(*driver_));
+  gpu.work.store(Work::held);
+  in_thread(end_in_lane);
+  EXPECT_TRUE(ThreadOrder::has_work());
+  gpu.finish();
+}
+
+// Without host memory for what it has to remember, its next free waits.
+TEST_F(ThreadOrderEndsTest, AThreadWithoutAStateWaits) {
+  for (const bool known : {true, false}) {
+    in_thread([&] {
+      const test::EmptyHeap none;
+      known ? submit(1) : ThreadOrder::submits_unknown(*driver_);
+      EXPECT_TRUE(ThreadOrder::has_work()) << known;
+      EXPECT_FALSE(frees()) << known;
+      known ? submit(1) : ThreadOrder::submits_unknown(*driver_);
+      ThreadOrder::thread_ends(*driver_);
+    });
+    EXPECT_TRUE(ThreadOrder::has_work()) << "it has ended with work, " << known;
+    EXPECT_TRUE(frees());
+  }
 }
 
 TEST_F(ThreadOrderEndsTest, AThreadThatEndsLeavesWorkOfUnknownStreamsToTheNextFree) {

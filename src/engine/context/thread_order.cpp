@@ -242,7 +242,8 @@ void take_over_lane_work(const cuda::Driver& driver) {
 }  // namespace
 
 bool ThreadOrder::is_on_for_thread(const cuda::Driver& driver) {
-  std::uint64_t word = word_.load(std::memory_order_relaxed);
+  // Who knows of a stream's end finds it gone from the lane's mark, too.
+  std::uint64_t word = word_.load(std::memory_order_acquire);
   if (word == kUnknown) {
     const config::Settings& settings = config::settings();
     const bool wanted = settings.enable && settings.mode == config::Mode::pool &&
@@ -269,7 +270,7 @@ void ThreadOrder::submits_elsewhere(const cuda::Driver& driver, CUstream handle,
   const bool is_work = what != What::served_free;
   const bool waits = what != What::allocation || CUPOOL_MUTATED("waits-to-allocate");
   if (!is_on_for_thread(driver)) {
-    if (is_work) hot_.has_work = is_on();  // without a state, the free waits
+    if (is_work) submits_without_state();
     return;
   }
   const Stream* const known = is_work || is_default(handle) ? nullptr : find(handle, nullptr);
@@ -290,6 +291,12 @@ void ThreadOrder::submits_elsewhere(const cuda::Driver& driver, CUstream handle,
   hot_.unmarked = &stream.unmarked;
 }
 
+// The thread's next free waits. If its end cannot be seen, the next free of any thread covers it.
+void ThreadOrder::submits_without_state() {
+  hot_.has_work = is_on();
+  if (is_on() && !watch_thread_end()) left_.fetch_add(1, std::memory_order_relaxed);
+}
+
 // Behind the thread's last free. If its end cannot be seen, the next free of any thread covers each
 // piece of work.
 void ThreadOrder::first_in_lane() {
@@ -301,7 +308,7 @@ void ThreadOrder::first_in_lane() {
 }
 
 void ThreadOrder::submits_unknown(const cuda::Driver& driver) {
-  if (!is_on_for_thread(driver)) return;
+  if (!is_on_for_thread(driver)) return submits_without_state();
   for_each_point([&](Point& point) { wait_on_host(driver, point); });
   own_state->add_unknown();
   hot_.has_work = true;
@@ -453,15 +460,20 @@ void ThreadOrder::let_users_out() {
   for (const Users& part : users) part.count.wait_until_none();
 }
 
-// Whether the calling thread has submitted work since its last free.
-bool ThreadOrder::leaves_work() {
-  // What is not, is complete, or before the lane's mark.
-  if (hot_.has_lane_work && LaneWork::any()) return true;
+// Whether the calling thread has submitted work since its last free. What it has submitted in the
+// lane comes before the mark, or is complete. An event that another thread records goes behind the
+// mark only if that thread has work to cover: while the mark is pending, this is it.
+bool ThreadOrder::leaves_work(const cuda::Driver& driver) {
+  if (hot_.has_lane_work) {
+    if (LaneWork::any() || LaneMark::is_stale()) return true;
+    const bool pending = !LaneMark::wait(driver, LaneMark::Wait::not_at_all);
+    if (pending && !CUPOOL_MUTATED("forgets-a-pending-mark")) return true;
+  }
   return own_state == nullptr ? hot_.has_work : own_state->any_unmarked();
 }
 
 void ThreadOrder::thread_ends(const cuda::Driver& driver) {
-  if (is_on() && leaves_work()) left_.fetch_add(1, std::memory_order_relaxed);
+  if (is_on() && leaves_work(driver)) left_.fetch_add(1, std::memory_order_relaxed);
   hot_.has_lane_work = false;
   if (own_state == nullptr) return;
   for_each_point([&](Point& point) {

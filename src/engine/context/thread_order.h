@@ -103,7 +103,8 @@ class ThreadOrder {
 
   static void first_in_lane();
   static void submits_elsewhere(const cuda::Driver& driver, CUstream stream, What what);
-  static bool leaves_work();
+  static void submits_without_state();
+  static bool leaves_work(const cuda::Driver& driver);
   static bool is_on_for_thread(const cuda::Driver& driver);
 
   /// The stream that the thread used last, if it waits for no point. One line for each thread.

@@ -205,7 +205,9 @@ bool round_of(const std::string& way, uint32_t value) {
       consume_alone(second);
     });
     MUST(cuEventDestroy(event));
-  } else if (way == "event_in_lane") {  // of a stream without work, while all work is in one stream
+  } else if (way.rfind("event_in_lane", 0) == 0) {
+    // Of a stream without work, while all work is in one stream. In the second way another thread
+    // has freed, and ended, and the one that records has no work of its own.
     static CUevent event = nullptr;
     static CUevent before = nullptr;
     if (event == nullptr) {
@@ -213,13 +215,27 @@ bool round_of(const std::string& way, uint32_t value) {
       for (int i = 0; i < 40; ++i) stamp(out, 1, first);
       MUST(cuStreamSynchronize(first));
     }
-    const CUdeviceptr temporary = allocate();
-    stamp(results, value, first);
-    MUST(cuEventRecord(before, first));
-    release(temporary);
-    MUST(cuEventRecord(event, second));
-    MUST(cuEventSynchronize(event));
-    const bool complete = cuEventQuery(before) == CUDA_SUCCESS;
+    const auto work_and_free = [&] {
+      const CUdeviceptr temporary = allocate();
+      stamp(results, value, first);
+      MUST(cuEventRecord(before, first));
+      release(temporary);
+    };
+    bool complete = false;
+    const auto record = [&] {
+      MUST(cuEventRecord(event, second));
+      MUST(cuEventSynchronize(event));
+      complete = cuEventQuery(before) == CUDA_SUCCESS;
+    };
+    if (way == "event_in_lane") {
+      work_and_free();
+      record();
+    } else {
+      in_thread([&] {
+        in_thread(work_and_free);
+        record();
+      });
+    }
     return is_right(value, results) && complete;
   } else if (way == "elapsed") {
     CUevent begin = nullptr;
