@@ -68,6 +68,7 @@ namespace {
 
 using cupool::cuda::Driver;
 using cupool::engine::Context;
+using cupool::engine::LaneMark;
 using cupool::engine::own_state;
 using cupool::engine::Serving;
 using cupool::engine::StreamUse;
@@ -93,6 +94,7 @@ struct World {
   explicit World(Threads& run) {
     now = this;
     ThreadOrder::reset();
+    LaneMark::reset();
     ThreadOrder::word_ = ThreadOrder::kOff + 1;
     cupool::engine::own_users();  // numbers the thread
     StreamUse::last_ = nullptr;
@@ -225,6 +227,26 @@ Program freeing_beside_a_destruction() {
   };
 }
 
+// The same where the work was in the lane, which is left before its stream is destroyed
+// (Lane::destroys()).
+Program freeing_beside_the_end_of_the_lanes_stream() {
+  return [](Threads& run) {
+    const auto world = std::make_shared<World>(run);
+    LaneMark::begin(World::kContext, kFirst);
+    run_thread(run, [=] {
+      ThreadOrder::submits_in_lane();
+      world->act();
+      world->told.store(1, std::memory_order_release);
+      world->free();
+    });
+    run_thread(run, [=] {
+      if (world->told.load(std::memory_order_acquire) == 0) return;
+      LaneMark::forget_stream();
+      world->destroy(kFirst);
+    });
+  };
+}
+
 // A new stream has the handle of one that has waited for the thread's points.
 Program submitting_to_an_old_handle() {
   return [](Threads& run) {
@@ -307,9 +329,9 @@ void expect_right(const Program& program) {
 }
 
 TEST(Explorer, OrderBehindFrees) {
-  const std::vector<Program> programs = {freeing_beside_a_destruction(),
-                                         submitting_to_an_old_handle(), freeing_beside_a_capture(),
-                                         freeing_in_the_place_of_another()};
+  const std::vector<Program> programs = {
+      freeing_beside_a_destruction(), freeing_beside_the_end_of_the_lanes_stream(),
+      submitting_to_an_old_handle(), freeing_beside_a_capture(), freeing_in_the_place_of_another()};
   for (const Program& program : programs) expect_right(program);
   expect_right(freeing_for_another_thread());
   for (const char* file : {"thread_order.h", "thread_order.cpp"}) {

@@ -71,6 +71,11 @@ TEST_F(ThreadOrderEndsTest, AThreadThatEndsLeavesAPendingMarkToOthers) {
 
 // Without host memory for what it has to remember, its next free waits.
 TEST_F(ThreadOrderEndsTest, AThreadWithoutAStateWaits) {
+  in_thread([&] {  // the settings are read before
+    EXPECT_TRUE(frees());
+    ThreadOrder::thread_ends(*driver_);
+  });
+  EXPECT_FALSE(ThreadOrder::has_work());
   for (const bool known : {true, false}) {
     in_thread([&] {
       const test::EmptyHeap none;

@@ -119,7 +119,9 @@ CUcontext context_of(const cuda::Driver& driver, CUstream stream) {
 }  // namespace
 
 // The lane's own stream never waits for the mark while the process is away: a thread that takes the
-// mark for complete then may be too late, when the process has returned and marked again.
+// mark for complete then may be too late, when the process has returned and marked again. So might
+// one whose call came before there was a lane, and which need not wait: its stream was the lane's
+// next, or had to be complete before.
 Lane::Work Lane::admit(const cuda::Driver& driver, CUstream stream, const char* call) {
   // What a capture records is not submitted. Its graph is, when it is launched.
   if (Serving::any_capture() && cuda::is_capturing(driver, stream).value_or(false)) {
@@ -135,6 +137,7 @@ Lane::Work Lane::admit(const cuda::Driver& driver, CUstream stream, const char* 
       return Work::inside;
     }
     if (word != kLeft && go_outside(driver, stream, call)) work = Work::outside;
+    if (work == Work::outside && word == kNoWork) return work;
   }
   LaneMark::order_behind(driver, stream);
   return work;
