@@ -124,6 +124,11 @@ Program caching_beside_an_end(bool revives) {
 // --- stream-ordered memory ---
 
 struct FreedInAStream {
+  FreedInAStream() {
+    caches.set_limit(1 << 20);
+    block.capacity = 4096;
+    known = place();
+  }
   StreamCaches::Place place() {
     const StreamCaches::Place made =
         caches.find_or_add({context, life.incarnation(), stream}, stats);
@@ -133,6 +138,12 @@ struct FreedInAStream {
   StreamFree free(const StreamCaches::Place& in, std::uint64_t number) {
     return free_into(in, block, block.state.word(), life, number,
                      [] { return cupool::engine::kNoEpoch; });
+  }
+  // What follows from the end of the context takes what the caches had, or is live.
+  void take_what_is_left(bool cached) {
+    const std::uint64_t word = block.state.word();
+    const bool live = BlockStateCell::state_of(word) == BlockState::live;
+    if (cached || (live && block.state.claim(word))) ++owners;
   }
 
   static inline cupool::stats::DeviceStats stats;
@@ -151,9 +162,6 @@ struct FreedInAStream {
 Program freeing_in_a_stream_beside_an_end(bool revives) {
   return [=](Threads& run) {
     const auto state = std::make_shared<FreedInAStream>();
-    state->caches.set_limit(1 << 20);
-    state->block.capacity = 4096;
-    state->known = state->place();
     run.thread([=] {
       const std::uint64_t known_life = state->life.incarnation();
       if (!state->life.usable()) return;
@@ -167,10 +175,7 @@ Program freeing_in_a_stream_beside_an_end(bool revives) {
     });
     run.thread([=] {
       state->life.end();
-      const bool cached = !state->caches.context_ends(state->context).empty();
-      const std::uint64_t word = state->block.state.word();
-      const bool live = BlockStateCell::state_of(word) == BlockState::live;
-      if (cached || (live && state->block.state.claim(word))) ++state->owners;
+      state->take_what_is_left(!state->caches.context_ends(state->context).empty());
       if (revives) state->life.revive();
     });
     run.after([=] {
@@ -185,9 +190,6 @@ Program freeing_in_a_stream_beside_an_end(bool revives) {
 Program freeing_in_a_stream_that_ends_before_its_context() {
   return [](Threads& run) {
     const auto state = std::make_shared<FreedInAStream>();
-    state->caches.set_limit(1 << 20);
-    state->block.capacity = 4096;
-    state->known = state->place();
     run.thread([=] {
       const std::uint64_t life = state->life.incarnation();
       if (!state->life.usable()) return;
@@ -197,9 +199,7 @@ Program freeing_in_a_stream_that_ends_before_its_context() {
       const bool cached = !state->caches.context_ends(state->context).empty();
       state->life.end();
       ContextLife::fence();
-      const std::uint64_t word = state->block.state.word();
-      const bool live = BlockStateCell::state_of(word) == BlockState::live;
-      if (cached || (live && state->block.state.claim(word))) ++state->owners;
+      state->take_what_is_left(cached);
     });
     run.after([=] { require(state->owners == 1, "one thread has the block"); });
   };
