@@ -13,8 +13,8 @@ namespace cupool::engine {
 enum class StreamFree {
   done,
   invalid,  ///< the block is not live: another thread has freed it, or its context has ended
-  full,     ///< the cache takes no more: the block is live
-  gone,     ///< the cache is another stream's by now: the block is live
+  full,     ///< the cache takes no more: the block is live, in the state `word`
+  gone,     ///< the cache is another stream's by now: the block is live, in the state `word`
   lost      ///< the context has ended since: the block is the caller's, and has no record soon
 };
 

@@ -139,7 +139,7 @@ std::optional<CUresult> AsyncMemory::try_free(CUdeviceptr address, CUstream stre
   if (freed == StreamFree::done) return CUDA_SUCCESS;
   if (freed == StreamFree::invalid) return CUDA_ERROR_INVALID_VALUE;
   if (freed == StreamFree::lost) return drop_lost(*block);
-  return free_slowly(*block, block->state.word(), stream);
+  return free_slowly(*block, word, stream);
 }
 
 // The pool outlives the context, and the driver frees the memory.
@@ -165,7 +165,7 @@ std::optional<CUresult> AsyncMemory::free_slowly(Block& block, std::uint64_t wor
   const auto open = [&] { return context->ordering().epochs().open(); };
   StreamFree freed = free_into(place, block, word, *context, life, open);
   if (freed == StreamFree::full && caches_.allot(place, block.capacity)) {
-    freed = free_into(place, block, block.state.word(), *context, life, open);
+    freed = free_into(place, block, word, *context, life, open);
   }
   if (freed == StreamFree::done) return CUDA_SUCCESS;
   if (freed == StreamFree::invalid) return CUDA_ERROR_INVALID_VALUE;
