@@ -98,9 +98,12 @@ TEST(Neighbours, OfOneAnotherMayAskAtTheSameTime) {
 }
 
 TEST(Neighbours, AreAskedAgainWhileTheyUseWhatIsLacking) {
-  const PreloadedRun result = run_scene("holder=busy");
-  EXPECT_EQ(result.process.out, "asker 0\nin time 1\ndone\n") << result.describe();
-  EXPECT_GT(result.counter("given_to_neighbours_bytes_total"), 0u);
+  // With another one that does not answer, too.
+  for (const char* strangers : {"", " strangers=1 mute=1"}) {
+    const PreloadedRun result = run_scene(std::string("holder=busy") + strangers);
+    EXPECT_EQ(result.process.out, "asker 0\nin time 1\ndone\n") << result.describe();
+    EXPECT_GT(result.counter("given_to_neighbours_bytes_total"), 0u);
+  }
 }
 
 // A thread that runs out of memory just after another one waits with it.

@@ -3,8 +3,15 @@
 #include "engine/ipc/neighbours.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <cstdio>
+#include <thread>
+
+#include "channel/socket.h"
 #include "engine_busy_neighbour.h"
+#include "util/clock.h"
 
 namespace cupool::engine::ipc {
 namespace {
@@ -31,6 +38,39 @@ TEST_F(NeighboursOfTwoDevices, MayHaveMemoryOfOneWhenACallGaveUpOnTheOther) {
   EXPECT_EQ(ask(test_device(1)), Answer::later);
   EXPECT_EQ(ask(test_device(0)), Answer::nothing) << "whatever was asked for since";
   EXPECT_EQ(neighbour_.requests(test_device(0)), 1);
+}
+
+// A socket that looks like a neighbour's, without a thread.
+channel::Descriptor other_neighbour() {
+  char name[64];
+  std::snprintf(name, sizeof name, "cupool-neighbour-%u-%08x%08x", static_cast<unsigned>(geteuid()),
+                1u, static_cast<unsigned>(getpid()));
+  return channel::listen_at(name);
+}
+
+// What one of them uses may be idle in a moment, however long another one is silent.
+TEST_F(NeighboursOfTwoDevices, AreAskedAgainBesideOneThatIsStopped) {
+  const channel::Descriptor stopped = other_neighbour();
+  ASSERT_TRUE(stopped.valid());
+  const std::uint64_t until = util::now_ns() + Neighbours::kLongestWaitNs;
+  for (std::uint64_t now = 0; (now = util::now_ns()) < until; usleep(20'000)) {
+    EXPECT_EQ(neighbours_.ask(test_device(0), 1 << 20, until - now), Answer::later);
+  }
+  EXPECT_GE(neighbour_.requests(test_device(0)), 2);
+}
+
+// It may have been too busy to read the request in time, or this thread to send it.
+TEST(NeighboursThatHangUp, MayHaveMemory) {
+  const channel::Descriptor listener = other_neighbour();
+  ASSERT_TRUE(listener.valid());
+  std::atomic<bool> ends{false};
+  std::thread hanging_up([&] {
+    for (bool more = false; !ends; usleep(500)) channel::accept_own(listener, &more);
+  });
+  Neighbours neighbours;
+  EXPECT_EQ(neighbours.ask(test_device(0), 1 << 20, Neighbours::kLongestAskNs), Answer::later);
+  ends = true;
+  hanging_up.join();
 }
 
 }  // namespace

@@ -20,6 +20,9 @@ using namespace channel;
 
 // How long a request waits for one of many that it has asked before it asks others in their place.
 constexpr std::uint64_t kLongestTurnNs = 20'000'000;
+// How long it waits for answers once it has asked all. A small part of Neighbours::kLongestWaitNs:
+// while one neighbour is silent, the others have to be asked again.
+constexpr std::uint64_t kLongestSilenceNs = 150'000'000;
 
 // The connections of one request, and what has come of them.
 class Round {
@@ -34,10 +37,13 @@ class Round {
       if (given_ >= enough_) return false;
       if (send_message(socket.get(), &request_, sizeof request_, -1, 0) == Transfer::done) {
         sockets_[count_++] = std::move(socket);
+      } else {
+        may_share_ = true;
       }
       return true;
     });
-    while (given_ < enough_ && receive(deadline_ns_)) {
+    const std::uint64_t until_ns = std::min(deadline_ns_, util::now_ns() + kLongestSilenceNs);
+    while (given_ < enough_ && receive(until_ns)) {
     }
     if (util::now_ns() >= deadline_ns_) may_share_ = true;  // not all may have been asked
     return given_;
@@ -76,11 +82,14 @@ class Round {
     return true;
   }
 
+  // One that hangs up may have waited for this thread's message in vain, and one that ends gives
+  // its memory back.
   void take_answer(Descriptor& socket) {
     NeighbourReply reply;
-    if (socket.keeps() &&
-        receive_message(socket.get(), &reply, sizeof reply, nullptr, 0) == Transfer::done &&
-        reply.magic == kNeighbourMagic) {
+    if (!socket.keeps() ||
+        receive_message(socket.get(), &reply, sizeof reply, nullptr, 0) != Transfer::done) {
+      may_share_ = true;
+    } else if (reply.magic == kNeighbourMagic) {
       given_ += std::min(reply.given_bytes, UINT64_MAX - given_);
       may_share_ = may_share_ || reply.shares_device != 0;
     }
