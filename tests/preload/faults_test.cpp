@@ -127,5 +127,15 @@ TEST(OldDriver, PoolAskedForInVainWarnsOnce) {
       << result.describe();
 }
 
+// A pool is tried with a block before memory that can be shared comes from it. Without memory for
+// that block nothing is decided.
+TEST(PoolsFirstBlock, ThatFindsNoMemoryForbidsNoSharing) {
+  const char* const command = "probe_errors route=driver";
+  const PreloadedRun run = run_preloaded(
+      command, {{"CUPOOL_SIM_FAIL", "cuMemAllocFromPoolAsync:1=2,>cuMemAllocFromPoolAsync:1=2"}});
+  EXPECT_EQ(run.process.exit_code, 0) << run.describe();
+  EXPECT_EQ(run.process.out, run_preloaded(command).process.out);
+}
+
 }  // namespace
 }  // namespace preload

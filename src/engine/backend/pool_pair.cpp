@@ -126,8 +126,11 @@ CUresult PoolPair::create(PoolKind kind, CUstream stream, CUmemoryPool* pool) {
   if (sharing_.wants_handles() &&
       (create_with(kFile, pool) == CUDA_SUCCESS || create_with(kFile, pool) == CUDA_SUCCESS)) {
     configure(kind, *pool);
-    if (sharing_.accepts(kind, *pool, stream)) return CUDA_SUCCESS;
+    const CUresult accepted = sharing_.accepts(kind, *pool, stream);
+    if (accepted == CUDA_SUCCESS) return accepted;
     driver_.cuMemPoolDestroy(*pool);
+    // Without memory nothing is known. What would be decided is for good.
+    if (accepted == CUDA_ERROR_OUT_OF_MEMORY) return accepted;
   }
   const CUresult result = create_with(CU_MEM_HANDLE_TYPE_NONE, pool);
   if (result == CUDA_SUCCESS) configure(kind, *pool);

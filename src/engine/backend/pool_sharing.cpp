@@ -40,20 +40,25 @@ bool PoolSharing::handles_supported() const {
 // Whether the pool's memory can go back to the device. Older drivers are documented to keep the
 // memory of such pools forever, which would break contract 4. Tested on the empty pool. `stream` is
 // empty, so a wait for it does not wait for the program's work (I4).
-bool PoolSharing::gives_back(CUmemoryPool pool, CUstream stream) const {
+CUresult PoolSharing::gives_back(CUmemoryPool pool, CUstream stream) const {
   CUdeviceptr address = 0;
   cuuint64_t reserved = 0;
+  CUresult result = CUDA_SUCCESS;
   // Each step is tried twice: a failure unrelated to the pool is not a proof.
-  return works_at_once_or_again(
-             [&] { return driver_.cuMemAllocFromPoolAsync(&address, kAlignment, pool, stream); }) &&
-         works_at_once_or_again([&] { return driver_.cuMemFreeAsync(address, stream); }) &&
-         works_at_once_or_again([&] { return driver_.cuStreamSynchronize(stream); }) &&
-         works_at_once_or_again([&] { return driver_.cuMemPoolTrimTo(pool, 0); }) &&
-         works_at_once_or_again([&] {
-           return driver_.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
-                                                &reserved);
-         }) &&
-         reserved == 0;
+  const auto allocate = [&] {
+    return result = driver_.cuMemAllocFromPoolAsync(&address, kAlignment, pool, stream);
+  };
+  if (!works_at_once_or_again(allocate) && result == CUDA_ERROR_OUT_OF_MEMORY) return result;
+  const bool gives =
+      result == CUDA_SUCCESS &&
+      works_at_once_or_again([&] { return driver_.cuMemFreeAsync(address, stream); }) &&
+      works_at_once_or_again([&] { return driver_.cuStreamSynchronize(stream); }) &&
+      works_at_once_or_again([&] { return driver_.cuMemPoolTrimTo(pool, 0); }) &&
+      works_at_once_or_again([&] {
+        return driver_.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved);
+      }) &&
+      reserved == 0;
+  return gives ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 bool PoolSharing::wants_handles() {
@@ -61,18 +66,20 @@ bool PoolSharing::wants_handles() {
   return exportable_ != Exportable::no;
 }
 
-bool PoolSharing::accepts(PoolKind kind, CUmemoryPool pool, CUstream stream) {
-  if (exportable_ == Exportable::yes || gives_back(pool, stream)) {
+CUresult PoolSharing::accepts(PoolKind kind, CUmemoryPool pool, CUstream stream) {
+  const CUresult result = exportable_ == Exportable::yes ? CUDA_SUCCESS : gives_back(pool, stream);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) return result;
+  if (result == CUDA_SUCCESS) {
     exportable_ = Exportable::yes;
     pools_[index_of(kind)].store(pool, std::memory_order_release);
-    return true;
+    return result;
   }
   exportable_ = Exportable::no;
   CUPOOL_LOG(info,
              "device %d: this driver's shareable pools keep freed memory; memory cannot be shared "
              "with other processes",
              device_.ordinal);
-  return false;
+  return result;
 }
 
 bool PoolSharing::can_share(std::uint64_t capacity) const {

@@ -30,12 +30,13 @@ class PoolSharing {
   /// Whether to create a pool that can be exported. The caller holds the pair's lock.
   bool wants_handles();
   /// Whether this exportable pool, which is empty, may be used. If not, no further one is wanted.
-  /// `stream` must be empty. The caller holds the pair's lock.
-  bool accepts(PoolKind kind, CUmemoryPool pool, CUstream stream);
+  /// CUDA_ERROR_OUT_OF_MEMORY: nothing is known, for want of memory. `stream` must be empty. The
+  /// caller holds the pair's lock.
+  CUresult accepts(PoolKind kind, CUmemoryPool pool, CUstream stream);
 
  private:
   bool handles_supported() const;
-  bool gives_back(CUmemoryPool pool, CUstream stream) const;
+  CUresult gives_back(CUmemoryPool pool, CUstream stream) const;
 
   const cuda::Driver& driver_;
   const PoolDevice device_;
