@@ -159,6 +159,7 @@ inline cuda::Driver fake_driver() {
   driver.cuDeviceTotalMem_v2 = fake::total_memory;
   driver.cuDeviceGetAttribute = fake::attribute;
   driver.cuEventCreate = fake::create_event;
+  driver.cuEventDestroy_v2 = [](CUevent) { return CUDA_SUCCESS; };
   driver.cuCtxRecordEvent = fake::record;
   driver.cuEventRecord = fake::record_on_stream;
   driver.cuEventQuery = fake::query;

@@ -16,8 +16,10 @@ struct ForeignGpu {
   CUcontext current = nullptr;
   CUcontext of_stream = nullptr;
   CUcontext refuses = nullptr;  // to be made current
-  int unknown = 0;              // refusals of the question for a stream's context
-  int refused_waits = 0;        // of the host for the stream
+  unsigned flags = CU_STREAM_NON_BLOCKING;
+  CUresult ask_flags = CUDA_SUCCESS;
+  int unknown = 0;        // refusals of the question for a stream's context
+  int refused_waits = 0;  // of the host for the stream
   CUresult create_event = CUDA_SUCCESS;
   CUresult create_stream = CUDA_SUCCESS;
   CUresult wait_event = CUDA_SUCCESS;
@@ -40,6 +42,10 @@ class ForeignStreamsTest : public testing::Test {
     driver_.cuStreamGetCtx = [](CUstream, CUcontext* context) {
       *context = foreign.of_stream;
       return foreign.unknown-- > 0 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+    };
+    driver_.cuStreamGetFlags = [](CUstream, unsigned* flags) {
+      *flags = foreign.flags;
+      return foreign.ask_flags;
     };
     driver_.cuCtxPushCurrent_v2 = [](CUcontext context) {
       if (context == foreign.refuses) return CUDA_ERROR_INVALID_CONTEXT;
@@ -98,7 +104,22 @@ TEST_F(ForeignStreamsTest, AStreamOfCupoolsWaitsForTheEventOfTheOther) {
 TEST_F(ForeignStreamsTest, TheContextsOwnStreamsAreCoveredByItsFences) {
   foreign.of_stream = kHome;
   EXPECT_EQ(order(), Calls{});
-  EXPECT_EQ(order(nullptr), Calls{}) << "the default stream of the current context";
+}
+
+TEST_F(ForeignStreamsTest, InAStreamThatOthersWaitForTheFreeIsAnOperation) {
+  foreign.of_stream = kHome;
+  const Calls operation = {"record elsewhere"};  // than abroad
+  for (CUstream const stream : {CU_STREAM_LEGACY, CU_STREAM_PER_THREAD}) {
+    EXPECT_EQ(order(stream), operation);
+  }
+  EXPECT_EQ(order(nullptr), operation) << "the default stream of the current context";
+  foreign.flags = CU_STREAM_DEFAULT;
+  EXPECT_EQ(order(), operation);
+  foreign.flags = CU_STREAM_NON_BLOCKING;
+  foreign.ask_flags = CUDA_ERROR_UNKNOWN;
+  EXPECT_EQ(order(), operation) << "it may be one";
+  foreign.create_event = CUDA_ERROR_OUT_OF_MEMORY;
+  EXPECT_EQ(order(), Calls{"synchronise"});
 }
 
 TEST_F(ForeignStreamsTest, ADefaultStreamWithoutAContextHasNoWork) {

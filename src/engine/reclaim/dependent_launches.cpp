@@ -6,6 +6,7 @@
 
 #include "cuda/capture_state.h"
 #include "cuda/scopes.h"
+#include "cuda/stream_kind.h"
 #include "engine/reclaim/lane.h"
 #include "engine/reclaim/lane_mark.h"
 #include "engine/reclaim/serving.h"
@@ -19,8 +20,7 @@ std::atomic<std::uint64_t> DependentLaunch::newest_{0};
 // in each context, or thread; what uses those leaves the lane first.
 bool DependentLaunch::is_of_lane(CUstream stream) {
   if (LaneMark::place().stream != stream) return false;
-  const bool is_default = stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
-  return !is_default || Lane::is_open() || CUPOOL_MUTATED("trusts-a-default-handle");
+  return !cuda::is_default(stream) || Lane::is_open() || CUPOOL_MUTATED("trusts-a-default-handle");
 }
 
 // Whether a block may be used that was handed out since the last serialised launch into the lane:

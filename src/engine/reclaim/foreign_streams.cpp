@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Orders a context behind a stream of another context: an event is recorded on that stream and
-// waited for here. Source: CUDA Driver API, cuStreamWaitEvent (the event may be of another context
-// or device); docs/measurements.
+// waited for here. In a stream of its own the event stands for the driver's free, which is an
+// operation there: blocking streams and the legacy stream wait for one another's. Source: CUDA
+// Driver API, cuStreamWaitEvent (the event may be of another context or device); docs/measurements.
 #include "engine/reclaim/foreign_streams.h"
 
 #include "cuda/scopes.h"
+#include "cuda/stream_kind.h"
 #include "engine/reclaim/legacy_stream.h"
 #include "util/mutation.h"
 
@@ -15,34 +17,47 @@ bool ForeignStreams::order_behind(CUstream stream) {
   const cuda::RelaxedCaptureScope relaxed(driver_);
   CUcontext other = nullptr;
   const bool known = context_of(stream, &other);
-  if (known && (other == context_ || other == nullptr)) return true;
-  if (known && queue_wait(stream, other)) return true;
+  if (known && other == nullptr) return true;
+  const bool is_own = other == context_;
+  if (known && (is_own ? stand_for_free(stream) : queue_wait(stream, other))) return true;
   return driver_.cuStreamSynchronize(stream) == CUDA_SUCCESS ||
          driver_.cuStreamSynchronize(stream) == CUDA_SUCCESS;  // a refusal may pass
+}
+
+bool ForeignStreams::stand_for_free(CUstream stream) const {
+  const bool is_alone = stream != nullptr && cuda::is_non_blocking(driver_, stream) == true;
+  if (is_alone || CUPOOL_MUTATED("forgets-that-a-free-is-an-operation")) return true;
+  const CUevent event = record(stream, context_);
+  if (event != nullptr) driver_.cuEventDestroy_v2(event);
+  return event != nullptr;
 }
 
 // A stream without a context (a default stream while no context is current) has no pending work.
 // False: the driver does not say.
 bool ForeignStreams::context_of(CUstream stream, CUcontext* other) const {
-  const bool named =
-      stream != nullptr && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+  const bool named = stream != nullptr && !cuda::is_default(stream);
   const auto ask = [&] {
     return named ? driver_.cuStreamGetCtx(stream, other) : driver_.cuCtxGetCurrent(other);
   };
   return ask() == CUDA_SUCCESS || ask() == CUDA_SUCCESS;
 }
 
-bool ForeignStreams::queue_wait(CUstream stream, CUcontext other) {
+// Null: refused.
+CUevent ForeignStreams::record(CUstream stream, CUcontext context) const {
   CUevent event = nullptr;
-  bool recorded = false;
-  {
-    const cuda::ContextScope scope(driver_, other);
-    if (!scope.ok() || driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
-      return false;
-    }
-    recorded = driver_.cuEventRecord(event, stream) == CUDA_SUCCESS;
+  const cuda::ContextScope scope(driver_, context);
+  if (!scope.ok() || driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+    return nullptr;
   }
-  const bool queued = recorded && wait_for(event);
+  if (driver_.cuEventRecord(event, stream) == CUDA_SUCCESS) return event;
+  driver_.cuEventDestroy_v2(event);
+  return nullptr;
+}
+
+bool ForeignStreams::queue_wait(CUstream stream, CUcontext other) {
+  const CUevent event = record(stream, other);
+  if (event == nullptr) return false;
+  const bool queued = wait_for(event);
   driver_.cuEventDestroy_v2(event);  // the driver keeps an event that is waited for
   return queued;
 }

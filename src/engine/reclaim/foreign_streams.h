@@ -18,8 +18,9 @@ class ForeignStreams {
       : driver_(driver), context_(context) {}
 
   /// Orders every later fence of the context behind the present work of `stream`, of whatever
-  /// context. A default stream means that of the calling thread's current context. `stream` must
-  /// not capture. If the driver refuses the order, waits for the stream. False: not ordered.
+  /// context, and has the free be an operation of that stream. A default stream means that of the
+  /// calling thread's current context. `stream` must not capture. If the driver refuses the order,
+  /// waits for the stream. False: not ordered.
   bool order_behind(CUstream stream);
 
   /// The context is gone, with the stream created here.
@@ -27,6 +28,8 @@ class ForeignStreams {
 
  private:
   bool context_of(CUstream stream, CUcontext* other) const;
+  bool stand_for_free(CUstream stream) const;
+  CUevent record(CUstream stream, CUcontext context) const;
   bool queue_wait(CUstream stream, CUcontext other);
   bool wait_for(CUevent event);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "cuda/stream_kind.h"
 #include "engine/async/stream_free.h"
 #include "engine/context/rdma_libraries.h"
 #include "engine/context/thread_order.h"
@@ -22,10 +23,6 @@ bool can_serve(const cuda::Driver& driver) {
   return driver.cuCtxRecordEvent != nullptr && driver.cuMemFreeAsync != nullptr &&
          driver.cuStreamGetCtx != nullptr && driver.cuStreamGetFlags != nullptr &&
          driver.cuDeviceGetMemPool != nullptr && driver.cuDeviceGetDefaultMemPool != nullptr;
-}
-
-bool is_default_stream(CUstream stream) {
-  return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
 }
 
 }  // namespace
@@ -47,9 +44,7 @@ AsyncMemory::AsyncMemory(const cuda::Driver& driver, const config::Settings& set
 // stream. A hit is no operation.
 bool AsyncMemory::is_non_blocking(CUstream stream) const {
   if (CUPOOL_MUTATED("reuses-behind-implicit-order")) return true;
-  unsigned flags = 0;
-  return !is_default_stream(stream) && driver_.cuStreamGetFlags(stream, &flags) == CUDA_SUCCESS &&
-         (flags & CU_STREAM_NON_BLOCKING) != 0;
+  return cuda::is_non_blocking(driver_, stream) == true;
 }
 
 // Whatever is not known to be served is the driver's. What is known of a stream that has a cache

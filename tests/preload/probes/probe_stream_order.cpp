@@ -46,6 +46,12 @@ CUstream stream() {
   return created;
 }
 
+CUstream blocking_stream() {
+  CUstream created = nullptr;
+  MUST(cuStreamCreate(&created, CU_STREAM_DEFAULT));
+  return created;
+}
+
 CUdeviceptr allocate() {
   CUdeviceptr block = 0;
   MUST(cuMemAlloc(&block, kBytes));
@@ -85,6 +91,12 @@ void stamp(CUdeviceptr block, uint32_t value, CUstream to) {
   MUST(cuLaunchKernel(stamp_function, 64, 1, 1, 256, 1, 1, 0, to, arguments, nullptr));
 }
 
+void spin(CUstream in) {
+  uint64_t ns = kLongNs;
+  void* arguments[] = {&ns};
+  MUST(cuLaunchKernel(spin_function, 1, 1, 1, 1, 1, 1, 0, in, arguments, nullptr));
+}
+
 CUcontext other_device() {
   CUcontext other = nullptr;
   MUST(cuDevicePrimaryCtxRetain(&other, 1));
@@ -98,9 +110,7 @@ CUcontext other_device() {
 // Results that take a while, and a free of another block, which may have been used or not.
 void produce(uint32_t value, CUstream to) {
   const CUdeviceptr temporary = allocate();
-  uint64_t ns = kLongNs;
-  void* arguments[] = {&ns};
-  MUST(cuLaunchKernel(spin_function, 1, 1, 1, 1, 1, 1, 0, to, arguments, nullptr));
+  spin(to);
   stamp(results, value, to);
   release(temporary);
 }
@@ -475,6 +485,71 @@ bool round_of(const std::string& way, uint32_t value) {
       if (!right) return false;
     }
     return true;
+  } else if (way == "freed_in_legacy") {  // a free in stream order is an operation of its stream
+    static CUstream const blocking[] = {blocking_stream(), blocking_stream()};
+    const CUdeviceptr temporary = allocate();
+    spin(blocking[0]);
+    stamp(results, value, blocking[0]);
+    MUST(cuMemFreeAsync(temporary, CU_STREAM_LEGACY));
+    ++frees;
+    consume_alone(blocking[1]);
+  } else if (way == "freed_in_blocking") {
+    static CUstream const blocking = blocking_stream();
+    const CUdeviceptr temporary = allocate();
+    spin(CU_STREAM_LEGACY);
+    stamp(results, value, CU_STREAM_LEGACY);
+    MUST(cuMemFreeAsync(temporary, blocking));
+    ++frees;
+    MUST(cuStreamSynchronize(blocking));  // behind the legacy stream, by that free alone
+    consume_alone(second);
+  } else if (way == "blocking") {  // behind the legacy stream, and the legacy stream behind it
+    static CUstream const blocking = blocking_stream();
+    produce(value, CU_STREAM_LEGACY);
+    consume_alone(blocking);
+    if (!is_right(value, out)) return false;
+    produce(value + 1, blocking);
+    consume_alone(CU_STREAM_LEGACY);
+    return is_right(value + 1, out);
+  } else if (way == "blocking_event") {  // an event is recorded where nothing else is submitted
+    static CUstream const blocking = blocking_stream();
+    static CUevent event = nullptr;
+    if (event == nullptr) MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    produce(value, CU_STREAM_LEGACY);
+    MUST(cuEventRecord(event, blocking));
+    MUST(cuEventSynchronize(event));
+    in_thread([&] { consume_alone(second); });
+  } else if (way == "waits_devices") {  // the stream has come to wait for another device's work
+    static CUcontext const elsewhere = other_device();
+    static CUevent event = nullptr;
+    MUST(cuCtxSetCurrent(elsewhere));
+    static CUstream const there = stream();
+    if (event == nullptr) MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    MUST(cuMemsetD32Async(results, value, kWords, there));
+    MUST(cuEventRecord(event, there));
+    MUST(cuCtxSetCurrent(context));
+    MUST(cuStreamWaitEvent(second, event, 0));
+    release(allocate());
+    consume_alone(first);
+  } else if (way == "waits_thread") {  // or for another thread's
+    static CUstream const third = stream();
+    static CUevent event = nullptr;
+    if (event == nullptr) MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    std::atomic<bool> recorded{false};
+    std::atomic<bool> done{false};
+    std::thread other([&] {
+      MUST(cuCtxSetCurrent(context));
+      spin(third);
+      stamp(results, value, third);
+      MUST(cuEventRecord(event, third));
+      recorded = true;
+      while (!done) std::this_thread::yield();  // it lives, and frees nothing
+    });
+    while (!recorded) std::this_thread::yield();
+    MUST(cuStreamWaitEvent(second, event, 0));
+    release(allocate());
+    consume_alone(first);
+    done = true;
+    other.join();
   } else if (way == "many") {  // more streams than a thread's table holds
     static std::vector<CUstream> streams;
     while (streams.size() < 40) streams.push_back(stream());
