@@ -120,11 +120,6 @@ CUresult cupool_hook_cuCtxDisablePeerAccess(CUcontext peer) {
   return take_away(real, [&] { return real.cuCtxDisablePeerAccess(peer); });
 }
 
-CUresult cupool_hook_cuGraphicsUnregisterResource(CUgraphicsResource resource) {
-  CUPOOL_REAL_OR_RETURN(cuGraphicsUnregisterResource);
-  return take_away(real, [&] { return real.cuGraphicsUnregisterResource(resource); });
-}
-
 CUresult cupool_hook_cuMemSetAccess(CUdeviceptr address, size_t bytes,
                                     const CUmemAccessDesc* access, size_t count) {
   CUPOOL_REAL_OR_RETURN(cuMemSetAccess);
