@@ -30,7 +30,7 @@ class Record {
       ThreadOrder::submits_in_lane();
     } else {
       if (ThreadOrder::is_on() && ThreadOrder::has_work()) order_event(real, stream);
-      ThreadOrder::submits(real, stream);
+      ThreadOrder::submits(real, stream, ThreadOrder::What::event);
     }
   }
   ~Record() {

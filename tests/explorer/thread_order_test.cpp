@@ -55,6 +55,23 @@ bool watch_thread_end() {
 bool several_contexts() {
   return false;
 }
+// So few threads wait on the device, in streams that others do not wait for.
+void DeviceWaits::thread_submits() {}
+void DeviceWaits::learn_kind(const cuda::Driver&, thread_work::Stream&) {}
+bool DeviceWaits::are_in_order(const thread_work::Stream&, const thread_work::Stream&) {
+  return false;
+}
+bool DeviceWaits::is_in_order_with_legacy(const thread_work::Stream&) {
+  return false;
+}
+bool DeviceWaits::hold_up_queues(thread_work::State&) {
+  return false;
+}
+bool DeviceWaits::hold_up_streams(const thread_work::Stream&) {
+  return false;
+}
+void DeviceWaits::thread_ends(const thread_work::State&) {}
+void DeviceWaits::reset() {}
 ContextVisit::ContextVisit(Context&, std::uint64_t) : gate_(nullptr), outer_(nullptr) {
   inside_ = true;
 }

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "engine/context/thread_order.h"
@@ -26,7 +27,9 @@ struct OrderCalls {
   CUresult create = CUDA_SUCCESS;
   CUresult current = CUDA_SUCCESS;
   CUresult stream_context = CUDA_SUCCESS;
+  CUresult flags = CUDA_SUCCESS;
   std::map<CUstream, CUcontext> contexts;  // of streams that are not in the test's own
+  std::set<CUstream> blocking;             // the others are non-blocking
 };
 inline OrderCalls order;
 
@@ -37,7 +40,9 @@ class ThreadOrderTest : public FastPathTest {
     order.waiting = nullptr;
     order.wait = order.record = order.record_context = order.create = CUDA_SUCCESS;
     order.current = order.stream_context = CUDA_SUCCESS;
+    order.flags = CUDA_SUCCESS;
     order.contexts.clear();
+    order.blocking.clear();
     ThreadOrder::reset();
     Lane::reset();
     FastPathTest::SetUp();
@@ -61,6 +66,11 @@ class ThreadOrderTest : public FastPathTest {
       const auto other = order.contexts.find(stream);
       *context = other == order.contexts.end() ? test::fake::context() : other->second;
       return order.stream_context;
+    };
+    driver.cuStreamGetFlags = [](CUstream stream, unsigned* flags) {
+      const bool blocking = order.blocking.count(stream) != 0;
+      *flags = blocking ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING;
+      return order.flags;
     };
     driver.cuEventCreate = [](CUevent* event, unsigned flags) {
       return order.create == CUDA_SUCCESS ? test::fake::create_event(event, flags) : order.create;

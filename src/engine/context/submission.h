@@ -63,7 +63,7 @@ class Submission {
 [[gnu::always_inline]] inline void allocated_in(const cuda::Driver& driver, CUstream stream) {
   if (CUPOOL_MUTATED("forgets-the-order-of-allocations")) return;
   Lane::holds(stream) ? ThreadOrder::submits_in_lane()
-                      : ThreadOrder::submits(driver, stream, ThreadOrder::What::allocation);
+                      : ThreadOrder::submits(driver, stream, ThreadOrder::What::others_work);
 }
 
 /// Before a driver call whose work goes to streams that are not known.

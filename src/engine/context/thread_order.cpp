@@ -10,7 +10,9 @@
 #include "config/settings.h"
 #include "cuda/capture_state.h"
 #include "cuda/scopes.h"
+#include "cuda/stream_kind.h"
 #include "engine/context/context.h"
+#include "engine/context/device_waits.h"
 #include "engine/context/points.h"
 #include "engine/context/thread_slots.h"
 #include "engine/context/thread_work.h"
@@ -24,26 +26,23 @@
 namespace cupool::engine {
 namespace {
 
-// Waits on the device hold up the GPU's queues, which streams of other threads share. If more
-// threads than this go from stream to stream, they wait on the host.
-constexpr unsigned kThreadsOnDevice = 4;
-
+using cuda::is_default;
 using thread_work::State;
 using thread_work::Stream;
 using thread_work::Whole;
 
-// On the heap, since a library that is opened late finds little room for thread-local data. Null:
-// the thread needs none yet, host memory is exhausted, or the thread's end cannot be seen.
+// On the heap: a library that is opened late finds little room for thread-local data. Null: not
+// needed yet, host memory is exhausted, or the thread's end cannot be seen.
 thread_local State* own_state = nullptr;
 
 bool has_state() {
   if (own_state != nullptr) return true;
+  DeviceWaits::thread_submits();
   if (watch_thread_end()) own_state = new (std::nothrow) State;
   return own_state != nullptr;
 }
 
-// Threads that record an event on a stream that may begin to capture, by parts, so that they do not
-// meet in one cache line.
+// Threads that record an event on a stream that may begin to capture, in several cache lines.
 struct alignas(128) Users {
   UseCount count;
 };
@@ -53,21 +52,6 @@ UseCount& own_users() {
   static std::atomic<unsigned> threads{0};
   thread_local const unsigned own = threads.fetch_add(1, std::memory_order_relaxed);
   return users[own % users.size()].count;
-}
-
-bool is_default(CUstream stream) {
-  return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
-}
-
-// Threads that have gone from one stream to another across a free.
-std::atomic<unsigned> alternating{0};
-
-bool waits_on_host() {
-  if (!own_state->alternates) {
-    own_state->alternates = true;
-    alternating.fetch_add(1, std::memory_order_relaxed);
-  }
-  return alternating.load(std::memory_order_relaxed) > kThreadsOnDevice;
 }
 
 // The context of the work that is submitted to `stream` now; null: not known.
@@ -90,15 +74,20 @@ void for_each_point(const Do& each) {
   for (Whole& whole : own_state->wholes) each(whole.point);
 }
 
-// On the device. What the driver refuses is waited for on the host.
+// On the device, if nobody else is held up by it. What the driver refuses is waited for on the
+// host.
 void wait_for(const cuda::Driver& driver, const Stream& stream, Point& point) {
   bool ordered = false;
-  if (waits_on_host() && point.is_alive() && point.owner->handle() == stream.context) {
+  const bool queues = DeviceWaits::hold_up_queues(*own_state);
+  const bool streams = DeviceWaits::hold_up_streams(stream);
+  const bool is_own = point.is_alive() && point.owner->handle() == stream.context;
+  if (is_own && (queues || streams)) {
     const cuda::RelaxedCaptureScope relaxed(driver);
     driver.cuEventSynchronize(point.event());
     point.number = 0;
     return;
   }
+  if (streams) return wait_on_host(driver, point);
   {
     const UsablePoint usable(point, stream.context);
     if (!usable) point.number = 0;
@@ -109,15 +98,21 @@ void wait_for(const cuda::Driver& driver, const Stream& stream, Point& point) {
 }
 
 // The newest point first: whoever waits for it comes behind what its own stream has waited for.
-void wait_for_others(const cuda::Driver& driver, Stream& stream) {
+void wait_for_others(const cuda::Driver& driver, Stream& stream, ThreadOrder::What what) {
   if (may_capture(driver, stream.handle)) return;
+  const bool is_work = what == ThreadOrder::What::work;
   const Point* of_legacy = nullptr;
   for (const Whole& whole : own_state->wholes) {
-    const bool is_own = whole.of_legacy && whole.context == stream.context;
-    if (is_own && stream.handle == CU_STREAM_LEGACY) of_legacy = &whole.point;
+    if (!whole.of_legacy || whole.context != stream.context) continue;
+    const bool in_order = is_work && DeviceWaits::is_in_order_with_legacy(stream);
+    if (in_order || stream.handle == CU_STREAM_LEGACY) of_legacy = &whole.point;
   }
   const auto is_own = [&](const Point& point) {
-    return &point == &stream.point || &point == of_legacy;
+    if (&point == &stream.point || &point == of_legacy) return true;
+    const auto has_it = [&](const Stream& other) {
+      return &other.point == &point && DeviceWaits::are_in_order(stream, other);
+    };
+    return is_work && std::any_of(own_state->streams.begin(), own_state->streams.end(), has_it);
   };
   std::uint64_t behind = stream.waited;  // all points up to this number
   std::uint64_t below = own_state->newest + 1;
@@ -191,6 +186,7 @@ void take(Stream& stream, CUstream handle, CUcontext context) {
   stream.context = context;
   stream.waited = 0;
   stream.launched = 0;
+  stream.kind = Stream::Kind::unknown;
 }
 
 // An entry without unfinished work. If there is none, contexts are marked as a whole from now on,
@@ -218,10 +214,13 @@ Stream* known_stream(const cuda::Driver& driver, CUstream handle) {
 
 // The same; a new one if there is none.
 Stream& stream_of(const cuda::Driver& driver, CUstream handle) {
-  if (Stream* const known = known_stream(driver, handle)) return *known;
-  Stream& stream = unused_stream(driver);
-  take(stream, handle, context_of(driver, handle));
-  return stream;
+  Stream* stream = known_stream(driver, handle);
+  if (stream == nullptr) {
+    stream = &unused_stream(driver);
+    take(*stream, handle, context_of(driver, handle));
+  }
+  DeviceWaits::learn_kind(driver, *stream);
+  return *stream;
 }
 
 // The thread's work in the lane, which has been left since.
@@ -268,7 +267,7 @@ bool ThreadOrder::is_on_for_thread(const cuda::Driver& driver) {
 void ThreadOrder::submits_elsewhere(const cuda::Driver& driver, CUstream handle, What what) {
   const util::Uncancelled throughout;  // it may wait, and is reached from the hot path
   const bool is_work = what != What::served_free;
-  const bool waits = what != What::allocation || CUPOOL_MUTATED("waits-to-allocate");
+  const bool waits = what != What::others_work || CUPOOL_MUTATED("waits-to-allocate");
   if (!is_on_for_thread(driver)) {
     if (is_work) submits_without_state();
     return;
@@ -280,7 +279,7 @@ void ThreadOrder::submits_elsewhere(const cuda::Driver& driver, CUstream handle,
   if (may_capture(driver, handle)) return;
   if (CUPOOL_MUTATED("forgets-the-order-of-served-frees") && !is_work) return;
   Stream& stream = stream_of(driver, handle);
-  if (waits && stream.waited != own_state->newest) wait_for_others(driver, stream);
+  if (waits && stream.waited != own_state->newest) wait_for_others(driver, stream, what);
   if (!is_work) return;
   hot_.has_work = true;
   stream.unmarked = true;
@@ -300,6 +299,7 @@ void ThreadOrder::submits_without_state() {
 // Behind the thread's last free. If its end cannot be seen, the next free of any thread covers each
 // piece of work.
 void ThreadOrder::first_in_lane() {
+  DeviceWaits::thread_submits();
   if (is_on() && !watch_thread_end()) {
     left_.fetch_add(1, std::memory_order_relaxed);
   } else {
@@ -480,7 +480,7 @@ void ThreadOrder::thread_ends(const cuda::Driver& driver) {
     if (is_on() && !CUPOOL_MUTATED("ends-a-thread-without-a-wait")) wait_on_host(driver, point);
     drop(driver, point);
   });
-  if (own_state->alternates) alternating.fetch_sub(1, std::memory_order_relaxed);
+  DeviceWaits::thread_ends(*own_state);
   delete own_state;
   own_state = nullptr;
   hot_ = Hot{};
@@ -493,7 +493,7 @@ void ThreadOrder::reset() {
   own_state = nullptr;
   hot_ = Hot{};
   for (Users& part : users) part.count.reset();
-  alternating = 0;
+  DeviceWaits::reset();
   left_ = 0;
 }
 

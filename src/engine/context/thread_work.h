@@ -18,11 +18,15 @@ inline constexpr std::size_t kContextsOfThread = 8;
 
 /// One of the thread's streams.
 struct Stream {
+  /// Blocking streams and the legacy stream of their context wait for one another's earlier work.
+  enum class Kind : std::uint8_t { unknown, blocking, non_blocking };
+
   CUstream handle = nullptr;    ///< null: none, or destroyed
   CUcontext context = nullptr;  ///< null: not known
   std::uint64_t waited = 0;     ///< it comes behind all points up to this number
   std::uint64_t launched = 0;   ///< a dependent launch comes behind all points up to this number
   bool unmarked = false;        ///< has work since the thread's last free
+  Kind kind = Kind::unknown;
   Point point;
 };
 

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program whose work goes on only if a free holds nothing up but what the driver's free would
 // (contract 2). Each way ends by itself without cupool, in much less than its time. The simulated
-// device has to be timed for moving_mark, and late for the others, where work that nothing waits
-// for stays pending.
+// device has to be timed for moving_mark and the legacy stream, and late for the others, where work
+// that nothing waits for stays pending.
 //
 //   probe_free_holds lane_left         memory of a pool is freed after the lane was left
 //   probe_free_holds moving_mark       memory is unmapped while another thread works and frees
 //   probe_free_holds blocking_streams  a free behind work in the legacy stream, which is complete
 //   probe_free_holds allocation        an allocation in a stream in which another thread works
+//   probe_free_holds legacy_next       a free, and then work in the legacy stream
+//   probe_free_holds legacy_before     work in the legacy stream, a free, and a blocking stream
 //   probe_free_holds trim              memory of a pool is freed in a lane, and its pool trimmed
 //   probe_free_holds ending_context    another thread ends the context of an earlier free
 #include <cuda.h>
@@ -26,6 +28,7 @@ namespace {
 constexpr size_t kBytes = 256 << 10;
 constexpr uint64_t kWords = kBytes / 4;
 constexpr uint64_t kLongNs = 20'000'000;
+constexpr uint64_t kLongerNs = 3'000'000'000;
 constexpr unsigned kSeconds = 5;
 
 CUcontext context = nullptr;
@@ -217,6 +220,62 @@ void blocking_streams() {
   MUST(cuEventDestroy(end));
 }
 
+// What a second thread's work waits for: less than a second where nothing holds it up.
+void work_beside(CUstream second, std::atomic<int>& step) {
+  MUST(cuCtxSetCurrent(context));
+  MUST(cuMemsetD32Async(out, 1, kWords, second));
+  MUST(cuStreamSynchronize(second));
+  step = 1;
+  while (step != 2) std::this_thread::yield();
+  const auto begin = std::chrono::steady_clock::now();
+  // The first stream's kernel may wait for this.
+  MUST(cuMemsetD32Async(out, 1, kWords, second));
+  MUST(cuStreamSynchronize(second));
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(1));
+}
+
+// The legacy stream comes behind a free, and other threads' blocking streams behind it.
+void legacy_next() {
+  CUstream const first = stream();
+  CUstream const second = stream(CU_STREAM_DEFAULT);
+  const CUdeviceptr temporary = allocate();
+  std::atomic<int> step{0};
+  std::thread other([&] { work_beside(second, step); });
+  while (step != 1) std::this_thread::yield();
+  spin(first, kLongerNs);
+  std::thread told([&] {  // while this one waits
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    step = 2;
+  });
+  release(temporary);
+  MUST(cuMemsetD32Async(out, 2, kWords, CU_STREAM_LEGACY));
+  other.join();
+  told.join();
+}
+
+// Another thread's kernel goes on until that thread says so, by work behind the legacy stream. The
+// blocking stream is behind this thread's work there, and nothing else.
+void legacy_before() {
+  CUstream const first = stream();
+  CUstream const second = stream(CU_STREAM_DEFAULT);
+  CUstream const third = stream(CU_STREAM_DEFAULT);
+  const CUdeviceptr temporary = allocate();
+  std::atomic<int> step{0};
+  std::thread other([&] {
+    MUST(cuCtxSetCurrent(context));
+    spin(first, kLongerNs);
+    work_beside(second, step);
+  });
+  while (step != 1) std::this_thread::yield();
+  MUST(cuMemsetD32Async(out, 2, kWords, CU_STREAM_LEGACY));
+  release(temporary);
+  const auto begin = std::chrono::steady_clock::now();
+  MUST(cuMemsetD32Async(out, 2, kWords, third));
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(1));
+  step = 2;
+  other.join();
+}
+
 // The end of a context waits for all its work. A thread that has freed there does not wait with it.
 void ending_context() {
   CUcontext other = nullptr;
@@ -278,6 +337,10 @@ int main(int argc, char** argv) {
     trim();
   } else if (way == "blocking_streams") {
     blocking_streams();
+  } else if (way == "legacy_next") {
+    legacy_next();
+  } else if (way == "legacy_before") {
+    legacy_before();
   } else if (way == "ending_context") {
     ending_context();
     std::puts("ending_context: went on");

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a thread's stream waits for the thread's points (engine/context/thread_order): on the
+// device, unless that could hold up what other threads submit. The driver's free keeps its own
+// thread alone, and so does a wait on the host.
+#pragma once
+
+#include "cuda/driver.h"
+#include "engine/context/thread_work.h"
+
+namespace cupool::engine {
+
+/// Thread-safe; a thread's own state is its argument.
+class DeviceWaits {
+ public:
+  /// The calling thread submits work, or comes to.
+  static void thread_submits();
+  /// The thread's entry is that of a stream to which it submits now: asks what kind it is.
+  static void learn_kind(const cuda::Driver& driver, thread_work::Stream& stream);
+
+  /// Whether the next work in `stream` comes behind the work in `other`, whose context it shares,
+  /// without a wait: one of them is the legacy stream, and the other no non-blocking one.
+  static bool are_in_order(const thread_work::Stream& stream, const thread_work::Stream& other);
+  /// The same of the context's legacy stream.
+  static bool is_in_order_with_legacy(const thread_work::Stream& stream);
+
+  /// Whether waits on the device could hold other threads up by the queues of the GPU, which their
+  /// streams share: many threads go from stream to stream across their frees, as this one does.
+  static bool hold_up_queues(thread_work::State& state);
+  /// Whether one in `stream` could hold other threads up by the order that the legacy stream and
+  /// the blocking ones have among themselves.
+  static bool hold_up_streams(const thread_work::Stream& stream);
+
+  static void thread_ends(const thread_work::State& state);
+  /// For tests: as at the start of the process and of the calling thread.
+  static void reset();
+};
+
+}  // namespace cupool::engine

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a stream waits for its thread's points: on the device, on the host, or not at all
+// (docs/design.md, Order behind a free).
+#include "engine/context/device_waits.h"
+
+#include <thread>
+
+#include "engine_thread_order_fixture.h"
+
+namespace cupool::engine {
+namespace {
+
+using thread_order_test::order;
+using What = ThreadOrder::What;
+
+class DeviceWaitsTest : public thread_order_test::ThreadOrderTest {
+ protected:
+  static CUstream blocking(std::uintptr_t number) {
+    order.blocking.insert(stream(number));
+    return stream(number);
+  }
+  void submit(CUstream stream, What what = What::work) {
+    ThreadOrder::submits(*driver_, stream, what);
+  }
+  // Nothing is pending. Then work in `from`, a free, and `what` in `to`.
+  void go(CUstream from, CUstream to, What what = What::work) {
+    ThreadOrder::has_waited_for_context(context_->handle());
+    submit(from);
+    ASSERT_TRUE(frees());
+    submit(to, what);
+  }
+  void second_thread_submits() {
+    std::thread([&] {
+      submit(stream(30));
+      EXPECT_TRUE(frees());
+      ThreadOrder::thread_ends(*driver_);
+    }).join();
+  }
+};
+
+TEST_F(DeviceWaitsTest, AThreadAloneWaitsOnTheDevice) {
+  go(stream(1), blocking(2));
+  EXPECT_EQ(order.waits, 1);
+  go(stream(3), CU_STREAM_LEGACY);
+  EXPECT_EQ(order.waits, 2);
+  EXPECT_EQ(order.synchronised, 0);
+}
+
+TEST_F(DeviceWaitsTest, WhatOthersBlockingStreamsWaitForWaitsOnTheHost) {
+  second_thread_submits();
+  go(stream(1), blocking(2));
+  EXPECT_EQ(order.synchronised, 1);
+  go(stream(3), CU_STREAM_LEGACY);
+  EXPECT_EQ(order.synchronised, 2);
+  go(stream(4), CU_STREAM_PER_THREAD);
+  EXPECT_EQ(order.synchronised, 3);
+  EXPECT_EQ(order.waits, 0);
+  go(stream(5), stream(6));
+  EXPECT_EQ(order.waits, 1) << "nobody waits for that stream";
+  EXPECT_EQ(order.synchronised, 3);
+}
+
+TEST_F(DeviceWaitsTest, OneThatWorksInTheLaneIsASecondThread) {
+  std::thread([&] {
+    ThreadOrder::submits_in_lane();
+    ThreadOrder::thread_ends(*driver_);
+  }).join();
+  go(stream(1), blocking(2));
+  EXPECT_EQ(order.synchronised, 1);
+}
+
+TEST_F(DeviceWaitsTest, AStreamOfAnUnknownKindIsTakenForABlockingOne) {
+  second_thread_submits();
+  order.flags = CUDA_ERROR_UNKNOWN;
+  go(stream(1), stream(2));
+  EXPECT_EQ(order.synchronised, 1);
+  go(CU_STREAM_LEGACY, stream(3));
+  EXPECT_EQ(order.synchronised, 2) << "not for one that comes behind the legacy stream";
+}
+
+TEST_F(DeviceWaitsTest, WhatTheLegacyStreamOrdersNeedsNoWait) {
+  go(CU_STREAM_LEGACY, blocking(1));
+  go(blocking(1), CU_STREAM_LEGACY);
+  EXPECT_EQ(order.waits, 0);
+  second_thread_submits();
+  go(blocking(2), CU_STREAM_LEGACY);
+  go(CU_STREAM_LEGACY, blocking(3));
+  EXPECT_EQ(order.synchronised, 0);
+}
+
+TEST_F(DeviceWaitsTest, ItOrdersNoOtherStreams) {
+  go(CU_STREAM_LEGACY, stream(1));
+  EXPECT_EQ(order.waits, 1);
+  go(blocking(2), blocking(3));
+  EXPECT_EQ(order.waits, 2);
+}
+
+// Only what is submitted has that order.
+TEST_F(DeviceWaitsTest, AnEventAndAServedFreeWaitAllTheSame) {
+  go(CU_STREAM_LEGACY, blocking(1), What::event);
+  EXPECT_EQ(order.waits, 1);
+  go(CU_STREAM_LEGACY, blocking(2), What::served_free);
+  EXPECT_EQ(order.waits, 2);
+  go(blocking(3), CU_STREAM_LEGACY, What::event);
+  EXPECT_EQ(order.waits, 3);
+}
+
+TEST_F(DeviceWaitsTest, ABlockingStreamOfAnotherContextIsInNoOrder) {
+  other_context(4);
+  go(CU_STREAM_LEGACY, blocking(4));
+  EXPECT_EQ(order.waits, 1);
+}
+
+}  // namespace
+}  // namespace cupool::engine
