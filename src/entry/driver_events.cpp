@@ -16,6 +16,7 @@ using cupool::engine::order_event;
 using cupool::engine::take_away;
 using cupool::engine::ThreadOrder;
 using cupool::engine::wait_for_frees;
+using cupool::engine::waited_in;
 using cupool::entry::legacy;
 using cupool::entry::per_thread;
 
@@ -88,6 +89,27 @@ CUresult cupool_hook_cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream,
   CUPOOL_REAL_OR_RETURN(cuEventRecordWithFlags_ptsz);
   const Record record(real, per_thread(stream));
   return real.cuEventRecordWithFlags_ptsz(event, stream, flags);
+}
+
+CUresult cupool_hook_cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
+  CUPOOL_REAL_OR_RETURN(cuStreamWaitEvent);
+  const CUresult result = real.cuStreamWaitEvent(stream, event, flags);
+  if (result == CUDA_SUCCESS) waited_in(real, legacy(stream));
+  return result;
+}
+
+CUresult cupool_hook_cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags) {
+  CUPOOL_REAL_OR_RETURN(cuStreamWaitEvent_ptsz);
+  const CUresult result = real.cuStreamWaitEvent_ptsz(stream, event, flags);
+  if (result == CUDA_SUCCESS) waited_in(real, per_thread(stream));
+  return result;
+}
+
+// Before the call: an event of another process is behind work that no lane has.
+CUresult cupool_hook_cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handle) {
+  CUPOOL_REAL_OR_RETURN(cuIpcOpenEventHandle);
+  Lane::leave(Lane::End::unknown_work, "cuIpcOpenEventHandle");
+  return real.cuIpcOpenEventHandle(event, handle);
 }
 
 CUresult cupool_hook_cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {

@@ -31,7 +31,9 @@ INSTANTIATE_TEST_SUITE_P(Ways, StreamOrder,
                                          "elapsed", "elapsed_later", "elapsed_elsewhere", "entry",
                                          "default_streams", "context_end", "pool", "pool_unordered",
                                          "pool_of_graphs", "pool_shared", "joined", "unmapped",
-                                         "crowd", "devices", "many", "hang", "hang_devices"),
+                                         "crowd", "devices", "many", "freed_in_legacy",
+                                         "freed_in_blocking", "blocking", "blocking_event",
+                                         "waits_devices", "waits_thread", "hang", "hang_devices"),
                          [](const auto& row) { return std::string(row.param); });
 
 // Contract 2: a free holds nothing up but what the driver's would.
@@ -131,6 +133,10 @@ TEST(StreamOrderMutation, IsFound) {
               {"frees-memory-of-pools-at-once", "pool_of_graphs"},
               {"forgets-the-order-of-served-frees", "pool_shared"},
               {"forgets-the-order-of-allocations", "", "0", "probe_allocation_order"},
+              {"forgets-that-a-free-is-an-operation", "freed_in_legacy"},
+              {"forgets-that-a-free-is-an-operation", "freed_in_blocking"},
+              {"forgets-the-order-of-waits", "waits_devices"},
+              {"forgets-the-order-of-waits", "waits_thread"},
               {"forgets-the-order-of-an-event", "event_in_lane", "1"}};
   for (const auto& row : rows) {
     SCOPED_TRACE(std::string(row.mutation) + ", " + row.way);

@@ -9,4 +9,9 @@ Submission::Submission(const cuda::Driver& driver, CUstream stream, const char* 
 
 Submission::~Submission() = default;
 
+void waited_in(const cuda::Driver& driver, CUstream stream) {
+  if (Lane::holds(stream) || CUPOOL_MUTATED("forgets-the-order-of-waits")) return;
+  ThreadOrder::submits(driver, stream, ThreadOrder::What::others_work);
+}
+
 }  // namespace cupool::engine

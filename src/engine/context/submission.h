@@ -66,6 +66,10 @@ class Submission {
                       : ThreadOrder::submits(driver, stream, ThreadOrder::What::others_work);
 }
 
+/// After a wait of `stream`, an explicit handle, for an event: of another thread or context,
+/// perhaps, whose work the next free waits for without cupool. In one lane there is no such work.
+void waited_in(const cuda::Driver& driver, CUstream stream);
+
 /// Before a driver call whose work goes to streams that are not known.
 inline void submits_unknown(const cuda::Driver& driver, const char* call) {
   PendingWork::distrust();
