@@ -56,7 +56,7 @@ for program in captures lifecycle; do
   build "$program" "$nvcc" "${flags[@]}" -cudart static "$here/proofs/contract/$program.cu" -o "$out/$program"
 done
 # Probes of the tests without a GPU that mean something on one.
-for program in capture_calls capture_contexts step_aside stream_order allocation_order dependent_launches; do
+for program in capture_calls capture_contexts step_aside stream_order free_holds allocation_order dependent_launches; do
   build "$program" "$nvcc" "${flags[@]}" -cudart static \
     "tests/preload/probes/probe_$program.cpp" -o "$out/$program" -L"$toolkit/lib64/stubs" -lcuda
 done

@@ -198,7 +198,8 @@ def order(session):
     ways = ("copy", "legacy", "from_legacy", "per_thread", "fill", "graph", "beside_capture", "destroyed",
             "destroyed_before", "thread", "event", "elapsed", "elapsed_later", "elapsed_elsewhere", "entry",
             "default_streams", "context_end", "pool", "pool_unordered", "pool_of_graphs",
-            "pool_shared", "joined", "unmapped", "crowd", "many", "hang")
+            "pool_shared", "joined", "unmapped", "crowd", "many", "event_in_lane", "event_in_lane_joined",
+            "blocking", "blocking_event", "freed_in_legacy", "freed_in_blocking", "waits_thread", "hang")
     kernels = {"PROBE_KERNELS": built("kernels.fatbin")}
     rows = []
     for way in ways:
@@ -213,8 +214,23 @@ def order(session):
                     any(row[-1] != "right" for row in rows), "", "some wrong")
     session.table("Streams in the order of a free", ["way", "legacy", "auto", "auto, no lane", "ordered"],
                   rows)
+    free_holds(session, kernels)
     allocation_order(session, kernels)
     dependent_launches(session, kernels)
+
+
+def free_holds(session, kernels):
+    """A free holds nothing of other threads up that the driver's would not (contract 2)."""
+    rows = []
+    for way in ("legacy_next", "legacy_before"):
+        row = [way]
+        for variant in ("legacy", "auto", "no lane"):
+            environment = {**STEADY, **kernels} if variant != "legacy" else kernels
+            run = session.run(f"free_holds {way}, {variant}", [built("free_holds"), way], variant, 20,
+                              setup=environment)
+            row.append("went on" if run.code == 0 else f"exit {run.code}")
+        rows.append(row)
+    session.table("Threads beside a free", ["way", "legacy", "auto", "auto, no lane"], rows)
 
 
 def allocation_order(session, kernels):

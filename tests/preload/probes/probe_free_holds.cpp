@@ -2,7 +2,7 @@
 // A program whose work goes on only if a free holds nothing up but what the driver's free would
 // (contract 2). Each way ends by itself without cupool, in much less than its time. The simulated
 // device has to be timed for moving_mark and the legacy stream, and late for the others, where work
-// that nothing waits for stays pending.
+// that nothing waits for stays pending. On a real GPU PROBE_KERNELS names the file of its kernels.
 //
 //   probe_free_holds lane_left         memory of a pool is freed after the lane was left
 //   probe_free_holds moving_mark       memory is unmapped while another thread works and frees
@@ -321,7 +321,8 @@ int main(int argc, char** argv) {
   MUST(cuDeviceGet(&device, 0));
   MUST(cuDevicePrimaryCtxRetain(&context, device));
   MUST(cuCtxSetCurrent(context));
-  MUST(cuModuleLoadData(&module, ""));
+  const char* const file = std::getenv("PROBE_KERNELS");
+  MUST(file == nullptr ? cuModuleLoadData(&module, "") : cuModuleLoad(&module, file));
   MUST(cuModuleGetFunction(&stamp_function, module, "stamp_u32"));
   MUST(cuModuleGetFunction(&spin_function, module, "spin_ns"));
   out = allocate();
