@@ -31,7 +31,7 @@ class Record {
       ThreadOrder::submits_in_lane();
     } else {
       if (ThreadOrder::is_on() && ThreadOrder::has_work()) order_event(real, stream);
-      ThreadOrder::submits(real, stream, ThreadOrder::What::event);
+      ThreadOrder::submits(real, stream);
     }
   }
   ~Record() {
@@ -105,7 +105,13 @@ CUresult cupool_hook_cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsi
   return result;
 }
 
-// Before the call: an event of another process is behind work that no lane has.
+// Before the call: an event that two processes may record is behind work that no lane has.
+CUresult cupool_hook_cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event) {
+  CUPOOL_REAL_OR_RETURN(cuIpcGetEventHandle);
+  Lane::leave(Lane::End::unknown_work, "cuIpcGetEventHandle");
+  return real.cuIpcGetEventHandle(handle, event);
+}
+
 CUresult cupool_hook_cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handle) {
   CUPOOL_REAL_OR_RETURN(cuIpcOpenEventHandle);
   Lane::leave(Lane::End::unknown_work, "cuIpcOpenEventHandle");

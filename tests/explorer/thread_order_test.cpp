@@ -58,12 +58,6 @@ bool several_contexts() {
 // So few threads wait on the device, in streams that others do not wait for.
 void DeviceWaits::thread_submits() {}
 void DeviceWaits::learn_kind(const cuda::Driver&, thread_work::Stream&) {}
-bool DeviceWaits::are_in_order(const thread_work::Stream&, const thread_work::Stream&) {
-  return false;
-}
-bool DeviceWaits::is_in_order_with_legacy(const thread_work::Stream&) {
-  return false;
-}
 bool DeviceWaits::hold_up_queues(thread_work::State&) {
   return false;
 }

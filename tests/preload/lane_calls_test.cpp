@@ -131,6 +131,7 @@ const Call kCalls[] = {
     {Open::stream, "cuMemcpy3DPeerAsync", "d,h", kUnknown},
     {Open::stream, "cuLaunchCooperativeKernelMultiDevice", "", kUnknown},
     {Open::stream, "cuGreenCtxCreate", "", kUnknown},
+    {Open::stream, "cuIpcGetEventHandle", "p", kUnknown},
     {Open::stream, "cuIpcOpenEventHandle", "p", kUnknown},
     // Newer than cupool.
     {Open::stream, "cuMemcpyTomorrowAsync", "0,0,0,h", kUnknown},

@@ -32,8 +32,8 @@ INSTANTIATE_TEST_SUITE_P(Ways, StreamOrder,
                                          "default_streams", "context_end", "pool", "pool_unordered",
                                          "pool_of_graphs", "pool_shared", "joined", "unmapped",
                                          "crowd", "devices", "many", "freed_in_legacy",
-                                         "freed_in_blocking", "blocking", "blocking_event",
-                                         "waits_devices", "waits_thread", "hang", "hang_devices"),
+                                         "freed_in_blocking", "waits_devices", "waits_thread",
+                                         "hang", "hang_devices"),
                          [](const auto& row) { return std::string(row.param); });
 
 // Contract 2: a free holds nothing up but what the driver's would.
@@ -162,6 +162,7 @@ TEST(WhatAFreeHoldsMutation, IsFound) {
   } rows[] = {{"follows-the-mark", "moving_mark", "timed", "pool"},
               {"waits-to-allocate", "allocation", "late", "pool"},
               {"holds-up-the-legacy-stream", "legacy_next", "timed", "pool"},
+              {"holds-up-the-legacy-stream", "legacy_before", "timed", "pool"},
               {"ends-before-its-points", "ending_context", "late", "malloc"}};
   for (const auto& row : rows) {
     SCOPED_TRACE(std::string(row.mutation) + ", " + row.way);

@@ -74,40 +74,15 @@ TEST_F(DeviceWaitsTest, AStreamOfAnUnknownKindIsTakenForABlockingOne) {
   order.flags = CUDA_ERROR_UNKNOWN;
   go(stream(1), stream(2));
   EXPECT_EQ(order.synchronised, 1);
-  go(CU_STREAM_LEGACY, stream(3));
-  EXPECT_EQ(order.synchronised, 2) << "not for one that comes behind the legacy stream";
 }
 
-TEST_F(DeviceWaitsTest, WhatTheLegacyStreamOrdersNeedsNoWait) {
-  go(CU_STREAM_LEGACY, blocking(1));
-  go(blocking(1), CU_STREAM_LEGACY);
-  EXPECT_EQ(order.waits, 0);
-  second_thread_submits();
-  go(blocking(2), CU_STREAM_LEGACY);
-  go(CU_STREAM_LEGACY, blocking(3));
+TEST_F(DeviceWaitsTest, OneThatOnlyFreesIsNoSecondThread) {
+  std::thread([&] {
+    EXPECT_TRUE(frees());
+    ThreadOrder::thread_ends(*driver_);
+  }).join();
+  go(stream(1), blocking(2));
   EXPECT_EQ(order.synchronised, 0);
-}
-
-TEST_F(DeviceWaitsTest, ItOrdersNoOtherStreams) {
-  go(CU_STREAM_LEGACY, stream(1));
-  EXPECT_EQ(order.waits, 1);
-  go(blocking(2), blocking(3));
-  EXPECT_EQ(order.waits, 2);
-}
-
-// Only what is submitted has that order.
-TEST_F(DeviceWaitsTest, AnEventAndAServedFreeWaitAllTheSame) {
-  go(CU_STREAM_LEGACY, blocking(1), What::event);
-  EXPECT_EQ(order.waits, 1);
-  go(CU_STREAM_LEGACY, blocking(2), What::served_free);
-  EXPECT_EQ(order.waits, 2);
-  go(blocking(3), CU_STREAM_LEGACY, What::event);
-  EXPECT_EQ(order.waits, 3);
-}
-
-TEST_F(DeviceWaitsTest, ABlockingStreamOfAnotherContextIsInNoOrder) {
-  other_context(4);
-  go(CU_STREAM_LEGACY, blocking(4));
   EXPECT_EQ(order.waits, 1);
 }
 

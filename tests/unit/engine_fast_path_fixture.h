@@ -13,6 +13,7 @@
 
 #include "engine/serve/hot_path.h"
 #include "engine_fake_driver.h"
+#include "engine_network.h"
 #include "util/uncancelled.h"
 
 namespace cupool::engine {
@@ -25,6 +26,7 @@ using Work = test::FakeGpu::Work;
 class FastPathTest : public testing::Test {
  protected:
   void SetUp() override {
+    test::leave_network();
     gpu.work.store(Work::none);
     gpu.recorded.store(0);
     gpu.completed.store(0);

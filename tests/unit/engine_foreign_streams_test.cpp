@@ -120,6 +120,8 @@ TEST_F(ForeignStreamsTest, InAStreamThatOthersWaitForTheFreeIsAnOperation) {
   EXPECT_EQ(order(), operation) << "it may be one";
   foreign.create_event = CUDA_ERROR_OUT_OF_MEMORY;
   EXPECT_EQ(order(), Calls{"synchronise"});
+  foreign.refused_waits = 2;
+  EXPECT_EQ(order(), (Calls{"synchronise", "synchronise"})) << "the fences cover it all the same";
 }
 
 TEST_F(ForeignStreamsTest, ADefaultStreamWithoutAContextHasNoWork) {

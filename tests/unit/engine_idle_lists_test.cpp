@@ -4,7 +4,6 @@
 #include "engine/thread/idle_lists.h"
 
 #include <gtest/gtest.h>
-#include <sched.h>
 
 #include <deque>
 #include <functional>
@@ -12,6 +11,7 @@
 
 #include "engine/backend/stream_stock.h"
 #include "engine/ipc/neighbours.h"
+#include "engine_network.h"
 #include "util/clock.h"
 
 namespace cupool::engine {
@@ -97,13 +97,8 @@ TEST(StreamStockTest, ThreadsThatComeTogetherShareAFewStreams) {
   for (const CUstream each : destroyed) EXPECT_EQ(taken.count(each), 0u);
 }
 
-// Processes of other tests, which may be stopped or end just then, are not found from there.
-bool leave_network() {
-  return unshare(CLONE_NEWNET) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0;
-}
-
 TEST(NeighboursTest, NobodyIsAskedForADeviceThatIsNotKnownOrWithoutTime) {
-  if (!leave_network()) GTEST_SKIP() << "no namespace of the network can be made here";
+  if (!test::leave_network()) GTEST_SKIP() << "no namespace of the network can be made here";
   using ipc::Neighbours;
   channel::DeviceId device{};
   device[0] = 1;

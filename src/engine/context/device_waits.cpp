@@ -20,7 +20,7 @@ constexpr unsigned kThreadsOnDevice = 4;
 // Threads that have gone from one stream to another across a free.
 std::atomic<unsigned> alternating{0};
 
-// Threads that have submitted work. They are not counted down: one that has ended was there.
+// Threads that have submitted work. Not counted down: who comes next may be held up like the last.
 std::atomic<unsigned> submitting{0};
 thread_local bool is_counted = false;
 }  // namespace
@@ -36,16 +36,6 @@ void DeviceWaits::learn_kind(const cuda::Driver& driver, Stream& stream) {
   if (const auto is_alone = cuda::is_non_blocking(driver, stream.handle)) {
     stream.kind = *is_alone ? Kind::non_blocking : Kind::blocking;
   }
-}
-
-bool DeviceWaits::are_in_order(const Stream& stream, const Stream& other) {
-  return stream.handle == CU_STREAM_LEGACY && other.handle != nullptr &&
-         other.kind == Kind::blocking && other.context == stream.context &&
-         stream.context != nullptr;
-}
-
-bool DeviceWaits::is_in_order_with_legacy(const Stream& stream) {
-  return stream.kind == Kind::blocking && stream.context != nullptr;
 }
 
 bool DeviceWaits::hold_up_queues(State& state) {

@@ -17,12 +17,6 @@ class DeviceWaits {
   /// The thread's entry is that of a stream to which it submits now: asks what kind it is.
   static void learn_kind(const cuda::Driver& driver, thread_work::Stream& stream);
 
-  /// Whether the next work in `stream` comes behind the work in `other`, whose context it shares,
-  /// without a wait: one of them is the legacy stream, and the other no non-blocking one.
-  static bool are_in_order(const thread_work::Stream& stream, const thread_work::Stream& other);
-  /// The same of the context's legacy stream.
-  static bool is_in_order_with_legacy(const thread_work::Stream& stream);
-
   /// Whether waits on the device could hold other threads up by the queues of the GPU, which their
   /// streams share: many threads go from stream to stream across their frees, as this one does.
   static bool hold_up_queues(thread_work::State& state);

@@ -37,7 +37,6 @@ thread_local State* own_state = nullptr;
 
 bool has_state() {
   if (own_state != nullptr) return true;
-  DeviceWaits::thread_submits();
   if (watch_thread_end()) own_state = new (std::nothrow) State;
   return own_state != nullptr;
 }
@@ -85,6 +84,7 @@ void wait_for(const cuda::Driver& driver, const Stream& stream, Point& point) {
     const cuda::RelaxedCaptureScope relaxed(driver);
     driver.cuEventSynchronize(point.event());
     point.number = 0;
+    point.owner->stats().add(stats::Counter::stream_waits_total);
     return;
   }
   if (streams) return wait_on_host(driver, point);
@@ -98,21 +98,15 @@ void wait_for(const cuda::Driver& driver, const Stream& stream, Point& point) {
 }
 
 // The newest point first: whoever waits for it comes behind what its own stream has waited for.
-void wait_for_others(const cuda::Driver& driver, Stream& stream, ThreadOrder::What what) {
+void wait_for_others(const cuda::Driver& driver, Stream& stream) {
   if (may_capture(driver, stream.handle)) return;
-  const bool is_work = what == ThreadOrder::What::work;
   const Point* of_legacy = nullptr;
   for (const Whole& whole : own_state->wholes) {
-    if (!whole.of_legacy || whole.context != stream.context) continue;
-    const bool in_order = is_work && DeviceWaits::is_in_order_with_legacy(stream);
-    if (in_order || stream.handle == CU_STREAM_LEGACY) of_legacy = &whole.point;
+    const bool is_own = whole.of_legacy && whole.context == stream.context;
+    if (is_own && stream.handle == CU_STREAM_LEGACY) of_legacy = &whole.point;
   }
   const auto is_own = [&](const Point& point) {
-    if (&point == &stream.point || &point == of_legacy) return true;
-    const auto has_it = [&](const Stream& other) {
-      return &other.point == &point && DeviceWaits::are_in_order(stream, other);
-    };
-    return is_work && std::any_of(own_state->streams.begin(), own_state->streams.end(), has_it);
+    return &point == &stream.point || &point == of_legacy;
   };
   std::uint64_t behind = stream.waited;  // all points up to this number
   std::uint64_t below = own_state->newest + 1;
@@ -268,6 +262,7 @@ void ThreadOrder::submits_elsewhere(const cuda::Driver& driver, CUstream handle,
   const util::Uncancelled throughout;  // it may wait, and is reached from the hot path
   const bool is_work = what != What::served_free;
   const bool waits = what != What::others_work || CUPOOL_MUTATED("waits-to-allocate");
+  if (is_work) DeviceWaits::thread_submits();
   if (!is_on_for_thread(driver)) {
     if (is_work) submits_without_state();
     return;
@@ -279,7 +274,7 @@ void ThreadOrder::submits_elsewhere(const cuda::Driver& driver, CUstream handle,
   if (may_capture(driver, handle)) return;
   if (CUPOOL_MUTATED("forgets-the-order-of-served-frees") && !is_work) return;
   Stream& stream = stream_of(driver, handle);
-  if (waits && stream.waited != own_state->newest) wait_for_others(driver, stream, what);
+  if (waits && stream.waited != own_state->newest) wait_for_others(driver, stream);
   if (!is_work) return;
   hot_.has_work = true;
   stream.unmarked = true;

@@ -32,8 +32,7 @@ class ThreadOrder {
   /// `served_free`: nothing, but another thread may use the memory in that stream next.
   /// `others_work`: which that stream has come to wait for, by an allocation in its order or a wait
   /// for an event. The next free comes behind it. It waits for no points, as with the driver.
-  /// `event`: nothing, but what is recorded there tells others that the points are complete.
-  enum class What { work, served_free, others_work, event };
+  enum class What { work, served_free, others_work };
   /// Before the calling thread submits work to `stream`, an explicit handle, or records an event
   /// there, while the process is not in its lane. Has the stream wait, on the device, for the
   /// thread's points on other streams.

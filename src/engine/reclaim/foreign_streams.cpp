@@ -18,10 +18,11 @@ bool ForeignStreams::order_behind(CUstream stream) {
   CUcontext other = nullptr;
   const bool known = context_of(stream, &other);
   if (known && other == nullptr) return true;
-  const bool is_own = other == context_;
+  const bool is_own = known && other == context_;
   if (known && (is_own ? stand_for_free(stream) : queue_wait(stream, other))) return true;
   return driver_.cuStreamSynchronize(stream) == CUDA_SUCCESS ||
-         driver_.cuStreamSynchronize(stream) == CUDA_SUCCESS;  // a refusal may pass
+         driver_.cuStreamSynchronize(stream) == CUDA_SUCCESS ||  // a refusal may pass
+         is_own;                                                 // the fences cover it
 }
 
 bool ForeignStreams::stand_for_free(CUstream stream) const {

@@ -199,7 +199,7 @@ def order(session):
             "destroyed_before", "thread", "event", "elapsed", "elapsed_later", "elapsed_elsewhere", "entry",
             "default_streams", "context_end", "pool", "pool_unordered", "pool_of_graphs",
             "pool_shared", "joined", "unmapped", "crowd", "many", "event_in_lane", "event_in_lane_joined",
-            "blocking", "blocking_event", "freed_in_legacy", "freed_in_blocking", "waits_thread", "hang")
+            "freed_in_legacy", "freed_in_blocking", "waits_thread", "hang")
     kernels = {"PROBE_KERNELS": built("kernels.fatbin")}
     rows = []
     for way in ways:

@@ -502,22 +502,6 @@ bool round_of(const std::string& way, uint32_t value) {
     ++frees;
     MUST(cuStreamSynchronize(blocking));  // behind the legacy stream, by that free alone
     consume_alone(second);
-  } else if (way == "blocking") {  // behind the legacy stream, and the legacy stream behind it
-    static CUstream const blocking = blocking_stream();
-    produce(value, CU_STREAM_LEGACY);
-    consume_alone(blocking);
-    if (!is_right(value, out)) return false;
-    produce(value + 1, blocking);
-    consume_alone(CU_STREAM_LEGACY);
-    return is_right(value + 1, out);
-  } else if (way == "blocking_event") {  // an event is recorded where nothing else is submitted
-    static CUstream const blocking = blocking_stream();
-    static CUevent event = nullptr;
-    if (event == nullptr) MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-    produce(value, CU_STREAM_LEGACY);
-    MUST(cuEventRecord(event, blocking));
-    MUST(cuEventSynchronize(event));
-    in_thread([&] { consume_alone(second); });
   } else if (way == "waits_devices") {  // the stream has come to wait for another device's work
     static CUcontext const elsewhere = other_device();
     static CUevent event = nullptr;
