@@ -23,6 +23,7 @@ std::atomic<unsigned> alternating{0};
 // Threads that have submitted work. Not counted down: who comes next may be held up like the last.
 std::atomic<unsigned> submitting{0};
 thread_local bool is_counted = false;
+
 }  // namespace
 
 void DeviceWaits::thread_submits() {
