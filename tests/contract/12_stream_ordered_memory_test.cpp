@@ -137,6 +137,19 @@ TEST(StreamOrderedMemory, IsThereForEveryAllocator) {
   }
 }
 
+// Contract 4: as soon as the driver alone would have it.
+TEST(StreamOrderedMemory, IsThereForItsStreamAlthoughTheDeviceIsBusy) {
+  for (const char* way : {"own", "beside"}) {
+    for (const char* mode : {"late", "timed"}) {
+      SCOPED_TRACE(std::string(way) + ", " + mode);
+      const PreloadedRun run =
+          expect_same(std::string("probe_async_full case=") + way, 0, 1,
+                      serving({{"CUPOOL_SIM_MODE", mode}, {"CUPOOL_SIM_MEMORY", "256M"}}));
+      EXPECT_EQ(run.process.out, "allocated 0\nat once 1\n");
+    }
+  }
+}
+
 TEST(StreamOrderedMemory, GoesBackAfterAWhile) {
   for (const char* mode : {"late", "early"}) {
     expect_same_serving("decay", {{"CUPOOL_DECAY_MS", "80"}, {"CUPOOL_SIM_MODE", mode}});

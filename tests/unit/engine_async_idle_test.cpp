@@ -116,6 +116,33 @@ TEST_F(AsyncIdleTest, ABusyGpuKeepsItsMemoryAndNobodyWaits) {  // I1
   EXPECT_EQ(test::pools->pool_of(address), nullptr);
 }
 
+// Its next work there is behind what has used the memory.
+TEST_F(AsyncIdleTest, AStreamThatRunsOutOfMemoryGetsItsOwnBlocksWithoutAWait) {  // I1
+  gpu.work.store(Work::held);
+  const CUdeviceptr idle_block = leave_idle(kUnit);
+  CUdeviceptr address = 0;
+  const auto refused_once = [&](std::size_t wanted) {
+    if (idle_driver.frees == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    return allocate_by_driver(&address, stream_)(wanted);
+  };
+  EXPECT_EQ(async().allocate(&address, 4 * kUnit, nullptr, stream_, refused_once),
+            AsyncMemory::Served::by_driver);
+  EXPECT_EQ(idle_driver.freed_in, stream_);
+  EXPECT_EQ(test::pools->pool_of(idle_block), nullptr);
+  EXPECT_EQ(idle_bytes(), 0u);
+}
+
+TEST_F(AsyncIdleTest, AnotherStreamGetsNoneOfThemInThatWay) {
+  const CUdeviceptr idle_block = leave_idle(kUnit);
+  CUdeviceptr address = 0;
+  const auto refused = [](std::size_t) { return CUDA_ERROR_OUT_OF_MEMORY; };
+  CUstream const other = reinterpret_cast<CUstream>(0x77000);
+  EXPECT_EQ(async().allocate(&address, 4 * kUnit, nullptr, other, refused),
+            AsyncMemory::Served::no);
+  EXPECT_NE(test::pools->pool_of(idle_block), nullptr);
+  EXPECT_EQ(idle_driver.frees, 0);
+}
+
 TEST_F(AsyncIdleTest, AStickyErrorOfTheFenceEndsTheServing) {  // I7
   gpu.work.store(Work::held);
   const CUdeviceptr address = leave_idle(kUnit);

@@ -278,6 +278,21 @@ BlockList StreamCaches::take(const Context* context, EpochNumber complete, Which
   return taken;
 }
 
+BlockList StreamCaches::take_of(const Place& place) {
+  BlockList taken;
+  const std::lock_guard lock(place.cache->mutex_);
+  if (place.cache->use_ != place.use) return taken;
+  place.cache->settle();
+  for (StreamCache::List& list : place.cache->lists_) {
+    while (Block* const block = list.oldest) {
+      place.cache->take_out(*block);
+      taken.push(block);
+    }
+  }
+  give_up_locked(*place.cache, taken.bytes);
+  return taken;
+}
+
 void StreamCaches::put_back(const Context* context, std::uint64_t life, stats::DeviceStats& stats,
                             BlockList& blocks) {
   const std::lock_guard lock(mutex_);

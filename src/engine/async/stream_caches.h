@@ -176,6 +176,8 @@ class StreamCaches {
   enum class Which { complete, unneeded };
   BlockList take(const Context* context, EpochNumber complete, Which which,
                  std::uint64_t most_bytes);
+  /// Takes all blocks out that the place's stream has freed.
+  BlockList take_of(const Place& place);
   /// Puts blocks back which the driver did not take.
   void put_back(const Context* context, std::uint64_t life, stats::DeviceStats& stats,
                 BlockList& blocks);

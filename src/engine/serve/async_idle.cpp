@@ -8,6 +8,8 @@
 #include "cuda/scopes.h"
 #include "engine/backend/pool_attributes.h"
 #include "engine/block/accounting.h"
+#include "engine/context/submission.h"
+#include "engine/reclaim/serving.h"
 #include "engine/serve/failure.h"
 #include "engine/serve/giving_back.h"
 #include "util/clock.h"
@@ -141,6 +143,19 @@ void AsyncIdle::give_back_of(int device, const Context* own) {
   for (Context* const each : registry_.contexts_of(device)) {
     give_back(*each, To::pool, each == own ? 0 : kShortNs);
   }
+}
+
+bool AsyncIdle::give_back_in(Context& context, const StreamCaches::Place& place, CUstream stream) {
+  const util::Uncancelled throughout;
+  const ContextVisit visit(context, kShortNs);
+  if (!visit || !context.usable() || Serving::any_capture()) return false;
+  BlockList idle = caches_.take_of(place);
+  if (idle.empty()) return false;
+  GivingBack part(idle_.give_backs());
+  const Submission submission(driver_, stream, "cuMemFreeAsync");
+  part.gave_back = free_in(idle, stream) != 0;
+  keep(context, idle);
+  return part.gave_back;
 }
 
 EpochNumber AsyncIdle::covering_epoch(Context& context) {

@@ -36,6 +36,9 @@ class AsyncIdle {
   /// The same for all contexts of `device`, to the pool. Of others than `own` (null: of all) what
   /// is not at hand stays: their ends may take long.
   void give_back_of(int device, const Context* own);
+  /// Gives back what `stream`, which has the place, has freed: in its own order, as the program
+  /// asked. The caller is about to allocate there. False: there was none.
+  bool give_back_in(Context& context, const StreamCaches::Place& place, CUstream stream);
   /// Gives all back, in the order of the work of each context.
   void give_all_back();
   /// The epoch whose completion covers all idle memory of the context; kNoEpoch: there is none.

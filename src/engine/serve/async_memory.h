@@ -73,7 +73,11 @@ class AsyncMemory {
       *address = memory;
       return Served::from_cache;
     }
-    const CUresult result = real(request.capacity);
+    CUresult result = real(request.capacity);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY &&
+        idle_.give_back_in(*request.context, request.place, stream)) {
+      result = real(request.capacity);
+    }
     if (result != CUDA_SUCCESS) {
       all_idle_.driver_refused(request.context, request.life, result);
       return Served::no;
