@@ -5,9 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdio>
-#include <thread>
 
 #include "channel/socket.h"
 #include "engine_busy_neighbour.h"
@@ -57,20 +55,6 @@ TEST_F(NeighboursOfTwoDevices, AreAskedAgainBesideOneThatIsStopped) {
     EXPECT_EQ(neighbours_.ask(test_device(0), 1 << 20, until - now), Answer::later);
   }
   EXPECT_GE(neighbour_.requests(test_device(0)), 2);
-}
-
-// It may have been too busy to read the request in time, or this thread to send it.
-TEST(NeighboursThatHangUp, MayHaveMemory) {
-  const channel::Descriptor listener = other_neighbour();
-  ASSERT_TRUE(listener.valid());
-  std::atomic<bool> ends{false};
-  std::thread hanging_up([&] {
-    for (bool more = false; !ends; usleep(500)) channel::accept_own(listener, &more);
-  });
-  Neighbours neighbours;
-  EXPECT_EQ(neighbours.ask(test_device(0), 1 << 20, Neighbours::kLongestAskNs), Answer::later);
-  ends = true;
-  hanging_up.join();
 }
 
 }  // namespace

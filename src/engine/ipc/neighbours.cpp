@@ -37,8 +37,6 @@ class Round {
       if (given_ >= enough_) return false;
       if (send_message(socket.get(), &request_, sizeof request_, -1, 0) == Transfer::done) {
         sockets_[count_++] = std::move(socket);
-      } else {
-        may_share_ = true;
       }
       return true;
     });
@@ -82,14 +80,11 @@ class Round {
     return true;
   }
 
-  // One that hangs up may have waited for this thread's message in vain, and one that ends gives
-  // its memory back.
   void take_answer(Descriptor& socket) {
     NeighbourReply reply;
-    if (!socket.keeps() ||
-        receive_message(socket.get(), &reply, sizeof reply, nullptr, 0) != Transfer::done) {
-      may_share_ = true;
-    } else if (reply.magic == kNeighbourMagic) {
+    if (socket.keeps() &&
+        receive_message(socket.get(), &reply, sizeof reply, nullptr, 0) == Transfer::done &&
+        reply.magic == kNeighbourMagic) {
       given_ += std::min(reply.given_bytes, UINT64_MAX - given_);
       may_share_ = may_share_ || reply.shares_device != 0;
     }
