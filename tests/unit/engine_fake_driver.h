@@ -162,6 +162,7 @@ inline cuda::Driver fake_driver() {
   driver.cuEventDestroy_v2 = [](CUevent) { return CUDA_SUCCESS; };
   driver.cuCtxRecordEvent = fake::record;
   driver.cuEventRecord = fake::record_on_stream;
+  driver.cuStreamWaitEvent = [](CUstream, CUevent, unsigned) { return CUDA_SUCCESS; };
   driver.cuEventQuery = fake::query;
   driver.cuEventSynchronize = fake::wait;
   driver.cuCtxSynchronize = fake::synchronize;

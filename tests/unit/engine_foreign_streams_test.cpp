@@ -108,7 +108,7 @@ TEST_F(ForeignStreamsTest, TheContextsOwnStreamsAreCoveredByItsFences) {
 
 TEST_F(ForeignStreamsTest, InAStreamThatOthersWaitForTheFreeIsAnOperation) {
   foreign.of_stream = kHome;
-  const Calls operation = {"record elsewhere"};  // than abroad
+  const Calls operation = {"record elsewhere", "wait"};  // than abroad
   for (CUstream const stream : {CU_STREAM_LEGACY, CU_STREAM_PER_THREAD}) {
     EXPECT_EQ(order(stream), operation);
   }
@@ -118,10 +118,17 @@ TEST_F(ForeignStreamsTest, InAStreamThatOthersWaitForTheFreeIsAnOperation) {
   foreign.flags = CU_STREAM_NON_BLOCKING;
   foreign.ask_flags = CUDA_ERROR_UNKNOWN;
   EXPECT_EQ(order(), operation) << "it may be one";
+  foreign.wait_event = CUDA_ERROR_UNKNOWN;
+  EXPECT_EQ(order(), (Calls{"record elsewhere", "wait", "synchronise"}));
   foreign.create_event = CUDA_ERROR_OUT_OF_MEMORY;
   EXPECT_EQ(order(), Calls{"synchronise"});
   foreign.refused_waits = 2;
   EXPECT_EQ(order(), (Calls{"synchronise", "synchronise"})) << "the fences cover it all the same";
+}
+
+TEST_F(ForeignStreamsTest, SoItIsInABlockingStreamOfAnotherContext) {
+  foreign.flags = CU_STREAM_DEFAULT;
+  EXPECT_EQ(order(), (Calls{"record", "create", "wait", "wait elsewhere"}));
 }
 
 TEST_F(ForeignStreamsTest, ADefaultStreamWithoutAContextHasNoWork) {

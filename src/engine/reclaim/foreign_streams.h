@@ -28,7 +28,9 @@ class ForeignStreams {
 
  private:
   bool context_of(CUstream stream, CUcontext* other) const;
+  bool is_alone(CUstream stream) const;
   bool stand_for_free(CUstream stream) const;
+  bool wait_in_own(CUstream stream, CUevent event, CUcontext context) const;
   CUevent record(CUstream stream, CUcontext context) const;
   bool queue_wait(CUstream stream, CUcontext other);
   bool wait_for(CUevent event);

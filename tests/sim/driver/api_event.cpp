@@ -43,7 +43,13 @@ CUresult record(Entry& in, CUevent event_handle, CUstream handle) {
   if (result != CUDA_SUCCESS) return result;
   OpSpec spec;
   spec.name = "event record";
-  event->record = submit(*stream, spec);
+  // Without timing it is no operation of a blocking stream: the event comes behind the legacy
+  // stream's work, and a wait for the stream does not
+  // (docs/measurements/2026-11-28-blocking-streams).
+  const OpRef& legacy = stream->context->legacy.last;
+  const bool is_none = stream->blocking() && (event->flags & CU_EVENT_DISABLE_TIMING) != 0 &&
+                       legacy != nullptr && !covers(w.engine.host_clock(), legacy->at);
+  event->record = is_none ? submit_aside(*stream, spec) : submit(*stream, spec);
   event->of_context = false;
   event->capture_id = 0;
   event->polls = 0;

@@ -159,6 +159,12 @@ OpRef submit(Stream& stream, OpSpec spec, const std::vector<OpRef>& also_after) 
   return stream.last;
 }
 
+OpRef submit_aside(Stream& stream, OpSpec spec) {
+  Order order = order_of(stream);
+  return world().engine.submit_aside(*stream.context, std::move(spec), order.before,
+                                     std::move(order.clock));
+}
+
 OpRef submit_kernel(Stream& stream, OpSpec spec) {
   Order order = order_of(stream);
   stream.overlap = {true, order.before, order.clock};

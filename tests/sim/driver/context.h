@@ -105,7 +105,10 @@ struct Context {
 /// Submits work to a stream that is not capturing, ordered after what CUDA says it is.
 OpRef submit(Stream& stream, OpSpec spec, const std::vector<OpRef>& also_after = {});
 
-/// The same for a kernel, which a dependent launch may overlap.
+/// The same for what is no operation of the stream: nothing comes behind it but what names it.
+OpRef submit_aside(Stream& stream, OpSpec spec);
+
+/// As submit(), for a kernel, which a dependent launch may overlap.
 OpRef submit_kernel(Stream& stream, OpSpec spec);
 
 /// The same for a kernel that may begin before the one before it has ended, and may end before it,

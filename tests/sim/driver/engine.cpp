@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "driver/context.h"
 #include "driver/foreign.h"
@@ -87,6 +88,27 @@ OpRef Engine::submit(Context& context, OpSpec spec, const std::vector<OpRef>& be
     advance();
   }
   return op;
+}
+
+OpRef Engine::submit_aside(Context& context, OpSpec spec, const std::vector<OpRef>& before,
+                           Clock clock) {
+  run_aside();
+  aside_.push_back(submit(context, std::move(spec), before, std::move(clock), Instant{}));
+  return aside_.back();
+}
+
+// None is behind another. (In timed mode they have a time of their own.)
+void Engine::run_aside() {
+  std::vector<OpRef> waiting;
+  for (const OpRef& op : std::exchange(aside_, {})) {
+    if (op->done()) continue;
+    if (settings_.mode != Mode::timed && ready(*op)) {
+      run(op);
+    } else {
+      waiting.push_back(op);
+    }
+  }
+  aside_ = std::move(waiting);
 }
 
 void Engine::run(const OpRef& op) {
@@ -228,6 +250,7 @@ bool Engine::hasten(Lock& lock, const std::vector<OpRef>& ops) {
 }
 
 bool Engine::finished(const std::vector<OpRef>& ops) {
+  run_aside();
   if (settings_.mode == Mode::timed) advance();
   for (const OpRef& op : ops) {
     if (op != nullptr && !op->done()) return false;

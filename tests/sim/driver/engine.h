@@ -33,6 +33,10 @@ class Engine {
   OpRef submit(Context& context, OpSpec spec, const std::vector<OpRef>& before, Clock clock,
                Instant at);
 
+  /// The same for what takes no time and has no place in a stream: it has executed as soon as its
+  /// predecessors have.
+  OpRef submit_aside(Context& context, OpSpec spec, const std::vector<OpRef>& before, Clock clock);
+
   /// The host waits: on return all of them have executed and the host knows.
   void complete(Lock& lock, const std::vector<OpRef>& ops);
 
@@ -63,7 +67,10 @@ class Engine {
   Instant begin_timeline();
   /// No operation comes behind `last`, where its stream has ended.
   void end_timeline(Instant last) { ended_.push_back(last); }
-  size_t pending() const { return pending_.size(); }
+  size_t pending() {
+    run_aside();
+    return pending_.size();
+  }
   std::vector<OpRef> pending_of(const Context& context) const;
 
  private:
@@ -72,6 +79,7 @@ class Engine {
   void see(Instant at);
   void hand_to_host(const OpRef& op);
   void run_ready();
+  void run_aside();
   /// False: a host function has been started that has to return first, and `waits` is false.
   bool force(Lock& lock, const OpRef& op, bool waits);
   void sleep_for(Lock& lock, const OpRef& op);
@@ -92,6 +100,7 @@ class Engine {
   std::map<uint64_t, OpRef> pending_;            // by id: always a topological order
   std::set<std::pair<uint64_t, uint64_t>> due_;  // timed mode: (finish, id)
   std::deque<OpRef> for_host_;
+  std::vector<OpRef> aside_;
   Clock host_clock_;
   uint64_t last_id_ = 0;
   unsigned timelines_ = 0;

@@ -159,6 +159,38 @@ TEST_F(Order, WithoutItBlockingStreamsAreIndependent) {
   EXPECT_EQ(word(p), 0u);
 }
 
+// docs/measurements/2026-11-28-blocking-streams.
+TEST_F(Order, AnEventOfABlockingStreamComesBehindTheLegacyOneAndIsNoWork) {
+  const CUstream s = stream(CU_STREAM_DEFAULT);
+  const CUdeviceptr p = alloc(4);
+  const CUevent untimed = event();
+  CUevent timed = nullptr;
+  ASSERT_EQ(cuEventCreate(&timed, CU_EVENT_DEFAULT), CUDA_SUCCESS);
+  ASSERT_EQ(stamp(nullptr, p, 1, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventRecord(untimed, s), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamQuery(s), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamSynchronize(s), CUDA_SUCCESS);
+  EXPECT_EQ(word(p), 0u);
+  EXPECT_EQ(cuEventQuery(untimed), CUDA_ERROR_NOT_READY);
+  ASSERT_EQ(cuEventSynchronize(untimed), CUDA_SUCCESS);
+  EXPECT_EQ(word(p), 1u);
+  ASSERT_EQ(stamp(nullptr, p, 1, 2), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventRecord(untimed, s), CUDA_SUCCESS);
+  EXPECT_EQ(cupoolSimPending(), 2u);
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(cuEventQuery(untimed), CUDA_SUCCESS) << "what it was behind is complete";
+  EXPECT_EQ(cupoolSimPending(), 0u);
+  ASSERT_EQ(stamp(nullptr, p, 1, 2), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventRecord(untimed, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamWaitEvent(s, untimed, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamSynchronize(s), CUDA_SUCCESS);
+  EXPECT_EQ(word(p), 2u) << "a wait for it is work";
+  ASSERT_EQ(stamp(nullptr, p, 1, 3), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventRecord(timed, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamSynchronize(s), CUDA_SUCCESS);
+  EXPECT_EQ(word(p), 3u) << "and so is a timed one";
+}
+
 // "cuStreamQuery(legacy) says not-ready while a blocking stream is busy, ready while only a
 // non-blocking one is."
 TEST_F(Order, AskingTheLegacyStreamMeansBlockingStreamsToo) {
