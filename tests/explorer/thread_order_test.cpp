@@ -61,7 +61,7 @@ void DeviceWaits::learn_kind(const cuda::Driver&, thread_work::Stream&) {}
 bool DeviceWaits::hold_up_queues(thread_work::State&) {
   return false;
 }
-bool DeviceWaits::hold_up_streams(const thread_work::Stream&) {
+bool DeviceWaits::hold_up_streams(const thread_work::Stream&, bool) {
   return false;
 }
 void DeviceWaits::thread_ends(const thread_work::State&) {}

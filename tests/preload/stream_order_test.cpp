@@ -41,9 +41,9 @@ TEST(WhatAFreeHolds, IsNoMoreThanWithoutCupool) {
   const struct {
     const char* way;
     const char* mode;
-  } rows[] = {{"lane_left", "late"},    {"moving_mark", "timed"},  {"blocking_streams", "late"},
-              {"allocation", "late"},   {"trim", "late"},          {"ending_context", "late"},
-              {"legacy_next", "timed"}, {"legacy_before", "timed"}};
+  } rows[] = {{"lane_left", "late"},    {"moving_mark", "timed"},   {"blocking_streams", "late"},
+              {"allocation", "late"},   {"trim", "late"},           {"ending_context", "late"},
+              {"legacy_next", "timed"}, {"legacy_before", "timed"}, {"other_context", "timed"}};
   for (const auto& row : rows) {
     for (const char* lane : {"1", "0"}) {
       SCOPED_TRACE(std::string(row.way) + ", lane " + lane);
@@ -163,6 +163,7 @@ TEST(WhatAFreeHoldsMutation, IsFound) {
               {"waits-to-allocate", "allocation", "late", "pool"},
               {"holds-up-the-legacy-stream", "legacy_next", "timed", "pool"},
               {"holds-up-the-legacy-stream", "legacy_before", "timed", "pool"},
+              {"holds-up-other-contexts", "other_context", "timed", "pool"},
               {"ends-before-its-points", "ending_context", "late", "malloc"}};
   for (const auto& row : rows) {
     SCOPED_TRACE(std::string(row.mutation) + ", " + row.way);

@@ -3,6 +3,8 @@
 // (docs/design.md, Order behind a free).
 #include "engine/context/device_waits.h"
 
+#include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "engine_thread_order_fixture.h"
@@ -58,6 +60,26 @@ TEST_F(DeviceWaitsTest, WhatOthersBlockingStreamsWaitForWaitsOnTheHost) {
   go(stream(5), stream(6));
   EXPECT_EQ(order.waits, 1) << "nobody waits for that stream";
   EXPECT_EQ(order.synchronised, 3);
+}
+
+// The driver's free there keeps no thread of this context.
+TEST_F(DeviceWaitsTest, BehindAnotherContextsPointTheHostWaits) {
+  const CUstream abroad = stream(7);
+  order.contexts[abroad] = reinterpret_cast<CUcontext>(0x99000);
+  go(stream(1), abroad);
+  EXPECT_EQ(order.waits, 1) << "a thread alone waits on the device";
+  second_thread_submits();
+  gpu.work.store(Work::held);
+  std::atomic<bool> is_done{false};
+  std::thread gpu_thread([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    is_done = true;
+    gpu.finish();
+  });
+  go(stream(3), abroad);
+  EXPECT_TRUE(is_done) << "it has waited";
+  EXPECT_EQ(order.waits, 1);
+  gpu_thread.join();
 }
 
 TEST_F(DeviceWaitsTest, OneThatWorksInTheLaneIsASecondThread) {

@@ -47,9 +47,10 @@ bool DeviceWaits::hold_up_queues(State& state) {
   return alternating.load(std::memory_order_relaxed) > kThreadsOnDevice;
 }
 
-bool DeviceWaits::hold_up_streams(const Stream& stream) {
-  return stream.kind != Kind::non_blocking && submitting.load(std::memory_order_relaxed) > 1 &&
-         !CUPOOL_MUTATED("holds-up-the-legacy-stream");
+bool DeviceWaits::hold_up_streams(const Stream& stream, bool is_own_point) {
+  if (submitting.load(std::memory_order_relaxed) <= 1) return false;
+  if (!is_own_point && !CUPOOL_MUTATED("holds-up-other-contexts")) return true;
+  return stream.kind != Kind::non_blocking && !CUPOOL_MUTATED("holds-up-the-legacy-stream");
 }
 
 void DeviceWaits::thread_ends(const State& state) {

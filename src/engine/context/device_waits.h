@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where a thread's stream waits for the thread's points (engine/context/thread_order): on the
-// device, unless that could hold up what other threads submit. The driver's free keeps its own
-// thread alone, and so does a wait on the host.
+// device, unless that could hold other threads up. The driver's free keeps threads of its context
+// from submitting until it returns (measured), but from no wait or query, and no thread of another
+// context. A wait on the host keeps its own thread alone, and no longer than that free.
 #pragma once
 
 #include "cuda/driver.h"
@@ -20,9 +21,9 @@ class DeviceWaits {
   /// Whether waits on the device could hold other threads up by the queues of the GPU, which their
   /// streams share: many threads go from stream to stream across their frees, as this one does.
   static bool hold_up_queues(thread_work::State& state);
-  /// Whether one in `stream` could hold other threads up by the order that the legacy stream and
-  /// the blocking ones have among themselves.
-  static bool hold_up_streams(const thread_work::Stream& stream);
+  /// Whether one in `stream` could hold other threads up: by the order that the legacy stream and
+  /// the blocking ones have among themselves, or, for the point of another context, by that stream.
+  static bool hold_up_streams(const thread_work::Stream& stream, bool is_own_point);
 
   static void thread_ends(const thread_work::State& state);
   /// For tests: as at the start of the process and of the calling thread.

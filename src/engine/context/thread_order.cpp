@@ -77,9 +77,9 @@ void for_each_point(const Do& each) {
 // host.
 void wait_for(const cuda::Driver& driver, const Stream& stream, Point& point) {
   bool ordered = false;
-  const bool queues = DeviceWaits::hold_up_queues(*own_state);
-  const bool streams = DeviceWaits::hold_up_streams(stream);
   const bool is_own = point.is_alive() && point.owner->handle() == stream.context;
+  const bool queues = DeviceWaits::hold_up_queues(*own_state);
+  const bool streams = DeviceWaits::hold_up_streams(stream, is_own);
   if (is_own && (queues || streams)) {
     const cuda::RelaxedCaptureScope relaxed(driver);
     driver.cuEventSynchronize(point.event());

@@ -220,14 +220,19 @@ def order(session):
 
 
 def free_holds(session, kernels):
-    """A free holds nothing of other threads up that the driver's would not (contract 2)."""
+    """A free holds nothing of other threads up that the driver's would not (contract 2).
+
+    Without cupool, `legacy_next` and `legacy_before` are held up: the driver's free keeps threads of its context from
+    submitting. What they show on a GPU is that cupool's does not.
+    """
     rows = []
-    for way in ("legacy_next", "legacy_before"):
+    for way in ("legacy_next", "legacy_before", "lane_left", "moving_mark", "blocking_streams", "allocation", "trim"):
         row = [way]
         for variant in ("legacy", "auto", "no lane"):
             environment = {**STEADY, **kernels} if variant != "legacy" else kernels
             run = session.run(f"free_holds {way}, {variant}", [built("free_holds"), way], variant, 20,
-                              setup=environment)
+                              setup=environment,
+                              may_fail=way.startswith("legacy_") and variant == "legacy")
             row.append("went on" if run.code == 0 else f"exit {run.code}")
         rows.append(row)
     session.table("Threads beside a free", ["way", "legacy", "auto", "auto, no lane"], rows)

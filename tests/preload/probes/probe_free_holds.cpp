@@ -10,6 +10,7 @@
 //   probe_free_holds allocation        an allocation in a stream in which another thread works
 //   probe_free_holds legacy_next       a free, and then work in the legacy stream
 //   probe_free_holds legacy_before     work in the legacy stream, a free, and a blocking stream
+//   probe_free_holds other_context     a free, and then work in a stream of another context
 //   probe_free_holds trim              memory of a pool is freed in a lane, and its pool trimmed
 //   probe_free_holds ending_context    another thread ends the context of an earlier free
 #include <cuda.h>
@@ -276,6 +277,51 @@ void legacy_before() {
   told.join();
 }
 
+// The driver's free keeps its thread, and others of its context, but none that works elsewhere.
+void other_context() {
+  CUcontext elsewhere = nullptr;
+  MUST(cuDevicePrimaryCtxRetain(&elsewhere, 1));
+  MUST(cuCtxSetCurrent(elsewhere));
+  CUstream const shared = stream();
+  const CUdeviceptr there = allocate();
+  for (int i = 0; i < 16; ++i) release(allocate());
+  MUST(cuCtxSetCurrent(context));
+  CUstream const first = stream();
+  const CUdeviceptr temporary = allocate();
+  std::atomic<int> step{0};
+  std::thread other([&] {
+    MUST(cuCtxSetCurrent(elsewhere));
+    MUST(cuMemsetD32Async(there, 1, kWords, shared));
+    MUST(cuStreamSynchronize(shared));
+    step = 1;
+    while (step != 2) std::this_thread::yield();
+    const auto begin = std::chrono::steady_clock::now();
+    // The first device's kernel may wait for this.
+    MUST(cuMemsetD32Async(there, 1, kWords, shared));
+    MUST(cuStreamSynchronize(shared));
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(1));
+  });
+  while (step != 1) std::this_thread::yield();
+  CUevent end = nullptr;
+  MUST(cuEventCreate(&end, CU_EVENT_DISABLE_TIMING));
+  spin(first, kLongerNs);
+  MUST(cuEventRecord(end, first));
+  std::thread told([&] {  // while this one waits
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    step = 2;
+  });
+  release(temporary);
+  MUST(cuCtxSetCurrent(elsewhere));
+  MUST(cuMemsetD32Async(there, 2, kWords, shared));
+  MUST(cuStreamSynchronize(shared));
+  CHECK(cuEventQuery(end) == CUDA_SUCCESS);
+  other.join();
+  told.join();
+  release(there);
+  MUST(cuDevicePrimaryCtxRelease(1));
+  MUST(cuCtxSetCurrent(context));
+}
+
 // The end of a context waits for all its work. A thread that has freed there does not wait with it.
 void ending_context() {
   CUcontext other = nullptr;
@@ -342,6 +388,8 @@ int main(int argc, char** argv) {
     legacy_next();
   } else if (way == "legacy_before") {
     legacy_before();
+  } else if (way == "other_context") {
+    other_context();
   } else if (way == "ending_context") {
     ending_context();
     std::puts("ending_context: went on");
