@@ -138,16 +138,45 @@ TEST(StreamOrderedMemory, IsThereForEveryAllocator) {
 }
 
 // Contract 4: as soon as the driver alone would have it.
-TEST(StreamOrderedMemory, IsThereForItsStreamAlthoughTheDeviceIsBusy) {
-  for (const char* way : {"own", "beside"}) {
-    for (const char* mode : {"late", "timed"}) {
-      SCOPED_TRACE(std::string(way) + ", " + mode);
-      const PreloadedRun run =
-          expect_same(std::string("probe_async_full case=") + way, 0, 1,
-                      serving({{"CUPOOL_SIM_MODE", mode}, {"CUPOOL_SIM_MEMORY", "256M"}}));
-      EXPECT_EQ(run.process.out, "allocated 0\nat once 1\n");
-    }
+void expect_memory_at_once(const std::string& way) {
+  for (const char* mode : {"late", "timed"}) {
+    SCOPED_TRACE(way + ", " + mode);
+    const PreloadedRun run =
+        expect_same("probe_async_full case=" + way, 0, 1,
+                    serving({{"CUPOOL_SIM_MODE", mode}, {"CUPOOL_SIM_MEMORY", "256M"}}));
+    EXPECT_EQ(run.process.out, "allocated 0\nat once 1\n");
   }
+}
+
+TEST(StreamOrderedMemory, IsThereForItsStreamAlthoughTheDeviceIsBusy) {
+  for (const char* way : {"own", "beside"}) expect_memory_at_once(way);
+}
+
+TEST(StreamOrderedMemory, OfAStreamThatHasNothingLeftIsThereAlthoughTheDeviceIsBusy) {
+  for (const char* by : {"async", "malloc", "info", "trim"}) {
+    expect_memory_at_once(std::string("elsewhere by=") + by);
+  }
+  for (const char* by : {"async", "blocks"}) {
+    expect_memory_at_once(std::string("later by=") + by);
+  }
+}
+
+TEST(StreamOrderedMemory, IsThereWhateverElseGoesOn) {
+  for (const char* way : {"copy", "gap", "chunk", "contexts", "abroad"}) {
+    SCOPED_TRACE(way);
+    const PreloadedRun run =
+        expect_same(std::string("probe_async_beside ") + way, 0, 1,
+                    serving({{"CUPOOL_SIM_MODE", "timed"},
+                             {"CUPOOL_SIM_MEMORY", "256M"},
+                             {"CUPOOL_SIM_DEVICES", way == std::string("abroad") ? "2" : "1"}}));
+    EXPECT_EQ(run.process.out, "allocated 0\nat once 1\n");
+  }
+}
+
+// Contract 4: what goes back in small pieces meanwhile ends no wait for what is enough.
+TEST(StreamOrderedMemory, OfOthersLeavesAllPatienceToAnAllocation) {
+  expect_same("probe_async_full case=waits", 0, 1,
+              serving({{"CUPOOL_SIM_MODE", "timed"}, {"CUPOOL_SIM_MEMORY", "256M"}}));
 }
 
 TEST(StreamOrderedMemory, GoesBackAfterAWhile) {
@@ -240,14 +269,22 @@ TEST(StreamOrderedMemory, LeavesTheOrderThatBlockingStreamsGive) {
 // Contract 12, mutation testing.
 TEST(StreamOrderedMemory, IsJudged) {
   if (!tested_build().sanitizer.empty()) GTEST_SKIP() << "no such engine with a sanitizer";
-  for (const auto& [mutation, mode] : {std::pair{"reuses-on-another-stream", "others"},
-                                       std::pair{"reuses-behind-implicit-order", "implicit"},
-                                       std::pair{"keeps-a-destroyed-streams-blocks", "again"}}) {
+  const struct {
+    const char* mutation;
+    const char* program;
+    const char* mode = "late";
+  } rows[] = {{"reuses-on-another-stream", "probe_async mode=others"},
+              {"reuses-behind-implicit-order", "probe_async mode=implicit"},
+              {"keeps-a-destroyed-streams-blocks", "probe_async mode=again"},
+              {"takes-a-busy-streams-blocks", "probe_async_full case=later by=blocks", "timed"}};
+  for (const auto& [mutation, program, mode] : rows) {
     SCOPED_TRACE(mutation);
-    Environment environment = serving(
-        {{"CUPOOL_SIM_MODE", "late"}, {"CUPOOL_STATS", "off"}, {"CUPOOL_TEST_MUTATION", mutation}});
+    Environment environment = serving({{"CUPOOL_SIM_MODE", mode},
+                                       {"CUPOOL_SIM_MEMORY", "256M"},
+                                       {"CUPOOL_STATS", "off"},
+                                       {"CUPOOL_TEST_MUTATION", mutation}});
     environment["LD_PRELOAD"] = tested_build().folder + "/tests/libcupool_mutable.so";
-    const ProcessResult run = run_plain(std::string("probe_async mode=") + mode, environment);
+    const ProcessResult run = run_plain(program, environment);
     EXPECT_NE(run.exit_code, 0) << run.describe();
     EXPECT_NE(run.err.find("cupool sim judge: "), std::string::npos) << run.describe();
   }

@@ -88,7 +88,7 @@ struct World {
   }
   /// All idle blocks go back to the driver.
   std::size_t take() {
-    BlockList taken = caches.take(context, kNoEpoch, StreamCaches::Which::complete, ~0ull);
+    BlockList taken = caches.take(context, kNoEpoch, StreamCaches::Which::all, ~0ull);
     const std::size_t count = taken.count;
     while (const Block* const block = taken.pop()) own(block->address);
     return count;

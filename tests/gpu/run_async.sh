@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The program's own cudaMallocAsync without cupool and with each CUPOOL_ASYNC: what pairs cost with the static and
-# the shared runtime, and whether memory is handed out too early; an engine that is wrong on purpose must be seen.
+# the shared runtime, whether memory is handed out too early, and whether a full device has it where the driver has;
+# an engine that is wrong on purpose must be seen.
 # Then libraries that allocate in stream order (evidence/stream_ordered.json), if there is time for them.
 #   tests/gpu/run_async.sh [--budget SECONDS] [--libraries SECONDS]     a proof's, and the libraries' for each mode
 set -uo pipefail
@@ -23,9 +24,9 @@ mkdir -p "$out"
 failed=0
 for program in async_serve async_serve_shared; do
   for mode in none off threshold serve; do
-    for part in pairs proof; do
+    for part in pairs proof full; do
       # The runtime makes no difference to when memory is handed out.
-      [ "$program $part" != "async_serve_shared proof" ] || continue
+      [ "$program $part" = "$program pairs" ] || [ $program = async_serve ] || continue
       echo "== $program $mode $part"
       name=${program/serve/$mode}_$part
       environment=(CUPOOL_STATS=json "CUPOOL_STATS_FILE=$out/$name.report")

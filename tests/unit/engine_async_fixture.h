@@ -53,6 +53,9 @@ class AsyncMemoryTest : public PoolEngineTest {
       *flags = CU_STREAM_NON_BLOCKING;
       return CUDA_SUCCESS;
     };
+    driver.cuStreamQuery = [](CUstream) {
+      return gpu.work == Work::held ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    };
     driver.cuStreamWaitEvent = [](CUstream, CUevent, unsigned) { return CUDA_SUCCESS; };
     driver.cuStreamDestroy_v2 = [](CUstream) { return CUDA_SUCCESS; };
     driver.cuEventDestroy_v2 = [](CUevent) { return CUDA_SUCCESS; };

@@ -223,10 +223,14 @@ TEST_F(PoolRefusalTest, NothingIsFreedInAContextThatCannotBeMadeCurrent) {
   SmallChunk& chunk = context_->small_chunk();
   chunk.open();
   ASSERT_TRUE(chunk.is_open());
-  EXPECT_TRUE(chunk.may_decide(1));
+  size_t free = 0;
+  size_t total = 0;
+  ASSERT_EQ(driver_.cuMemGetInfo_v2(&free, &total), CUDA_SUCCESS);
+  EXPECT_TRUE(chunk.may_decide(free + 1));
+  EXPECT_FALSE(chunk.may_decide(free)) << "there is room without it";
   scopes_refused = true;
   EXPECT_FALSE(release(device, BlockSource::malloc, address));
-  EXPECT_FALSE(chunk.may_decide(1));
+  EXPECT_FALSE(chunk.may_decide(free + 1));
   EXPECT_FALSE(chunk.close());
   EXPECT_EQ(plain_frees, 0);
   scopes_refused = false;

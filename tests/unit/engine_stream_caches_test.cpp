@@ -214,7 +214,7 @@ TEST_F(StreamCachesTest, TakesWhatIsCompleteOrWasIdleLong) {
   using Which = StreamCaches::Which;
   EXPECT_EQ(caches_.take(context(1), EpochNumber{0}, Which::unneeded, ~0ull).count, 0u);
   EXPECT_EQ(caches_.take(context(1), EpochNumber{9}, Which::unneeded, ~0ull).bytes, kMib);
-  BlockList complete = caches_.take(context(1), EpochNumber{2}, Which::complete, ~0ull);
+  BlockList complete = caches_.take(context(1), EpochNumber{2}, Which::all, ~0ull);
   EXPECT_EQ(complete.bytes, 2 * kMib);
   caches_.put_back(context(1), 1, stats::device(0), complete);
   bool pending = false;
@@ -227,7 +227,7 @@ TEST_F(StreamCachesTest, TakesNoMoreThanIsWantedAndOnlyOfTheContext) {
   }
   push(place(1, 2), kMib);
   const auto take = [&](std::uint64_t most) {
-    return caches_.take(context(1), EpochNumber{1}, StreamCaches::Which::complete, most).count;
+    return caches_.take(context(1), EpochNumber{1}, StreamCaches::Which::all, most).count;
   };
   EXPECT_EQ(take(kMib), 1u);
   EXPECT_EQ(take(kMib + 1), 2u) << "up to the one that reaches it";

@@ -255,22 +255,45 @@ BlockList StreamCaches::context_ends(const Context* context) {
   return taken;
 }
 
-BlockList StreamCaches::take(const Context* context, EpochNumber complete, Which which,
-                             std::uint64_t most_bytes) {
+Block* StreamCaches::oldest_due(const StreamCache& cache, std::size_t list, EpochNumber up_to,
+                                Which which) {
+  Block* const block = cache.lists_[list].oldest;
+  if (block == nullptr || block->lane_epoch > value_of(up_to)) return nullptr;
+  const bool is_fresh = which == Which::unneeded && cache.step_ - block->idle_since < kDecaySteps;
+  return is_fresh ? nullptr : block;
+}
+
+// A free may come between query and lock: of work that the query has not seen, but in an epoch that
+// is newer than `up_to`. Before a stream is destroyed, stream_ends() takes the lock of all caches.
+BlockList StreamCaches::take(const Context* context, EpochNumber up_to, Which which,
+                             std::uint64_t most_bytes, CUresult (*query)(CUstream)) {
+  const auto has_due = [&](StreamCache& cache) {
+    const std::lock_guard own(cache.mutex_);
+    cache.settle();
+    for (std::size_t list = 0; list != kStreamClasses; ++list) {
+      if (oldest_due(cache, list, up_to, which) != nullptr) return true;
+    }
+    return false;
+  };
   BlockList taken;
+  const std::lock_guard lock(mutex_);
   each([&](StreamCache& cache) {
-    if (cache.bytes() == 0) return;
-    const std::lock_guard lock(cache.mutex_);
-    if (cache.name_.context != context) return;
+    const StreamName& name = cache.name_;
+    if (cache.bytes() == 0 || name.context != context || taken.bytes >= most_bytes) return;
+    if (query != nullptr) {
+      if (name.stream == nullptr || !has_due(cache)) return;
+      const bool is_busy = query(name.stream) != CUDA_SUCCESS;
+      if (is_busy && !CUPOOL_MUTATED("takes-a-busy-streams-blocks")) return;
+    }
+    const std::lock_guard own(cache.mutex_);
     const std::uint64_t before = taken.bytes;
     cache.settle();
-    for (StreamCache::List& list : cache.lists_) {
-      while (list.oldest != nullptr && taken.bytes < most_bytes) {
-        Block& block = *list.oldest;
-        if (block.lane_epoch > value_of(complete)) break;
-        if (which == Which::unneeded && cache.step_ - block.idle_since < kDecaySteps) break;
-        cache.take_out(block);
-        taken.push(&block);
+    for (std::size_t list = 0; list != kStreamClasses; ++list) {
+      while (taken.bytes < most_bytes) {
+        Block* const block = oldest_due(cache, list, up_to, which);
+        if (block == nullptr) break;
+        cache.take_out(*block);
+        taken.push(block);
       }
     }
     give_up_locked(cache, taken.bytes - before);

@@ -3,7 +3,8 @@
 // them at once, since its own order puts the work of the next owner behind the work of the last
 // one. Any other stream of the context only once the epoch that was open at the free is complete.
 //
-// Knows nothing of the driver. Read with docs/design.md, section Stream-ordered memory.
+// Knows nothing of the driver, but for a query that it is given. Read with docs/design.md, section
+// Stream-ordered memory.
 #pragma once
 
 #include <array>
@@ -171,11 +172,13 @@ class StreamCaches {
   /// Takes all blocks of `context` out, in whatever life; its streams have no caches any more.
   BlockList context_ends(const Context* context);
 
-  /// Takes blocks of `context` out that were freed up to the epoch `complete`, up to the one that
-  /// reaches `most_bytes`: all of them, or those that were idle for kDecaySteps steps.
-  enum class Which { complete, unneeded };
-  BlockList take(const Context* context, EpochNumber complete, Which which,
-                 std::uint64_t most_bytes);
+  /// Takes blocks of `context` out that were freed up to the epoch `up_to`, up to the one that
+  /// reaches `most_bytes`: all of them, or those that were idle for kDecaySteps steps. That epoch
+  /// is complete; or it is closed, and only streams count that have nothing left to do: `query` is
+  /// the driver's, asked of each. None is destroyed meanwhile.
+  enum class Which { all, unneeded };
+  BlockList take(const Context* context, EpochNumber up_to, Which which, std::uint64_t most_bytes,
+                 CUresult (*query)(CUstream) = nullptr);
   /// Takes all blocks out that the place's stream has freed.
   BlockList take_of(const Place& place);
   /// Puts blocks back which the driver did not take.
@@ -203,6 +206,8 @@ class StreamCaches {
   Place add_locked(const StreamName& name, stats::DeviceStats& stats);
   static void count_locked(StreamCache& cache);
   static void end_locked(StreamCache& cache);
+  static Block* oldest_due(const StreamCache& cache, std::size_t list, EpochNumber up_to,
+                           Which which);
   void give_up_locked(StreamCache& cache, std::uint64_t bytes);
   bool reserve(std::uint64_t bytes);
 

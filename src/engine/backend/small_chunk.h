@@ -53,7 +53,7 @@ class SmallChunk {
     size_t total_bytes = 0;
     return wanted_bytes != 0 && scope.ok() &&
            driver_.cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS &&
-           free_bytes + kBytes >= wanted_bytes;
+           free_bytes < wanted_bytes && free_bytes + kBytes >= wanted_bytes;
   }
 
   bool is_open() const { return block() != 0; }

@@ -11,18 +11,14 @@
 
 namespace cupool::engine {
 
-/// As Submission, but inline, for launches.
+/// As Submission, but inline, for launches. Those into default streams are not counted apart: that
+/// would cost each launch 15 instructions.
 class InlineSubmission {
  public:
+  using Into = CallsUnderWay::Into;
   [[gnu::always_inline]] InlineSubmission(const cuda::Driver& driver, CUstream stream,
-                                          const char* call)
-      : driver_(driver), stream_(stream) {
-    if (Lane::holds(stream)) {
-      ThreadOrder::submits_in_lane();
-    } else {
-      work_ = Lane::is_over() ? Lane::Work::none : Lane::admit(driver, stream, call);
-      ThreadOrder::submits(driver, stream);
-    }
+                                          const char* call, Into into = Into::explicit_stream)
+      : driver_(driver), stream_(stream), work_(order(driver, stream, call)), call_(into) {
     // Another thread may learn of the work before the call returns.
     PendingWork::submitted();
     if (work_ != Lane::Work::none) LaneWork::submitted();
@@ -39,10 +35,21 @@ class InlineSubmission {
   InlineSubmission& operator=(const InlineSubmission&) = delete;
 
  private:
+  [[gnu::always_inline]] static Lane::Work order(const cuda::Driver& driver, CUstream stream,
+                                                 const char* call) {
+    if (Lane::holds(stream)) {
+      ThreadOrder::submits_in_lane();
+      return Lane::Work::inside;
+    }
+    const Lane::Work work = Lane::is_over() ? Lane::Work::none : Lane::admit(driver, stream, call);
+    ThreadOrder::submits(driver, stream);
+    return work;
+  }
+
   const cuda::Driver& driver_;
   const CUstream stream_;
-  Lane::Work work_ = Lane::Work::inside;
-  const CallsUnderWay::Call call_;
+  const Lane::Work work_;
+  const CallsUnderWay::Call call_;  ///< last: what has to be waited for before is no call yet
 };
 
 /// Around a driver call that submits work to `stream`, an explicit handle.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Driver calls under way that submit work. The GPU may begin with the work before such a call
 // returns, and another thread may learn of it then. So what is covered is not known meanwhile
-// (engine/reclaim/claimed_work).
+// (engine/reclaim/claimed_work), and a query of the stream may answer that it has nothing to do
+// (measured: docs/measurements/2026-11-28-blocking-streams).
 #pragma once
 
 #include <atomic>
@@ -14,10 +15,12 @@ namespace cupool::engine {
 class CallsUnderWay {
  public:
   /// One call of the calling thread, from before it to after it. Sequentially consistent with
-  /// any().
+  /// any(). `into`: default_stream only where the call submits to no explicit one.
+  enum class Into : unsigned { explicit_stream, default_stream };
   class Call {
    public:
-    [[gnu::always_inline]] Call() : calls_(lines_[line_of_thread<kCallLines>()].calls) {
+    [[gnu::always_inline]] explicit Call(Into into = Into::explicit_stream)
+        : calls_(lines_[line_of_thread<kCallLines>()].calls[static_cast<unsigned>(into)]) {
       calls_.fetch_add(1, std::memory_order_seq_cst);
     }
     [[gnu::always_inline]] ~Call() { calls_.fetch_sub(1, std::memory_order_release); }
@@ -30,22 +33,27 @@ class CallsUnderWay {
 
   /// Whether there may be one. A thread that left a call by a jump counts for good: work is covered
   /// later than it could be then.
-  static bool any() {
+  static bool any() { return any_into(Into::explicit_stream) || any_into(Into::default_stream); }
+  /// The same of one kind of streams.
+  static bool any_into(Into into) {
     for (const Line& line : lines_) {
-      if (line.calls.load(std::memory_order_seq_cst) != 0) return true;
+      const std::atomic<int>& calls = line.calls[static_cast<unsigned>(into)];
+      if (calls.load(std::memory_order_seq_cst) != 0) return true;
     }
     return false;
   }
 
   /// For tests: as at the start of the process.
   static void reset() {
-    for (Line& line : lines_) line.calls.store(0, std::memory_order_relaxed);
+    for (Line& line : lines_) {
+      for (std::atomic<int>& calls : line.calls) calls.store(0, std::memory_order_relaxed);
+    }
   }
 
  private:
   // Threads on lines of their own, mostly: a launch writes nothing that another one reads.
   struct alignas(128) Line {
-    std::atomic<int> calls;
+    std::atomic<int> calls[2];  // NOLINT(modernize-avoid-c-arrays): likewise
   };
 
   static Line lines_[kCallLines];  // NOLINT(modernize-avoid-c-arrays): nothing to call where

@@ -49,6 +49,14 @@ class Captures {
     return result;
   }
 
+  /// Runs `call` while no capture of the process begins that could reach a stream of the context.
+  /// Not if there is one.
+  template <typename Call>
+  void hold_off(const Call& call) {
+    const OrderingGuard lock(mutex_);
+    if (!Serving::any_capture()) call();
+  }
+
   bool has(CUstream stream) const;
 
   /// Returns once every thread that is about to record a fence or to synchronise the context has

@@ -8,8 +8,8 @@
 
 namespace cupool::engine {
 
-/// Held while an event is recorded or queried, and while a capture begins or ends (I3). Never held
-/// while the host waits (I4).
+/// Held while an event is recorded, or an event or a stream queried, and while a capture begins or
+/// ends (I3). Never held while the host waits (I4).
 using OrderingMutex = SharedMutex<util::LockRank::ordering>;
 using OrderingGuard = std::lock_guard<OrderingMutex>;
 using OrderingLock = std::unique_lock<OrderingMutex>;

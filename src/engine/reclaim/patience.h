@@ -29,6 +29,10 @@ class Patience {
   /// 0: not known.
   std::uint64_t wanted_bytes() const { return wanted_bytes_; }
 
+  /// Whether an attempt may be made although what was idle is not all back yet, since some of it
+  /// is. There are few such attempts: otherwise others' small frees would use all up.
+  bool may_hurry() { return hurried_ != kMostHurried && ++hurried_ != 0; }
+
   /// What the call's attempts on one device have shown, whichever function made them.
   struct Attempts {
     int device = -1;
@@ -46,9 +50,12 @@ class Patience {
   }
 
  private:
+  static constexpr unsigned kMostHurried = 8;
+
   const std::uint64_t longest_ns_;
   std::uint64_t end_ns_ = 0;
   std::uint64_t wanted_bytes_ = 0;
+  unsigned hurried_ = 0;
   Attempts attempts_;
 };
 

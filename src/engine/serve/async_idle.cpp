@@ -9,6 +9,7 @@
 #include "engine/backend/pool_attributes.h"
 #include "engine/block/accounting.h"
 #include "engine/context/submission.h"
+#include "engine/reclaim/calls_under_way.h"
 #include "engine/reclaim/serving.h"
 #include "engine/serve/failure.h"
 #include "engine/serve/giving_back.h"
@@ -32,6 +33,7 @@ EpochNumber AsyncIdle::settle(Context& context, Look look) {
   Ordering& ordering = context.ordering();
   const ContextVisit visit(context);
   if (!visit) return kNoEpoch;
+  if (look == Look::none) return ordering.epochs().complete_up_to();
   const EpochNumber wanted = ordering.epochs().join(0, 1);
   const std::uint64_t start_ns = util::now_ns();
   for (;;) {
@@ -115,14 +117,35 @@ void AsyncIdle::release_in_order(Context& context, BlockList& idle) {
   driver_.cuEventDestroy_v2(behind);
 }
 
-AsyncIdle::Given AsyncIdle::give_back(Context& context, To to, std::uint64_t limit_ns) {
+// Of complete epochs, and of streams that have nothing left to do. Other streams may be busy for
+// long, and wait for what the program does with this memory. A query could end a capture, and does
+// not know yet of work whose call is under way, though the GPU has begun with it (measured).
+BlockList AsyncIdle::take_unused(Context& context, Look look, StreamCaches::Which which,
+                                 std::uint64_t most_bytes) {
+  BlockList unused = caches_.take(&context, settle(context, look), which, most_bytes);
+  if (caches_.bytes(&context) == 0 || unused.bytes >= most_bytes) return unused;
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  const cuda::ContextScope scope(driver_, context.handle());
+  if (!scope.ok()) return unused;
+  context.ordering().captures().hold_off([&] {
+    const EpochNumber closed = previous(context.ordering().epochs().open());
+    // No default stream has blocks.
+    if (CallsUnderWay::any_into(CallsUnderWay::Into::explicit_stream)) return;
+    BlockList more =
+        caches_.take(&context, closed, which, most_bytes - unused.bytes, driver_.cuStreamQuery);
+    while (Block* const block = more.pop()) unused.push(block);
+  });
+  return unused;
+}
+
+AsyncIdle::Given AsyncIdle::give_back(Context& context, To to, std::uint64_t limit_ns, Look look) {
   if (!AsyncBlocks::any() || Serving::any_capture() || caches_.bytes(&context) == 0) return {};
   const util::Uncancelled throughout;
   const ContextVisit visit(context, limit_ns);
   if (!visit || !context.usable()) return {};
   GivingBack part(idle_.give_backs());
-  BlockList idle = caches_.take(&context, settle(context, Look::for_a_moment),
-                                StreamCaches::Which::complete, ~std::uint64_t{0});
+  BlockList idle = take_unused(context, look, StreamCaches::Which::all, ~std::uint64_t{0});
+  if (idle.empty()) return {};
   const cuda::RelaxedCaptureScope relaxed(driver_);
   Device& device = context.device();
   CUmemoryPool trimmed = nullptr;
@@ -171,8 +194,7 @@ bool AsyncIdle::give_back_unneeded() {
     const ContextVisit visit(*context);
     if (!visit || !context->usable()) continue;
     GivingBack part(idle_.give_backs());
-    BlockList idle = caches_.take(context, settle(*context, Look::once),
-                                  StreamCaches::Which::unneeded, kAsyncSlice);
+    BlockList idle = take_unused(*context, Look::once, StreamCaches::Which::unneeded, kAsyncSlice);
     const bool may_leave_some = idle.bytes >= kAsyncSlice;
     const std::uint64_t released = release(*context, idle);
     more = more || (may_leave_some && released != 0);

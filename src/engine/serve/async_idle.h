@@ -20,19 +20,20 @@ class AsyncIdle {
       : driver_(driver), registry_(registry), idle_(idle), caches_(caches), blocks_(blocks) {}
 
   /// Records a fence, and asks for it. Returns the newest complete epoch.
-  enum class Look { once, for_a_moment };
+  enum class Look { none, once, for_a_moment };  ///< none: without a fence
   EpochNumber settle(Context& context, Look look);
 
-  /// Gives idle memory of the context that the GPU does not use back to the driver. Records a
-  /// fence, and asks for it for a moment. The caller need not be in a visit. To::device: then a
-  /// pool that is not kept gives back what is idle, although the program may have set it.
-  /// `limit_ns`: of the wait for a context that may be ending; see ContextGate::enter().
+  /// Gives idle memory of the context that the GPU does not use back to the driver: settle()s, and
+  /// asks the streams. The caller need not be in a visit. To::device: then a pool that is not kept
+  /// gives back what is idle, although the program may have set it. `limit_ns`: of the wait for a
+  /// context that may be ending; see ContextGate::enter().
   enum class To { pool, device };
   struct Given {
     std::uint64_t blocks = 0;  ///< bytes that the driver's pool got
     std::uint64_t device = 0;  ///< bytes that the device got of a pool that is not kept
   };
-  Given give_back(Context& context, To to, std::uint64_t limit_ns = 0);
+  Given give_back(Context& context, To to, std::uint64_t limit_ns = 0,
+                  Look look = Look::for_a_moment);
   /// The same for all contexts of `device`, to the pool. Of others than `own` (null: of all) what
   /// is not at hand stays: their ends may take long.
   void give_back_of(int device, const Context* own);
@@ -62,6 +63,8 @@ class AsyncIdle {
   void fold();
 
  private:
+  BlockList take_unused(Context& context, Look look, StreamCaches::Which which,
+                        std::uint64_t most_bytes);
   std::uint64_t release(Context& context, BlockList& idle);
   void release_in_order(Context& context, BlockList& idle);
   template <typename Free>

@@ -75,7 +75,9 @@ bool OutOfMemory::give_back_idle(Context& context, Patience& patience) {
   const std::uint64_t returned_before = returned();
   bool any = idle_.release_ended_leases();
   for (Context* other : registry_.contexts_of(device.ordinal())) {
-    any = give_back_idle_of(*other, patience) || any;
+    bool enough = false;
+    any = give_back_idle_of(*other, patience, &enough) || any;
+    if (enough) break;
     any = close_small_chunk(*other, patience) || any;
   }
   // Counts released cached blocks, and blocks that were never cached, which are released as soon as
@@ -107,13 +109,43 @@ void OutOfMemory::trim_if_unclear() {
   trim_default_pool(device);
 }
 
-bool OutOfMemory::give_back_idle_of(Context& context, Patience& patience) {
-  return reclaim_all_of(context, patience, [&] { return give_back_cached(context); });
+// Stream-ordered memory that needs no wait. Returns the bytes.
+std::uint64_t OutOfMemory::give_back_done(Device& device, AsyncIdle::Look look) {
+  std::uint64_t gave = 0;
+  for (Context* const each : registry_.contexts_of(device.ordinal())) {
+    gave += async_.idle().give_back(*each, AsyncIdle::To::device, kShortNs, look).blocks;
+  }
+  const bool may_have_more = gave != 0 || look != AsyncIdle::Look::none;
+  return may_have_more ? std::max(gave, trim_default_pool(device)) : 0;
 }
 
-// Waits for the GPU in short visits, so that the context can end between them.
-template <typename GiveBack>
-bool OutOfMemory::reclaim_all_of(Context& context, Patience& patience, const GiveBack& give_back) {
+// Whether the call is worth another attempt now that so much has gone back.
+bool OutOfMemory::may_do(Device& device, std::uint64_t gave, Patience& patience) {
+  const std::uint64_t wanted = patience.wanted_bytes();
+  if (gave == 0) return false;
+  const bool may = wanted == 0 || gave >= wanted || room_.is_just_there(device, wanted);
+  return may && patience.may_hurry();
+}
+
+bool OutOfMemory::give_back_idle_of(Context& context, Patience& patience, bool* enough) {
+  const auto give_back = [&] { return give_back_cached(context); };
+  bool gave = false;
+  // Work goes on in one stream, which may wait for what the program does next, while another stream
+  // comes to have nothing left. For a call of unknown size, that is no reason to stop.
+  const auto is_enough_meanwhile = [&] {
+    const std::uint64_t bytes = give_back_done(context.device(), AsyncIdle::Look::none);
+    gave = gave || bytes != 0;
+    *enough = patience.wanted_bytes() != 0 && may_do(context.device(), bytes, patience);
+    return *enough;
+  };
+  return reclaim_all_of(context, patience, give_back, is_enough_meanwhile) || gave;
+}
+
+// Waits for the GPU in short visits, so that the context can end between them. No longer than until
+// `meanwhile()`.
+template <typename GiveBack, typename Meanwhile>
+bool OutOfMemory::reclaim_all_of(Context& context, Patience& patience, const GiveBack& give_back,
+                                 const Meanwhile& meanwhile) {
   Ordering& ordering = context.ordering();
   EpochNumber newest = kNoEpoch;
   for (bool drained = false;; drained = true) {
@@ -130,7 +162,7 @@ bool OutOfMemory::reclaim_all_of(Context& context, Patience& patience, const Giv
     WaitResult result = wait();
     if (cuda::is_refusal(result.error)) result = wait();  // a refusal may pass
     // When patience is over, blocks that are complete by then are still released.
-    if (result.worth_repeating() && !patience.over()) continue;
+    if (result.worth_repeating() && !patience.over() && !meanwhile()) continue;
     if (result.error != CUDA_SUCCESS) note_failure(context, result.error);
     if (!context.usable() || cuda::shut_down()) return false;
     idle_.cache_reclaimed(context);
@@ -213,7 +245,7 @@ void OutOfMemory::context_ends(Context& context) {
   };
   if (can_make_event(driver_, context)) {
     Patience patience(kPatienceAtTheEndNs);
-    reclaim_all_of(context, patience, give_back);
+    reclaim_all_of(context, patience, give_back, [] { return false; });
   } else if (const ContextVisit visit(context); visit) {
     give_back();
   }
@@ -254,7 +286,8 @@ std::optional<std::uint64_t> OutOfMemory::give_to_neighbour(const channel::Devic
         const bool pooled = give_back_pooled(*context);
         return pooled || async_.idle().bytes(*each) != 0;
       };
-      if (reclaim_all_of(*context, patience, any_complete) && trim(*context)) break;
+      const auto never = [] { return false; };
+      if (reclaim_all_of(*context, patience, any_complete, never) && trim(*context)) break;
     }
     part.gave_back = given != 0;
     each->stats().add(Counter::given_to_neighbours_bytes_total, given);
@@ -303,10 +336,8 @@ bool OutOfMemory::more_given_back(Context& context, std::uint64_t* tried_ns, Pat
   }
   patience.attempts_on(context.device().ordinal()).any = true;
   const auto look = [&] {
-    async_.idle().give_back(context, AsyncIdle::To::device, kShortNs);
-    const std::uint64_t trimmed = trim_default_pool(context.device());
-    const std::uint64_t wanted = patience.wanted_bytes();
-    if (wanted != 0 && trimmed >= wanted) return true;  // without a wait
+    const std::uint64_t gave = give_back_done(context.device(), AsyncIdle::Look::for_a_moment);
+    if (may_do(context.device(), gave, patience)) return true;  // without a wait
     const bool any = give_back_idle(context, patience);
     const std::uint64_t longest = std::min(patience.left_ns(), kLongestWaitForOthersNs);
     const std::uint64_t start = util::now_ns();

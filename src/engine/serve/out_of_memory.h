@@ -209,9 +209,12 @@ class OutOfMemory {
     return result;
   }
   void end_preallocation(Context& context);
-  bool give_back_idle_of(Context& context, Patience& patience);
-  template <typename GiveBack>
-  bool reclaim_all_of(Context& context, Patience& patience, const GiveBack& give_back);
+  std::uint64_t give_back_done(Device& device, AsyncIdle::Look look);
+  bool may_do(Device& device, std::uint64_t gave, Patience& patience);
+  bool give_back_idle_of(Context& context, Patience& patience, bool* enough);
+  template <typename GiveBack, typename Meanwhile>
+  bool reclaim_all_of(Context& context, Patience& patience, const GiveBack& give_back,
+                      const Meanwhile& meanwhile);
   bool give_back_pooled(Context& context);
   struct Asking {
     std::uint64_t since_ns = 0;

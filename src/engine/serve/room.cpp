@@ -55,12 +55,23 @@ std::optional<std::uint64_t> Room::free_bytes(Context& context) {
   return known ? std::optional<std::uint64_t>(free_bytes) : std::nullopt;
 }
 
+std::optional<std::uint64_t> Room::free_bytes(Device& device) {
+  for (Context* context : registry_.contexts_of(device.ordinal())) {
+    if (const auto free = free_bytes(*context)) return free;
+  }
+  return std::nullopt;
+}
+
 bool Room::is_there(Device& device, std::uint64_t wanted_bytes) {
   if (wanted_bytes == 0) return false;
-  for (Context* context : registry_.contexts_of(device.ordinal())) {
-    if (const auto free = free_bytes(*context)) return is_enough(*free, wanted_bytes);
-  }
-  return false;
+  const auto free = free_bytes(device);
+  return free && is_enough(*free, wanted_bytes);
+}
+
+bool Room::is_just_there(Device& device, std::uint64_t wanted_bytes) {
+  if (wanted_bytes == 0) return false;
+  const auto free = free_bytes(device);
+  return free && *free >= wanted_bytes;
 }
 
 // What of the device's memory could go back now. What the GPU still uses is included; what is on

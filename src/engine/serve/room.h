@@ -21,9 +21,12 @@ class Room {
   /// another cause.
   bool is_there(Device& device, std::uint64_t wanted_bytes);
 
-  /// Whether that holds for each device of the process, or for `only` (null: not known), and idle
-  /// memory lies on one of them.
+  /// Whether is_there() holds for each device of the process, or for `only` (null: not known), and
+  /// idle memory lies on one of them.
   bool beside_idle_memory(const Device* only, std::uint64_t wanted_bytes);
+
+  /// Whether as much as `wanted_bytes` (0: not known) is free on `device`.
+  bool is_just_there(Device& device, std::uint64_t wanted_bytes);
 
   /// Whether a call may succeed that was refused again after idle memory was given back.
   enum class Outlook { give_back, try_again, hopeless };
@@ -32,6 +35,7 @@ class Room {
  private:
   bool may_have_limit(const Device& device) const;
   std::optional<std::uint64_t> free_bytes(Context& context);
+  std::optional<std::uint64_t> free_bytes(Device& device);
   std::uint64_t idle_bytes(Device& device);
 
   const cuda::Driver& driver_;

@@ -8,7 +8,12 @@
 //                                        pause_ns=N: other work of the host behind each call
 //   async_serve proof [budget=SECONDS]   many threads and streams, random sizes: every block is
 //                                        stamped and checked by kernels in the order of its streams
-// One line of JSON. proof ends with 1 if a check found a foreign word.
+//   async_serve full                     on a device with little room, beside a kernel of seconds:
+//                                        what one stream has freed is wanted at once by itself,
+//                                        and, once it is done, by another one, cudaMalloc and
+//                                        cudaMemGetInfo
+// One line of JSON. proof ends with 1 if a check found a foreign word, full if something was
+// refused or had to wait.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -201,6 +206,65 @@ bool proof(double budget) {
   return wrong == 0;
 }
 
+// Each way has a new kernel to wait beside, and blocks that are too small for what is wanted.
+bool full() {
+  constexpr size_t kGiB = size_t{1} << 30;
+  constexpr uint64_t kBusyNs = 3'000'000'000;
+  constexpr double kAtOnce = 1;
+  const cudaStream_t busy = make_stream();
+  const cudaStream_t first = make_stream();
+  const cudaStream_t second = make_stream();
+  uint32_t* block = nullptr;
+  for (const cudaStream_t stream :
+       {first, first, second, second}) {  // the driver serves the first ones
+    MUST(cudaMallocAsync(&block, 1 << 20, stream));
+    MUST(cudaFreeAsync(block, stream));
+  }
+  spin_ns<<<1, 1, 0, busy>>>(1000);
+  MUST(cudaDeviceSynchronize());
+  size_t room = 0;
+  size_t total = 0;
+  MUST(cudaMemGetInfo(&room, &total));
+  void* filler = nullptr;
+  MUST(cudaMalloc(&filler, room - 8 * kGiB));
+  bool all = true;
+  std::printf("{");
+  for (const char* way : {"own", "async", "malloc", "info"}) {
+    const bool own = way[0] == 'o';
+    const size_t bytes = (own ? 5 : 7) * kGiB;  // more than was freed: some lies free
+    const cudaStream_t wants = own ? first : second;
+    uint32_t* blocks[3] = {};
+    for (uint32_t*& each : blocks) {
+      MUST(cudaMallocAsync(&each, 2 * kGiB, first));
+      stamp_u32<<<64, 256, 0, first>>>(each, 2 * kGiB / sizeof(uint32_t), 1);
+    }
+    spin_ns<<<1, 1, 0, own ? first : busy>>>(kBusyNs);
+    for (uint32_t* each : blocks) MUST(cudaFreeAsync(each, first));
+    if (!own) MUST(cudaStreamSynchronize(first));
+    const auto begin = Clock::now();
+    cudaError_t answer = cudaSuccess;
+    uint32_t* wanted = nullptr;
+    if (own || way[0] == 'a') answer = cudaMallocAsync(&wanted, bytes, wants);
+    if (way[0] == 'm') answer = cudaMalloc(&wanted, bytes);
+    if (way[0] == 'i') MUST(cudaMemGetInfo(&room, &total));
+    const double seconds = gpu_test::seconds_since(begin);
+    if (way[0] == 'i' && room < bytes) answer = cudaErrorMemoryAllocation;
+    std::printf("%s\"%s\": {\"error\": %d, \"ms\": %.1f, \"busy\": %s}", own ? "" : ", ", way,
+                static_cast<int>(answer), seconds * 1e3,
+                cudaStreamQuery(own ? first : busy) == cudaErrorNotReady ? "true" : "false");
+    all = all && answer == cudaSuccess && seconds < kAtOnce;
+    cudaGetLastError();
+    if (wanted != nullptr) {
+      MUST(cudaMemsetAsync(wanted, 2, bytes, wants));
+      MUST(cudaFreeAsync(wanted, wants));
+    }
+    MUST(cudaDeviceSynchronize());
+  }
+  std::printf("}\n");
+  MUST(cudaFree(filler));
+  return all;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -210,6 +274,7 @@ int main(int argc, char** argv) {
   }
   MUST(cudaSetDevice(0));
   if (argc > 1 && std::strcmp(argv[1], "proof") == 0) return proof(budget) ? 0 : 1;
+  if (argc > 1 && std::strcmp(argv[1], "full") == 0) return full() ? 0 : 1;
   pause_seconds = static_cast<double>(gpu_test::number(argc, argv, "pause_ns", 0)) * 1e-9;
   pairs(gpu_test::number(argc, argv, "keep", 0) != 0);
   return 0;

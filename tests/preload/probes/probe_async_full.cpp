@@ -1,14 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the program has freed in a stream is wanted there, for a larger block, while work goes on
-// that waits for what the program does next: work of that stream (case=own), or of another one
-// behind a wait for that one (case=beside). The driver alone has it at once. The device has 256
-// MiB.
+// What the program has freed is wanted, for a larger block. The device has 256 MiB. But for the
+// last case, it was freed in a stream, and work goes on that waits for what the program does next;
+// the driver alone has the memory at once.
+//   case=own        by that stream, whose work it is
+//   case=beside     by that stream, behind a wait for it; the work is another's
+//   case=elsewhere  by a third stream (by=async), cuMemAlloc (by=malloc), cuMemGetInfo (by=info),
+//   or
+//                   the program's trim (by=trim); likewise
+//   case=later      by a third stream, while the stream still has work that takes some time; as one
+//                   block (by=async), or as blocks of the same size (by=blocks)
+//   case=waits      by cuMemAlloc, freed by cuMemFree behind work of a second, while another thread
+//                   frees small blocks in stream order and is done with them
 #include <cuda.h>
 #include <cupool_sim.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <string>
+#include <thread>
 
 #include "probe.h"
 
@@ -44,6 +54,69 @@ void work_for_long(CUstream stream) {
   MUST(cuLaunchHostFunc(stream, wait, nullptr));
 }
 
+void work_for_some_time(CUstream stream, uint64_t nanoseconds = 300'000'000) {
+  CUmodule module = nullptr;
+  CUfunction spin = nullptr;
+  MUST(cuModuleLoadData(&module, ""));
+  MUST(cuModuleGetFunction(&spin, module, "spin_ns"));
+  void* arguments[] = {&nanoseconds};
+  MUST(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
+}
+
+// By what it is wanted for. Returns the memory, or null for what only asks.
+CUdeviceptr want(const std::string& by, CUstream stream) {
+  CUdeviceptr wanted = 0;
+  if (by == "async") probe::say("allocated", cuMemAllocAsync(&wanted, kWanted, stream));
+  if (by == "malloc") probe::say("allocated", cuMemAlloc(&wanted, kWanted));
+  // The second one finds no room.
+  for (int i = 0; by == "blocks" && i < 3; ++i) {
+    MUST(cuMemAllocAsync(&wanted, kBlock, stream));
+    cupoolSimOwner(pointer(wanted), kBlock, 100 + i);
+    MUST(cuMemsetD8Async(wanted, 1, 4096, stream));
+    if (i == 2) probe::say("allocated", 0);
+  }
+  if (by == "blocks") return 0;  // the end of the context frees them
+  if (by == "trim") {
+    CUmemoryPool pool = nullptr;
+    MUST(cuDeviceGetDefaultMemPool(&pool, 0));
+    MUST(cuMemPoolTrimTo(pool, 0));
+    uint64_t reserved = 0;
+    MUST(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
+    probe::say("allocated", reserved > kWanted);
+  }
+  if (by == "info") {
+    size_t total = 0;
+    size_t free = 0;
+    MUST(cuMemGetInfo(&free, &total));
+    probe::say("allocated", free < kWanted);
+  }
+  return wanted;
+}
+
+// Each free of the other thread's could end the wait. There are more of them than attempts.
+void wait_beside_small_frees(CUcontext context, CUstream busy) {
+  constexpr size_t kLarge = 150 * kMiB;
+  CUdeviceptr block = 0;
+  MUST(cuMemAlloc(&block, kLarge));
+  const CUstream streams[] = {make_stream(), make_stream()};
+  work_for_some_time(busy, 1'000'000'000);
+  std::thread other([&] {
+    MUST(cuCtxSetCurrent(context));
+    for (int i = 0; !over; ++i) {
+      CUdeviceptr small[4] = {};
+      for (CUdeviceptr& each : small) MUST(cuMemAllocAsync(&each, 4096, streams[i % 2]));
+      for (CUdeviceptr each : small) MUST(cuMemsetD8Async(each, 1, 4096, streams[i % 2]));
+      for (CUdeviceptr each : small) MUST(cuMemFreeAsync(each, streams[i % 2]));
+      usleep(4000);
+    }
+  });
+  MUST(cuMemFree(block));
+  probe::say("allocated", cuMemAlloc(&block, kLarge + 50 * kMiB));
+  over = true;
+  other.join();
+  MUST(cuCtxSynchronize());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -53,7 +126,14 @@ int main(int argc, char** argv) {
   MUST(cuCtxSetCurrent(context));
   const CUstream stream = make_stream();
   const CUstream other = make_stream();
-  const bool beside = probe::argument_is(argc, argv, "case", "beside");
+  const CUstream third = make_stream();
+  const std::string which = probe::argument(argc, argv, "case", "own");
+  const std::string by = probe::argument(argc, argv, "by", "async");
+  if (which == "waits") {
+    wait_beside_small_frees(context, stream);
+    return 0;
+  }
+  const bool own = which == "own";
   CUdeviceptr kept = 0;  // as much may lie idle as the program had at its peak
   CUdeviceptr blocks[4] = {};
   MUST(cuMemAllocAsync(&kept, 8 * kMiB, stream));
@@ -62,21 +142,22 @@ int main(int argc, char** argv) {
     MUST(cuMemAllocAsync(&block, kBlock, stream));
     cupoolSimOwner(pointer(block), kBlock, ++owner);
   }
-  work_for_long(beside ? other : stream);
+  work_for_long(own ? stream : other);
   for (CUdeviceptr block : blocks) {
     MUST(cuMemsetD8Async(block, 1, 4096, stream));
     cupoolSimOwner(pointer(block), kBlock, 0);
     MUST(cuMemFreeAsync(block, stream));
   }
-  if (beside) MUST(cuStreamSynchronize(stream));
-  CUdeviceptr wanted = 0;
+  if (which == "later") work_for_some_time(stream);
+  if (which == "beside" || which == "elsewhere") MUST(cuStreamSynchronize(stream));
   const auto start = std::chrono::steady_clock::now();
-  probe::say("allocated", cuMemAllocAsync(&wanted, kWanted, stream));
+  const CUstream wants = own || which == "beside" ? stream : third;
+  const CUdeviceptr wanted = want(by, wants);
   // Out of memory, cupool waits for ten seconds.
   probe::say("at once", std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
   if (wanted != 0) {
     cupoolSimOwner(pointer(wanted), kWanted, ++owner);
-    MUST(cuMemsetD8Async(wanted, 1, 4096, stream));
+    MUST(cuMemsetD8Async(wanted, 1, 4096, wants));
   }
   over = true;
   MUST(cuCtxSynchronize());
