@@ -8,6 +8,7 @@
 #include "entry/peers.h"
 
 using cupool::cuda::EglFrame;
+using cupool::engine::CallsUnderWay;
 using cupool::engine::Submission;
 using cupool::engine::submits_unknown;
 using cupool::entry::are_apart;
@@ -41,6 +42,7 @@ using cupool::entry::per_thread;
   CUresult cupool_hook_##symbol parameters {             \
     CUPOOL_REAL_OR_RETURN(symbol);                       \
     submits_unknown(real, #symbol);                      \
+    const CallsUnderWay::Call call;                      \
     return real.symbol arguments;                        \
   }
 
