@@ -136,6 +136,28 @@ TEST_F(AsyncDoneStreamsTest, AStreamIsAskedWhileItLivesAndDoesNotCapture) {
       [&] { context_->ordering().captures().begin(stream_, [] { return CUDA_ERROR_UNKNOWN; }); }));
 }
 
+// Without patience left, or where that attempt is refused, the call still gets all that is idle.
+TEST_F(AsyncDoneStreamsTest, AnEarlyAttemptIsNotTheLast) {  // contract 4
+  for (const bool has_patience : {false, true}) {
+    free(allocate(kUnit));
+    context_->threads().drain(Drain::all);
+    idle().settle(*context_, AsyncIdle::Look::for_a_moment);
+    ASSERT_NE(context_->cache().bytes(), 0u);
+    leave_idle(kUnit);
+    Patience patience(has_patience ? 20'000'000 : 0);
+    patience.wants(kUnit);
+    int early = 0;
+    const auto real = [&] {
+      if (context_->cache().bytes() == 0) return CUDA_SUCCESS;
+      ++early;
+      while (!patience.over()) std::this_thread::yield();
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    };
+    EXPECT_EQ(allocator_->out_of_memory().retry(real, patience), CUDA_SUCCESS);
+    EXPECT_EQ(early, has_patience ? 1 : 0);
+  }
+}
+
 // What is given back meanwhile ends no wait for what the program has freed.
 TEST_F(AsyncDoneStreamsTest, TheWaitForFreedMemoryGoesOn) {
   gpu.work.store(Work::held);

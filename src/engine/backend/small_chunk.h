@@ -51,9 +51,10 @@ class SmallChunk {
     const cuda::ContextScope scope(driver_, context_);
     size_t free_bytes = 0;
     size_t total_bytes = 0;
+    const std::uint64_t in_chunks = (wanted_bytes + kBytes - 1) / kBytes * kBytes;
     return wanted_bytes != 0 && scope.ok() &&
            driver_.cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS &&
-           free_bytes < wanted_bytes && free_bytes + kBytes >= wanted_bytes;
+           free_bytes < in_chunks && free_bytes + kBytes >= wanted_bytes;
   }
 
   bool is_open() const { return block() != 0; }

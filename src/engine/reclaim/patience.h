@@ -31,7 +31,14 @@ class Patience {
 
   /// Whether an attempt may be made although what was idle is not all back yet, since some of it
   /// is. There are few such attempts: otherwise others' small frees would use all up.
-  bool may_hurry() { return hurried_ != kMostHurried && ++hurried_ != 0; }
+  bool may_hurry() {
+    if (hurried_ == kMostHurried || over()) return false;
+    ++hurried_;
+    return hurries_ = true;
+  }
+  /// Whether the last attempt was such a one: the call has not had all yet.
+  bool hurries() const { return hurries_; }
+  void begin_attempt() { hurries_ = false; }
 
   /// What the call's attempts on one device have shown, whichever function made them.
   struct Attempts {
@@ -56,6 +63,7 @@ class Patience {
   std::uint64_t end_ns_ = 0;
   std::uint64_t wanted_bytes_ = 0;
   unsigned hurried_ = 0;
+  bool hurries_ = false;
   Attempts attempts_;
 };
 

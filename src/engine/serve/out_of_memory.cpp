@@ -325,6 +325,7 @@ bool OutOfMemory::neighbours_gave(Device& device, Patience& patience, Asking* as
 
 bool OutOfMemory::more_given_back(Context& context, std::uint64_t* tried_ns, Patience& patience) {
   const util::Uncancelled throughout;
+  patience.begin_attempt();
   // What another thread is just giving back is in no figure.
   const Room::Outlook outlook = idle_.give_backs().any_under_way()
                                     ? Room::Outlook::give_back
@@ -334,11 +335,13 @@ bool OutOfMemory::more_given_back(Context& context, std::uint64_t* tried_ns, Pat
     *tried_ns = util::now_ns();
     return true;
   }
-  patience.attempts_on(context.device().ordinal()).any = true;
   const auto look = [&] {
+    patience.begin_attempt();
     const std::uint64_t gave = give_back_done(context.device(), AsyncIdle::Look::for_a_moment);
     if (may_do(context.device(), gave, patience)) return true;  // without a wait
     const bool any = give_back_idle(context, patience);
+    if (patience.hurries()) return true;
+    patience.attempts_on(context.device().ordinal()).any = true;
     const std::uint64_t longest = std::min(patience.left_ns(), kLongestWaitForOthersNs);
     const std::uint64_t start = util::now_ns();
     while (idle_.give_backs().any_under_way() && util::now_ns() - start < longest) {

@@ -172,7 +172,7 @@ class OutOfMemory {
     std::uint64_t tried_ns = util::now_ns() - kLongestCallNs;
     for (int round = 0; result == CUDA_ERROR_OUT_OF_MEMORY && round < kRetries; ++round) {
       // Once on each device even where the call has no patience left: what is complete needs none.
-      if (round != 0 && patience.over()) break;
+      if (round != 0 && patience.over() && !patience.hurries()) break;
       if (!more_given_back(context, &tried_ns, patience)) break;
       result = real();
     }
