@@ -4,6 +4,7 @@
 // fork, and then waits for ever. The parent is searched.
 #pragma once
 
+#include <pthread.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,13 +18,19 @@ inline int wait_for(pid_t child) {
   return WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+#if defined(__SANITIZE_ADDRESS__)
 inline const pid_t parent = getpid();
+// In a pid namespace of its own, a child may have its parent's number.
+inline bool is_forked = false;
+inline const int noted = pthread_atfork(
+    nullptr, nullptr, +[] { is_forked = true; });
+#endif
 
 }  // namespace probe
 
 #if defined(__SANITIZE_ADDRESS__)
 // Visible: the sanitizer's library looks it up.
 extern "C" __attribute__((weak, used, visibility("default"))) int __lsan_is_turned_off() {
-  return getpid() != probe::parent ? 1 : 0;
+  return probe::is_forked || getpid() != probe::parent ? 1 : 0;
 }
 #endif
