@@ -10,49 +10,22 @@
 #include <cuda.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <string>
 #include <thread>
 
-#include "probe.h"
+#include "probe_stream_ordered.h"
 
 namespace {
 
-constexpr size_t kMiB = 1 << 20;
+using probe::go_on_for;
+using probe::go_on_until_over;
+using probe::kMiB;
+using probe::make_served_stream;
+using probe::over;
+
 constexpr uint64_t kSomeTimeNs = 300'000'000;
 constexpr uint64_t kLongTimeNs = 2'000'000'000;
-
-std::atomic<bool> over{false};
-
-// The first allocations are the driver's.
-CUstream make_stream() {
-  CUstream stream = nullptr;
-  CUdeviceptr block = 0;
-  MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-  for (int i = 0; i < 2; ++i) {
-    MUST(cuMemAllocAsync(&block, kMiB, stream));
-    MUST(cuMemFreeAsync(block, stream));
-  }
-  MUST(cuStreamSynchronize(stream));
-  return stream;
-}
-
-void spin(CUstream stream, uint64_t nanoseconds) {
-  CUmodule module = nullptr;
-  CUfunction function = nullptr;
-  MUST(cuModuleLoadData(&module, ""));
-  MUST(cuModuleGetFunction(&function, module, "spin_ns"));
-  void* arguments[] = {&nanoseconds};
-  MUST(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
-}
-
-void go_on_until_over(CUstream stream) {
-  const auto wait = [](void*) {
-    while (!over) usleep(1000);
-  };
-  MUST(cuLaunchHostFunc(stream, wait, nullptr));
-}
 
 void free_behind_work_and_go_abroad(CUcontext context) {
   CUcontext elsewhere = nullptr;
@@ -68,7 +41,7 @@ void free_behind_work_and_go_abroad(CUcontext context) {
   MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   for (int i = 0; i < 8; ++i) {
     MUST(cuMemAlloc(&block, kMiB));
-    if (i == 7) spin(stream, kLongTimeNs);
+    if (i == 7) go_on_for(kLongTimeNs, stream);
     MUST(cuMemFree(block));
   }
   MUST(cuCtxSetCurrent(elsewhere));
@@ -85,7 +58,7 @@ int main(int argc, char** argv) {
   MUST(cuInit(0));
   MUST(cuDevicePrimaryCtxRetain(&context, 0));
   MUST(cuCtxSetCurrent(context));
-  const CUstream busy = make_stream();
+  const CUstream busy = make_served_stream();
   CUdeviceptr of_busy = 0;
   MUST(cuMemAllocAsync(&of_busy, 8 * kMiB, busy));
   MUST(cuStreamSynchronize(busy));
@@ -96,8 +69,8 @@ int main(int argc, char** argv) {
     usleep(3000);  // until the pools are there
   }
   if (way == "contexts") MUST(cuCtxCreate(&second, nullptr, 0, 0));
-  const CUstream stream = make_stream();
-  const CUstream third = make_stream();
+  const CUstream stream = make_served_stream();
+  const CUstream third = make_served_stream();
   CUdeviceptr kept = 0;  // as much may lie idle as the program had at its peak
   CUdeviceptr blocks[4] = {};
   MUST(cuMemAllocAsync(&kept, 8 * kMiB, stream));
@@ -124,7 +97,7 @@ int main(int argc, char** argv) {
   }
   if (second != nullptr) MUST(cuCtxSetCurrent(second));
   const bool later = way == "chunk" || way == "contexts";
-  if (later) spin(stream, kSomeTimeNs);
+  if (later) go_on_for(kSomeTimeNs, stream);
   for (CUdeviceptr block : blocks) MUST(cuMemFreeAsync(block, stream));
   if (!later) MUST(cuStreamSynchronize(stream));
 

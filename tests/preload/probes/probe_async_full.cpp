@@ -15,52 +15,25 @@
 #include <cupool_sim.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <string>
 #include <thread>
 
-#include "probe.h"
+#include "probe_stream_ordered.h"
 
 namespace {
 
-constexpr size_t kMiB = 1 << 20;
+using probe::go_on_for;
+using probe::go_on_until_over;
+using probe::kMiB;
+using probe::make_served_stream;
+using probe::over;
+
 constexpr size_t kBlock = 40 * kMiB;
 constexpr size_t kWanted = 120 * kMiB;  // more than is free beside four blocks
 
-std::atomic<bool> over{false};
-
 void* pointer(CUdeviceptr address) {
   return reinterpret_cast<void*>(address);
-}
-
-// The first allocations are the driver's.
-CUstream make_stream() {
-  CUstream stream = nullptr;
-  CUdeviceptr block = 0;
-  MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-  for (int i = 0; i < 2; ++i) {
-    MUST(cuMemAllocAsync(&block, kMiB, stream));
-    MUST(cuMemFreeAsync(block, stream));
-  }
-  MUST(cuStreamSynchronize(stream));
-  return stream;
-}
-
-void work_for_long(CUstream stream) {
-  const auto wait = [](void*) {
-    while (!over) usleep(1000);
-  };
-  MUST(cuLaunchHostFunc(stream, wait, nullptr));
-}
-
-void work_for_some_time(CUstream stream, uint64_t nanoseconds = 300'000'000) {
-  CUmodule module = nullptr;
-  CUfunction spin = nullptr;
-  MUST(cuModuleLoadData(&module, ""));
-  MUST(cuModuleGetFunction(&spin, module, "spin_ns"));
-  void* arguments[] = {&nanoseconds};
-  MUST(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
 }
 
 // By what it is wanted for. Returns the memory, or null for what only asks.
@@ -98,8 +71,8 @@ void wait_beside_small_frees(CUcontext context, CUstream busy) {
   constexpr size_t kLarge = 150 * kMiB;
   CUdeviceptr block = 0;
   MUST(cuMemAlloc(&block, kLarge));
-  const CUstream streams[] = {make_stream(), make_stream()};
-  work_for_some_time(busy, 1'000'000'000);
+  const CUstream streams[] = {make_served_stream(), make_served_stream()};
+  go_on_for(1'000'000'000, busy);
   std::thread other([&] {
     MUST(cuCtxSetCurrent(context));
     for (int i = 0; !over; ++i) {
@@ -124,9 +97,9 @@ int main(int argc, char** argv) {
   MUST(cuInit(0));
   MUST(cuDevicePrimaryCtxRetain(&context, 0));
   MUST(cuCtxSetCurrent(context));
-  const CUstream stream = make_stream();
-  const CUstream other = make_stream();
-  const CUstream third = make_stream();
+  const CUstream stream = make_served_stream();
+  const CUstream other = make_served_stream();
+  const CUstream third = make_served_stream();
   const std::string which = probe::argument(argc, argv, "case", "own");
   const std::string by = probe::argument(argc, argv, "by", "async");
   if (which == "waits") {
@@ -142,13 +115,13 @@ int main(int argc, char** argv) {
     MUST(cuMemAllocAsync(&block, kBlock, stream));
     cupoolSimOwner(pointer(block), kBlock, ++owner);
   }
-  work_for_long(own ? stream : other);
+  go_on_until_over(own ? stream : other);
   for (CUdeviceptr block : blocks) {
     MUST(cuMemsetD8Async(block, 1, 4096, stream));
     cupoolSimOwner(pointer(block), kBlock, 0);
     MUST(cuMemFreeAsync(block, stream));
   }
-  if (which == "later") work_for_some_time(stream);
+  if (which == "later") go_on_for(300'000'000, stream);
   if (which == "beside" || which == "elsewhere") MUST(cuStreamSynchronize(stream));
   const auto start = std::chrono::steady_clock::now();
   const CUstream wants = own || which == "beside" ? stream : third;

@@ -222,15 +222,15 @@ void blocking_streams() {
 }
 
 // What a second thread's work waits for: less than a second where nothing holds it up.
-void work_beside(CUstream second, std::atomic<int>& step) {
-  MUST(cuCtxSetCurrent(context));
-  MUST(cuMemsetD32Async(out, 1, kWords, second));
+void work_beside(CUcontext where, CUdeviceptr block, CUstream second, std::atomic<int>& step) {
+  MUST(cuCtxSetCurrent(where));
+  MUST(cuMemsetD32Async(block, 1, kWords, second));
   MUST(cuStreamSynchronize(second));
   step = 1;
   while (step != 2) std::this_thread::yield();
   const auto begin = std::chrono::steady_clock::now();
   // The first stream's kernel may wait for this.
-  MUST(cuMemsetD32Async(out, 1, kWords, second));
+  MUST(cuMemsetD32Async(block, 1, kWords, second));
   MUST(cuStreamSynchronize(second));
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(1));
 }
@@ -241,7 +241,7 @@ void legacy_next() {
   CUstream const second = stream(CU_STREAM_DEFAULT);
   const CUdeviceptr temporary = allocate();
   std::atomic<int> step{0};
-  std::thread other([&] { work_beside(second, step); });
+  std::thread other([&] { work_beside(context, out, second, step); });
   while (step != 1) std::this_thread::yield();
   spin(first, kLongerNs);
   std::thread told([&] {  // while this one waits
@@ -263,7 +263,7 @@ void legacy_before() {
   std::thread other([&] {
     MUST(cuCtxSetCurrent(context));
     spin(first, kLongerNs);
-    work_beside(CU_STREAM_LEGACY, step);
+    work_beside(context, out, CU_STREAM_LEGACY, step);
   });
   while (step != 1) std::this_thread::yield();
   MUST(cuMemsetD32Async(out, 2, kWords, CU_STREAM_LEGACY));
@@ -289,18 +289,7 @@ void other_context() {
   CUstream const first = stream();
   const CUdeviceptr temporary = allocate();
   std::atomic<int> step{0};
-  std::thread other([&] {
-    MUST(cuCtxSetCurrent(elsewhere));
-    MUST(cuMemsetD32Async(there, 1, kWords, shared));
-    MUST(cuStreamSynchronize(shared));
-    step = 1;
-    while (step != 2) std::this_thread::yield();
-    const auto begin = std::chrono::steady_clock::now();
-    // The first device's kernel may wait for this.
-    MUST(cuMemsetD32Async(there, 1, kWords, shared));
-    MUST(cuStreamSynchronize(shared));
-    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(1));
-  });
+  std::thread other([&] { work_beside(elsewhere, there, shared, step); });
   while (step != 1) std::this_thread::yield();
   CUevent end = nullptr;
   MUST(cuEventCreate(&end, CU_EVENT_DISABLE_TIMING));
