@@ -86,7 +86,11 @@ CUresult wait_event(Entry& in, CUstream handle, CUevent event_handle, unsigned f
   result = w.captures.refuse_legacy(*stream);
   if (result != CUDA_SUCCESS) return result;
   in.costs(67);
-  if (event->record == nullptr) return CUDA_SUCCESS;
+  // Of an event that is complete there is nothing to wait for: that is no operation of a blocking
+  // stream (docs/measurements/2026-11-28-blocking-streams).
+  const bool is_complete =
+      event->record == nullptr || (stream->blocking() && w.engine.host_knows(*event->record));
+  if (is_complete) return CUDA_SUCCESS;
   OpSpec spec;
   spec.name = "wait for event";
   submit(*stream, spec, {event->record});

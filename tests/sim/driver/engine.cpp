@@ -249,6 +249,13 @@ bool Engine::hasten(Lock& lock, const std::vector<OpRef>& ops) {
   return true;
 }
 
+bool Engine::host_knows(const Op& op) const {
+  for (unsigned i = 1; i < op.clock.size(); ++i) {
+    if (!covers(host_clock_, {i, op.clock[i]})) return false;
+  }
+  return op.done();
+}
+
 bool Engine::finished(const std::vector<OpRef>& ops) {
   run_aside();
   if (settings_.mode == Mode::timed) advance();

@@ -61,6 +61,8 @@ class Engine {
   void watch_for_deadlocks();
 
   const Clock& host_clock() const { return host_clock_; }
+  /// It has executed, and the host has been told so, if only by what came behind it.
+  bool host_knows(const Op& op) const;
   /// Where a new stream begins: behind the end of a timeline that the host has seen, which is
   /// ordered before everything to come, or on a new one. So a clock does not grow with the streams
   /// that a long-lived process has had.

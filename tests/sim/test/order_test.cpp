@@ -185,6 +185,10 @@ TEST_F(Order, AnEventOfABlockingStreamComesBehindTheLegacyOneAndIsNoWork) {
   ASSERT_EQ(cuStreamWaitEvent(s, untimed, 0), CUDA_SUCCESS);
   ASSERT_EQ(cuStreamSynchronize(s), CUDA_SUCCESS);
   EXPECT_EQ(word(p), 2u) << "a wait for it is work";
+  ASSERT_EQ(stamp(nullptr, p, 1, 5), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamWaitEvent(s, untimed, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamSynchronize(s), CUDA_SUCCESS);
+  EXPECT_EQ(word(p), 2u) << "but not for one that is complete";
   ASSERT_EQ(stamp(nullptr, p, 1, 3), CUDA_SUCCESS);
   ASSERT_EQ(cuEventRecord(timed, s), CUDA_SUCCESS);
   ASSERT_EQ(cuStreamSynchronize(s), CUDA_SUCCESS);
