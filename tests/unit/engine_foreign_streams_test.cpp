@@ -76,7 +76,11 @@ class ForeignStreamsTest : public testing::Test {
       foreign.calls.emplace_back(foreign.current == kHome ? "wait" : "wait elsewhere");
       return foreign.wait_event;
     };
-    driver_.cuStreamSynchronize = [](CUstream) {
+    driver_.cuStreamSynchronize = [](CUstream stream) {
+      if (stream == CU_STREAM_LEGACY) {
+        foreign.calls.emplace_back(foreign.current == kHome ? "legacy" : "legacy elsewhere");
+        return CUDA_SUCCESS;
+      }
       foreign.calls.emplace_back("synchronise");
       return foreign.refused_waits-- > 0 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
     };
@@ -119,16 +123,19 @@ TEST_F(ForeignStreamsTest, InAStreamThatOthersWaitForTheFreeIsAnOperation) {
   foreign.ask_flags = CUDA_ERROR_UNKNOWN;
   EXPECT_EQ(order(), operation) << "it may be one";
   foreign.wait_event = CUDA_ERROR_UNKNOWN;
-  EXPECT_EQ(order(), (Calls{"record elsewhere", "wait", "synchronise"}));
+  EXPECT_EQ(order(), (Calls{"record elsewhere", "wait", "legacy", "synchronise"}));
   foreign.create_event = CUDA_ERROR_OUT_OF_MEMORY;
-  EXPECT_EQ(order(), Calls{"synchronise"});
+  EXPECT_EQ(order(), (Calls{"legacy", "synchronise"})) << "the free would be behind its work";
   foreign.refused_waits = 2;
-  EXPECT_EQ(order(), (Calls{"synchronise", "synchronise"})) << "the fences cover it all the same";
+  EXPECT_EQ(order(), (Calls{"legacy", "synchronise", "synchronise"}))
+      << "the fences cover it all the same";
 }
 
 TEST_F(ForeignStreamsTest, SoItIsInABlockingStreamOfAnotherContext) {
   foreign.flags = CU_STREAM_DEFAULT;
   EXPECT_EQ(order(), (Calls{"record", "create", "wait", "wait elsewhere"}));
+  foreign.wait_event = CUDA_ERROR_UNKNOWN;
+  EXPECT_EQ(order(), (Calls{"record", "wait", "legacy elsewhere", "synchronise"}));
 }
 
 TEST_F(ForeignStreamsTest, ADefaultStreamWithoutAContextHasNoWork) {

@@ -21,9 +21,16 @@ bool ForeignStreams::order_behind(CUstream stream) {
   if (known && other == nullptr) return true;
   const bool is_own = known && other == context_;
   if (known && (is_own ? stand_for_free(stream) : queue_wait(stream, other))) return true;
+  if (known && !is_alone(stream)) wait_for_legacy(other);
   return driver_.cuStreamSynchronize(stream) == CUDA_SUCCESS ||
          driver_.cuStreamSynchronize(stream) == CUDA_SUCCESS ||  // a refusal may pass
          is_own;                                                 // the fences cover it
+}
+
+// The free would have been an operation behind its work.
+void ForeignStreams::wait_for_legacy(CUcontext context) const {
+  const cuda::ContextScope scope(driver_, context);
+  if (scope.ok()) driver_.cuStreamSynchronize(CU_STREAM_LEGACY);
 }
 
 bool ForeignStreams::is_alone(CUstream stream) const {

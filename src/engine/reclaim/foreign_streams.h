@@ -20,7 +20,7 @@ class ForeignStreams {
   /// Orders every later fence of the context behind the present work of `stream`, of whatever
   /// context, and has the free be an operation of that stream. A default stream means that of the
   /// calling thread's current context. `stream` must not capture. If the driver refuses the order,
-  /// waits for the stream. False: not ordered.
+  /// waits for the stream, and for what that free would be behind. False: not ordered.
   bool order_behind(CUstream stream);
 
   /// The context is gone, with the stream created here.
@@ -30,6 +30,7 @@ class ForeignStreams {
   bool context_of(CUstream stream, CUcontext* other) const;
   bool is_alone(CUstream stream) const;
   bool stand_for_free(CUstream stream) const;
+  void wait_for_legacy(CUcontext context) const;
   bool wait_in_own(CUstream stream, CUevent event, CUcontext context) const;
   CUevent record(CUstream stream, CUcontext context) const;
   bool queue_wait(CUstream stream, CUcontext other);
