@@ -156,6 +156,9 @@ TEST(StreamOrderedMemory, OfAStreamThatHasNothingLeftIsThereAlthoughTheDeviceIsB
   for (const char* by : {"async", "malloc", "info", "trim"}) {
     expect_memory_at_once(std::string("elsewhere by=") + by);
   }
+  for (const char* by : {"async", "malloc", "info", "trim", "blocks"}) {
+    expect_memory_at_once(std::string("gone by=") + by);
+  }
   for (const char* by : {"async", "blocks"}) {
     expect_memory_at_once(std::string("later by=") + by);
   }
@@ -273,10 +276,12 @@ TEST(StreamOrderedMemory, IsJudged) {
     const char* mutation;
     const char* program;
     const char* mode = "late";
-  } rows[] = {{"reuses-on-another-stream", "probe_async mode=others"},
-              {"reuses-behind-implicit-order", "probe_async mode=implicit"},
-              {"keeps-a-destroyed-streams-blocks", "probe_async mode=again"},
-              {"takes-a-busy-streams-blocks", "probe_async_full case=later by=blocks", "timed"}};
+  } rows[] = {
+      {"reuses-on-another-stream", "probe_async mode=others"},
+      {"reuses-behind-implicit-order", "probe_async mode=implicit"},
+      {"keeps-a-destroyed-streams-blocks", "probe_async mode=again"},
+      {"takes-a-busy-streams-blocks", "probe_async_full case=later by=blocks", "timed"},
+      {"takes-a-busy-streams-blocks", "probe_async_full case=gone_later by=blocks", "timed"}};
   for (const auto& [mutation, program, mode] : rows) {
     SCOPED_TRACE(mutation);
     Environment environment = serving({{"CUPOOL_SIM_MODE", mode},

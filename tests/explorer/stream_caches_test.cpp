@@ -206,6 +206,21 @@ Program destroying_beside_a_free() {
   };
 }
 
+// The program destroys a stream that has nothing left to do, beside a thread that wants its memory.
+Program destroying_a_stream_that_is_done() {
+  return [](Threads& run) {
+    const auto world = std::make_shared<World>();
+    const auto owners = std::make_shared<int>(0);
+    world->free(0, stream_of(1));
+    run.thread([=] {
+      world->caches.stream_ends(stream_of(1), [](CUstream) { return CUDA_SUCCESS; });
+      *owners += world->pop_complete() ? 1 : 0;
+    });
+    run.thread([=] { *owners += world->pop_complete() ? 1 : 0; });
+    run.after([=] { require(*owners == 1, "the block has one owner"); });
+  };
+}
+
 // Two frees where there is room for one.
 Program freeing_at_the_limit() {
   return [](Threads& run) {
@@ -242,6 +257,7 @@ TEST(Explorer, CachesOfStreams) {
   // Here the locks order all.
   for (const bool of_the_stream : {true, false}) expect_right(freeing_beside_an_end(of_the_stream));
   expect_right(freeing_at_the_limit());
+  expect_right(destroying_a_stream_that_is_done());
 }
 
 }  // namespace

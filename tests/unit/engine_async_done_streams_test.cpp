@@ -50,13 +50,43 @@ TEST_F(AsyncDoneStreamsTest, NoStreamIsAskedOfMemoryThatIsNoStreams) {
   const CUdeviceptr address = leave_idle(kUnit);
   int asked = 0;
   idle_driver.is_stream_done = [&](CUstream) {
+    return ++asked == 1 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+  };
+  async().stream_ends(stream_);
+  EXPECT_EQ(asked, 1) << "while it lives";
+  EXPECT_EQ(idle().give_back(*context_, To::pool).blocks, 0u);
+  EXPECT_EQ(asked, 1);
+  EXPECT_NE(test::pools->pool_of(address), nullptr);
+}
+
+TEST_F(AsyncDoneStreamsTest, MemoryOfOneThatEndsWithNothingLeftIsAnyStreams) {  // I1
+  gpu.work.store(Work::held);
+  const CUdeviceptr address = leave_idle(kUnit);
+  idle_driver.is_stream_done = [](CUstream) { return CUDA_SUCCESS; };
+  async().stream_ends(stream_);
+  CUdeviceptr again = 0;
+  EXPECT_EQ(allocate_in_stream(kUnit, &again), AsyncMemory::Served::from_cache);
+  EXPECT_EQ(again, address);
+}
+
+TEST_F(AsyncDoneStreamsTest, ButNotBesideACaptureOrACallThatSubmitsWork) {  // contract 9, I1
+  gpu.work.store(Work::held);
+  int asked = 0;
+  idle_driver.is_stream_done = [&](CUstream) {
     ++asked;
     return CUDA_SUCCESS;
   };
+  leave_idle(kUnit);
+  {
+    const CallsUnderWay::Call call;
+    async().stream_ends(stream_);
+  }
+  leave_idle(kUnit);
+  Serving::capture_begins();
   async().stream_ends(stream_);
-  EXPECT_EQ(idle().give_back(*context_, To::pool).blocks, 0u);
+  Serving::captures_end(1);
   EXPECT_EQ(asked, 0);
-  EXPECT_NE(test::pools->pool_of(address), nullptr);
+  EXPECT_EQ(idle().give_back(*context_, To::pool).blocks, 0u);
 }
 
 TEST_F(AsyncDoneStreamsTest, NoStreamIsAskedWhileAnyCaptures) {  // contract 9

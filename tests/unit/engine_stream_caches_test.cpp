@@ -166,6 +166,83 @@ TEST_F(StreamCachesTest, AStreamThatComesAgainIsAnotherOne) {  // I1
   EXPECT_EQ(pop_complete(kMib, 4, &pending), later);
 }
 
+TEST_F(StreamCachesTest, WhatAStreamHadThatWasDoneIsAnyStreamsAtOnce) {  // I1
+  const auto done = [](CUstream) { return CUDA_SUCCESS; };
+  const auto busy = [](CUstream) { return CUDA_ERROR_NOT_READY; };
+  bool pending = false;
+  push(place(1), kMib, 3);
+  caches_.stream_ends(stream(1), busy);
+  EXPECT_EQ(pop_complete(kMib, 2, &pending), 0u);
+  EXPECT_TRUE(pending);
+  // The first such stream, and others after it; those that were busy stay apart.
+  std::vector<CUdeviceptr> addresses;
+  for (std::uintptr_t number = 2; number != 5; ++number) {
+    const Place ended = place(number);
+    addresses.push_back(push(ended, kMib, 4));
+    caches_.stream_ends(stream(number), done);
+    EXPECT_EQ(pop(ended, kMib), 0u);
+  }
+  EXPECT_EQ(pop_complete(kMib, 2, &pending), addresses[0]);
+  EXPECT_EQ(pop_complete(kMib, 2, &pending), addresses[1]);
+  const BlockList taken = caches_.take(context(1), kNoEpoch, StreamCaches::Which::all, ~0ull);
+  EXPECT_EQ(taken.count, 1u);
+  EXPECT_EQ(caches_.bytes(), kMib);
+}
+
+// Only then its answer is one for all that it has freed.
+TEST_F(StreamCachesTest, AStreamIsAskedOnceItHasLostItsCache) {  // I1
+  static CUstream ending = nullptr;
+  static Place mine;
+  static Block* late = nullptr;
+  ending = stream(1);
+  mine = place(1);
+  late = &block(kMib);
+  push(mine, kMib);
+  push(mine, kMib);
+  EXPECT_NE(pop(mine, kMib), 0u);
+  caches_.stream_ends(ending, [](CUstream asked) {
+    EXPECT_EQ(asked, ending);
+    EXPECT_EQ(mine.cache->push(mine.use, *late, EpochNumber{1}), StreamCache::Taken::gone);
+    EXPECT_EQ(pop(mine, kMib), 0u);
+    return CUDA_SUCCESS;
+  });
+  EXPECT_EQ(caches_.bytes(), kMib);
+}
+
+TEST_F(StreamCachesTest, NoStreamIsAskedThatHasNothingOrIsGone) {
+  static int asked = 0;
+  asked = 0;
+  const auto count = [](CUstream) {
+    ++asked;
+    return CUDA_SUCCESS;
+  };
+  place(1);
+  caches_.stream_ends(stream(1), count);
+  EXPECT_EQ(asked, 0);
+  push(place(2), kMib);
+  caches_.stream_ends(stream(2), count);
+  EXPECT_EQ(asked, 1);
+  push(place(3), kMib, 9);
+  caches_.stream_ends(stream(3));
+  caches_.take(context(1), EpochNumber{9}, StreamCaches::Which::unneeded, ~0ull, count);
+  EXPECT_EQ(asked, 1);
+}
+
+// The oldest first: a search, decay and a fence begin there.
+TEST_F(StreamCachesTest, TheBlocksOfAnEndedStreamKeepTheirOrder) {
+  bool pending = false;
+  std::vector<CUdeviceptr> addresses;
+  for (std::uintptr_t number = 1; number != 3; ++number) {
+    for (std::uint64_t open = 1; open != 4; ++open) {
+      addresses.push_back(push(place(number), kMib, 3 * number + open));
+    }
+    caches_.stream_ends(stream(number));
+  }
+  for (const CUdeviceptr address : addresses) {
+    EXPECT_EQ(pop_complete(kMib, 9, &pending), address);
+  }
+}
+
 TEST_F(StreamCachesTest, AContextEndsWithItsStreams) {
   const Place mine = place(1);
   push(mine, kMib);

@@ -200,26 +200,38 @@ void StreamCaches::end_locked(StreamCache& cache) {
   cache.name_ = StreamName{};
 }
 
-// The blocks go to the cache of all streams of the context that are gone; the first such cache
-// becomes it.
-void StreamCaches::stream_ends(CUstream stream) {
+// The blocks go to one of the two caches of all streams of the context that are gone; the first
+// such cache becomes it. A stream is asked once it has lost its cache, so that the answer holds for
+// all blocks in there.
+void StreamCaches::stream_ends(CUstream stream, CUresult (*query)(CUstream)) {
   if (CUPOOL_MUTATED("keeps-a-destroyed-streams-blocks")) return;
   const std::lock_guard lock(mutex_);
   each([&](StreamCache& cache) {
     if (cache.name_.stream != stream) return;
     StreamName gone = cache.name_;
-    gone.stream = nullptr;
+    gone.stream = StreamName::kGone;
+    if (query != nullptr && cache.bytes() != 0) {
+      {
+        const std::lock_guard own(cache.mutex_);
+        cache.use_ = next_use();
+      }
+      const bool is_done = query(stream) == CUDA_SUCCESS;
+      if (is_done || CUPOOL_MUTATED("takes-a-busy-streams-blocks")) {
+        gone.stream = StreamName::kGoneWhenDone;
+      }
+    }
     StreamCache* const others = find_locked(gone);
     BlockList moved;
     std::uint64_t allotted = 0;
     {
       const std::lock_guard own(cache.mutex_);
+      cache.settle();
+      if (gone.stream == StreamName::kGoneWhenDone) complete_locked(cache);
       if (others == nullptr) {
         cache.use_ = next_use();
         cache.name_ = gone;
         return;
       }
-      cache.settle();
       for (StreamCache::List& list : cache.lists_) {
         while (Block* const block = list.oldest) {
           cache.take_out(*block);
@@ -234,6 +246,14 @@ void StreamCaches::stream_ends(CUstream stream) {
     others->allotted_ += allotted;
     while (Block* const block = moved.pop()) others->put(*block);
   });
+}
+
+void StreamCaches::complete_locked(StreamCache& cache) {
+  for (StreamCache::List& list : cache.lists_) {
+    for (Block* block = list.oldest; block != nullptr; block = block->newer) {
+      block->lane_epoch = value_of(kNoEpoch);
+    }
+  }
 }
 
 BlockList StreamCaches::context_ends(const Context* context) {
@@ -281,7 +301,7 @@ BlockList StreamCaches::take(const Context* context, EpochNumber up_to, Which wh
     const StreamName& name = cache.name_;
     if (cache.bytes() == 0 || name.context != context || taken.bytes >= most_bytes) return;
     if (query != nullptr) {
-      if (name.stream == nullptr || !has_due(cache)) return;
+      if (name.is_gone() || !has_due(cache)) return;
       const bool is_busy = query(name.stream) != CUDA_SUCCESS;
       if (is_busy && !CUPOOL_MUTATED("takes-a-busy-streams-blocks")) return;
     }
@@ -319,7 +339,7 @@ BlockList StreamCaches::take_of(const Place& place) {
 void StreamCaches::put_back(const Context* context, std::uint64_t life, stats::DeviceStats& stats,
                             BlockList& blocks) {
   const std::lock_guard lock(mutex_);
-  StreamCache* cache = add_locked({context, life, nullptr}, stats).cache;
+  StreamCache* cache = add_locked({context, life, StreamName::kGone}, stats).cache;
   if (cache == nullptr) cache = give_up_a_stream_locked(context, life);
   if (cache == nullptr) return;  // the driver keeps the memory
   const std::lock_guard own(cache->mutex_);
@@ -345,7 +365,7 @@ StreamCache* StreamCaches::give_up_a_stream_locked(const Context* context, std::
   if (found == nullptr) return nullptr;
   const std::lock_guard own(found->mutex_);
   found->use_ = next_use();
-  found->name_.stream = nullptr;
+  found->name_.stream = StreamName::kGone;
   return found;
 }
 

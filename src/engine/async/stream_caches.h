@@ -26,13 +26,18 @@ namespace cupool::engine {
 /// Number of a cache's present use by a stream. Never reused in the process; 0: none.
 using StreamUseNumber = std::uint64_t;
 
-/// A non-blocking stream, as long as its context lives. A null handle stands for streams that are
-/// gone.
+/// A non-blocking stream, as long as its context lives; or all streams of it that are gone, in one
+/// of two names.
 struct StreamName {
+  // Handles of default streams, which have no blocks.
+  static inline CUstream const kGone = nullptr;                   ///< some perhaps with work left
+  static inline CUstream const kGoneWhenDone = CU_STREAM_LEGACY;  ///< without any
+
   const Context* context = nullptr;
   std::uint64_t life = 0;  ///< of the context
-  CUstream stream = nullptr;
+  CUstream stream = kGone;
 
+  bool is_gone() const { return stream == kGone || stream == kGoneWhenDone; }
   bool operator==(const StreamName& other) const {
     return context == other.context && life == other.life && stream == other.stream;
   }
@@ -166,9 +171,10 @@ class StreamCaches {
 
   /// Whether a stream ever had a cache, as far as the calling thread may know. One load.
   bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
-  /// The stream, which is not null, is about to be destroyed: what it has freed is no stream's any
-  /// more.
-  void stream_ends(CUstream stream);
+  /// The stream, which is no default one, is about to be destroyed: what it has freed is no
+  /// stream's any more, but any stream's at once if it has nothing left to do. `query` is the
+  /// driver's; null: not to be asked.
+  void stream_ends(CUstream stream, CUresult (*query)(CUstream) = nullptr);
   /// Takes all blocks of `context` out, in whatever life; its streams have no caches any more.
   BlockList context_ends(const Context* context);
 
@@ -206,6 +212,7 @@ class StreamCaches {
   Place add_locked(const StreamName& name, stats::DeviceStats& stats);
   static void count_locked(StreamCache& cache);
   static void end_locked(StreamCache& cache);
+  static void complete_locked(StreamCache& cache);
   static Block* oldest_due(const StreamCache& cache, std::size_t list, EpochNumber up_to,
                            Which which);
   void give_up_locked(StreamCache& cache, std::uint64_t bytes);

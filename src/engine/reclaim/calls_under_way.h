@@ -6,8 +6,11 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <thread>
 
 #include "engine/reclaim/call_lines.h"
+#include "util/clock.h"
 
 namespace cupool::engine {
 
@@ -34,13 +37,17 @@ class CallsUnderWay {
   /// Whether there may be one. A thread that left a call by a jump counts for good: work is covered
   /// later than it could be then.
   static bool any() { return any_into(Into::explicit_stream) || any_into(Into::default_stream); }
-  /// The same of one kind of streams.
-  static bool any_into(Into into) {
+  /// Waits until each call of one kind that is under way now is over, while others come and go.
+  /// False: not within `limit_ns`.
+  static bool wait_for(Into into, std::uint64_t limit_ns) {
+    const std::uint64_t start_ns = util::now_ns();
     for (const Line& line : lines_) {
-      const std::atomic<int>& calls = line.calls[static_cast<unsigned>(into)];
-      if (calls.load(std::memory_order_seq_cst) != 0) return true;
+      while (line.calls[static_cast<unsigned>(into)].load(std::memory_order_seq_cst) != 0) {
+        if (util::now_ns() - start_ns > limit_ns) return false;
+        std::this_thread::yield();
+      }
     }
-    return false;
+    return true;
   }
 
   /// For tests: as at the start of the process.
@@ -55,6 +62,14 @@ class CallsUnderWay {
   struct alignas(128) Line {
     std::atomic<int> calls[2];  // NOLINT(modernize-avoid-c-arrays): likewise
   };
+
+  static bool any_into(Into into) {
+    for (const Line& line : lines_) {
+      const std::atomic<int>& calls = line.calls[static_cast<unsigned>(into)];
+      if (calls.load(std::memory_order_seq_cst) != 0) return true;
+    }
+    return false;
+  }
 
   static Line lines_[kCallLines];  // NOLINT(modernize-avoid-c-arrays): nothing to call where
                                    // nothing is inlined

@@ -23,8 +23,16 @@ namespace {
 // How long a fence is asked for, of a GPU that may have nothing to do: it needs a moment to pass
 // it.
 constexpr std::uint64_t kMomentNs = 100'000;
+// How long calls may go on that submit work; a launch takes a few microseconds.
+constexpr std::uint64_t kSubmissionNs = 50'000;
 // Given back at once by decay.
 constexpr std::uint64_t kAsyncSlice = 64ull << 20;
+
+// Whether a query knows of all work so far that has used a block: its calls began before the
+// block's free, and are over. No default stream has blocks.
+bool work_is_submitted() {
+  return CallsUnderWay::wait_for(CallsUnderWay::Into::explicit_stream, kSubmissionNs);
+}
 
 }  // namespace
 
@@ -129,8 +137,7 @@ BlockList AsyncIdle::take_unused(Context& context, Look look, StreamCaches::Whic
   if (!scope.ok()) return unused;
   context.ordering().captures().hold_off([&] {
     const EpochNumber closed = previous(context.ordering().epochs().open());
-    // No default stream has blocks.
-    if (CallsUnderWay::any_into(CallsUnderWay::Into::explicit_stream)) return;
+    if (!work_is_submitted()) return;
     BlockList more =
         caches_.take(&context, closed, which, most_bytes - unused.bytes, driver_.cuStreamQuery);
     while (Block* const block = more.pop()) unused.push(block);
@@ -179,6 +186,13 @@ bool AsyncIdle::give_back_in(Context& context, const StreamCaches::Place& place,
   part.gave_back = free_in(idle, stream) != 0;
   keep(context, idle);
   return part.gave_back;
+}
+
+// As in take_unused(). A stream that is destroyed begins no capture meanwhile, and joins none.
+void AsyncIdle::stream_ends(CUstream stream) {
+  const cuda::RelaxedCaptureScope relaxed(driver_);
+  const bool may_ask = !Serving::any_capture() && work_is_submitted();
+  caches_.stream_ends(stream, may_ask ? driver_.cuStreamQuery : nullptr);
 }
 
 EpochNumber AsyncIdle::covering_epoch(Context& context) {

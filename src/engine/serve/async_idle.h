@@ -52,6 +52,8 @@ class AsyncIdle {
     if (AsyncBlocks::any()) caches_.end_decay_step();
   }
 
+  /// A stream is about to be destroyed that is no default one.
+  void stream_ends(CUstream stream);
   /// The driver is about to end `context`, with its streams: idle memory goes back.
   void context_ends(Context& context);
   /// The driver has ended it. `alone`: see ContextEnd.

@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "config/settings.h"
+#include "cuda/stream_kind.h"
 #include "engine/async/stream_caches.h"
 #include "engine/context/context_registry.h"
 #include "engine/context/submission.h"
@@ -116,7 +117,8 @@ class AsyncMemory {
 
   /// The stream is about to be destroyed.
   void stream_ends(CUstream stream) {
-    if (caches_.any() && stream != nullptr) caches_.stream_ends(stream);
+    const bool has_none = stream == nullptr || cuda::is_default(stream);
+    if (caches_.any() && !has_none) idle_.stream_ends(stream);
   }
   /// The program is about to set the current pool of a device, perhaps before the engine's start.
   static void distrust_current_pools() {

@@ -7,8 +7,10 @@
 //   case=elsewhere  by a third stream (by=async), cuMemAlloc (by=malloc), cuMemGetInfo (by=info),
 //   or
 //                   the program's trim (by=trim); likewise
+//   case=gone       as elsewhere, but the stream is destroyed after the wait for it
 //   case=later      by a third stream, while the stream still has work that takes some time; as one
 //                   block (by=async), or as blocks of the same size (by=blocks)
+//   case=gone_later likewise, but the stream is destroyed
 //   case=waits      by cuMemAlloc, freed by cuMemFree behind work of a second, while another thread
 //                   frees small blocks in stream order and is done with them
 #include <cuda.h>
@@ -121,8 +123,10 @@ int main(int argc, char** argv) {
     cupoolSimOwner(pointer(block), kBlock, 0);
     MUST(cuMemFreeAsync(block, stream));
   }
-  if (which == "later") go_on_for(300'000'000, stream);
-  if (which == "beside" || which == "elsewhere") MUST(cuStreamSynchronize(stream));
+  const bool works_on = which == "later" || which == "gone_later";
+  if (works_on) go_on_for(300'000'000, stream);
+  if (!works_on && !own) MUST(cuStreamSynchronize(stream));
+  if (which == "gone" || which == "gone_later") MUST(cuStreamDestroy(stream));
   const auto start = std::chrono::steady_clock::now();
   const CUstream wants = own || which == "beside" ? stream : third;
   const CUdeviceptr wanted = want(by, wants);
