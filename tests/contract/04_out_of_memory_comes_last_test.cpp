@@ -257,6 +257,22 @@ TEST(OutOfMemory, FreedMemoryServesOtherAllocators) {
   expect_same("probe_oom mode=others", 0, 1, {{"CUPOOL_SIM_MEMORY", "1G"}});
 }
 
+// Idle plain memory goes back although the device is busy, by a free that waits for no other work:
+// that work may wait for what the program does next.
+TEST(OutOfMemory, IdlePlainMemoryIsThereAlthoughTheDeviceIsBusy) {
+  for (const char* backend : {"malloc", "auto"}) {
+    for (const char* mode : {"late", "early", "timed"}) {
+      SCOPED_TRACE(std::string(backend) + " " + mode);
+      const PreloadedRun run = expect_same("probe_async_full case=plain by=malloc", 0, 1,
+                                           {{"CUPOOL_BACKEND", backend},
+                                            {"CUPOOL_SIM_MODE", mode},
+                                            {"CUPOOL_SIM_PATIENCE_MS", "1"},
+                                            {"CUPOOL_SIM_MEMORY", "256M"}});
+      EXPECT_EQ(run.process.out, "allocated 0\nat once 1\n");
+    }
+  }
+}
+
 // A pool maps all that is free before it finds that it is not enough: 0.4 s on an H200.
 TEST(OutOfMemory, PoolsAreNotAskedForWhatTheyCannotHave) {
   const ScratchFolder folder;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contract 8, its part without IPC: libraries of CUPOOL_BYPASS_LIBS have the driver's plain memory,
 // and an agent library that is loaded late makes later memory plain and frees wait.
+#include <map>
+#include <sstream>
+
 #include "harness.h"
 
 namespace preload {
@@ -235,6 +238,23 @@ TEST(MemoryHooks, OfUcxSeeWhatTheDriverDoes) {
       run_preloaded("probe_ucm", with(kept, {{"CUPOOL_MAX_CACHED", "0"}}));
   EXPECT_TRUE(contains(returning.process.out, "known of all 24\nknown and gone 0\n"))
       << returning.describe();
+}
+
+// What lies idle goes back by the call that they see.
+TEST(MemoryHooks, OfUcxSeeTheEndOfIdleMemory) {
+  const ScratchFolder folder;
+  const std::string calls = folder.path() + "/calls";
+  const PreloadedRun run = run_preloaded("probe_ucm with=ucp", {{"CUPOOL_BACKEND", "malloc"},
+                                                                {"CUPOOL_FREE_MODE", "sync"},
+                                                                {"CUPOOL_MAX_CACHED", "4M"},
+                                                                {"CUPOOL_SIM_CALLS", calls}});
+  EXPECT_EQ(run.process.exit_code, 0) << run.describe();
+  EXPECT_GT(run.counter("returned_blocks_total"), 0u) << run.describe();
+  std::istringstream lines(read_file(calls));
+  std::map<std::string, int> made;
+  for (std::string name; lines >> name;) lines >> made[name];
+  EXPECT_GT(made["cuMemFree_v2"], 0);
+  EXPECT_EQ(made["cuMemFreeAsync"], 0);
 }
 
 // UCX is not taken for the caller of the program's calls.

@@ -49,6 +49,10 @@ class Backend {
   /// Releases memory that the GPU no longer uses; makes `context` current meanwhile. False: the
   /// driver refused, because the context is gone. The driver then still owns the memory.
   virtual bool release(StreamSource& context, CUdeviceptr address) = 0;
+  /// The same, where release() would wait for other work of the context, without that wait. Not
+  /// during a capture, nor where somebody notices the end of memory by cuMemFree. False: not
+  /// possible; the memory is still there.
+  virtual bool release_in_stream(StreamSource&, CUdeviceptr) { return false; }
 
  protected:
   ~Backend() = default;

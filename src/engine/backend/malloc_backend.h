@@ -19,6 +19,7 @@ class MallocBackend final : public Backend {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   bool release(StreamSource& context, CUdeviceptr address) override;
+  bool release_in_stream(StreamSource& context, CUdeviceptr address) override;
 
  private:
   const cuda::Driver& driver_;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <new>
+#include <optional>
 
 #include "cuda/errors.h"
 #include "engine/block/accounting.h"
@@ -32,6 +33,10 @@ namespace {
 // Idle pool bytes that trigger a trim. A trim waits for the pools' streams, so it is not done for
 // less.
 constexpr std::uint64_t kGatheredBytes = 64ull << 20;
+
+bool any_rdma_library() {
+  return noted_rdma_library() != nullptr || loaded_rdma_library() != nullptr;
+}
 
 }  // namespace
 
@@ -202,6 +207,7 @@ void IdleMemory::release(Context& context, BlockList& idle) {
   stats.gauge_add(Gauge::cached_bytes, -signed_bytes(idle.bytes));
   stats.gauge_add(Gauge::held_bytes, -signed_bytes(idle.bytes));
   stats::note_event(EventKind::give_back, stats, idle.bytes);
+  std::optional<bool> is_watched;  // looked for once there is plain memory
   while (Block* block = idle.pop()) {
     // The end of the context did not wait for this thread any longer. The address may be another
     // owner's, and the record in a list of that end.
@@ -222,7 +228,13 @@ void IdleMemory::release(Context& context, BlockList& idle) {
     }
     // A refusal may pass. Memory refused twice is tried once more later, with the orphans.
     Backend& backend = device.backend_of(source);
-    const bool released = backend.release(context, address) || backend.release(context, address);
+    bool released = false;
+    if (source == BlockSource::malloc) {
+      if (!is_watched) is_watched = any_rdma_library();
+      released =
+          !*is_watched && !Serving::any_capture() && backend.release_in_stream(context, address);
+    }
+    released = released || backend.release(context, address) || backend.release(context, address);
     if (comes_to_us) blocks_.erase(block);
     if (!released && source == BlockSource::pool) {
       device.orphans().add(*block);

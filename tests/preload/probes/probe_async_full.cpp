@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the program has freed is wanted, for a larger block. The device has 256 MiB. But for the
-// last case, it was freed in a stream, and work goes on that waits for what the program does next;
-// the driver alone has the memory at once.
+// last two cases, it was freed in a stream, and work goes on that waits for what the program does
+// next; the driver alone has the memory at once.
 //   case=own        by that stream, whose work it is
 //   case=beside     by that stream, behind a wait for it; the work is another's
 //   case=elsewhere  by a third stream (by=async), cuMemAlloc (by=malloc), cuMemGetInfo (by=info),
@@ -11,6 +11,7 @@
 //   case=later      by a third stream, while the stream still has work that takes some time; as one
 //                   block (by=async), or as blocks of the same size (by=blocks)
 //   case=gone_later likewise, but the stream is destroyed
+//   case=plain      by cuMemAlloc, freed by cuMemFree and waited for
 //   case=waits      by cuMemAlloc, freed by cuMemFree behind work of a second, while another thread
 //                   frees small blocks in stream order and is done with them
 #include <cuda.h>
@@ -113,15 +114,20 @@ int main(int argc, char** argv) {
   CUdeviceptr blocks[4] = {};
   MUST(cuMemAllocAsync(&kept, 8 * kMiB, stream));
   unsigned long long owner = 0;
+  const bool plain = which == "plain";
   for (CUdeviceptr& block : blocks) {
-    MUST(cuMemAllocAsync(&block, kBlock, stream));
+    MUST(plain ? cuMemAlloc(&block, kBlock) : cuMemAllocAsync(&block, kBlock, stream));
     cupoolSimOwner(pointer(block), kBlock, ++owner);
   }
-  go_on_until_over(own ? stream : other);
+  if (!plain) go_on_until_over(own ? stream : other);
   for (CUdeviceptr block : blocks) {
     MUST(cuMemsetD8Async(block, 1, 4096, stream));
     cupoolSimOwner(pointer(block), kBlock, 0);
-    MUST(cuMemFreeAsync(block, stream));
+    MUST(plain ? cuMemFree(block) : cuMemFreeAsync(block, stream));
+  }
+  if (plain) {
+    MUST(cuCtxSynchronize());
+    go_on_until_over(other);
   }
   const bool works_on = which == "later" || which == "gone_later";
   if (works_on) go_on_for(300'000'000, stream);

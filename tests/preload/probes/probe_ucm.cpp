@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program that UCX hooks: by patched code (hooks=code), or by replaced references
 // (hooks=references). Allocates and frees in rounds, half by the runtime, half by the driver, and
-// says of which memory the hooks know. registers=ucx: UCX's transport registers each block;
-// registers=program: the program does the same itself.
+// says of which memory the hooks know. with=ucp: beside UCX's main library. registers=ucx: UCX's
+// transport registers each block; registers=program: the program does the same itself.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -102,6 +102,9 @@ int main(int argc, char** argv) {
       std::string(probe::argument(argc, argv, "hooks", "code")) == std::string("code");
   MUST(cudaSetDevice(0));
   MUST(cudaFree(nullptr));
+  if (std::string(probe::argument(argc, argv, "with", "")) == "ucp") {
+    open_beside(argv[0], "mpi/libucp.so.0");
+  }
   const Hooks hooks = load(argv[0]);
   hooks.install(in_code);
   const Register registers = registration(probe::argument(argc, argv, "registers", ""), argv[0]);
