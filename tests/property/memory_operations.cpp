@@ -262,7 +262,7 @@ void Machine::buffer_mistake(const Operation& op) {
   expect(result == wanted ? CUDA_SUCCESS : result, "a mistake with page-locked memory");
 }
 
-// Both frees wait for the context as the driver does; the memory is not cupool's.
+// Page-locked memory may be cupool's, and its free need not wait; the driver has the rest.
 void Machine::buffer_destroy(const Operation& op) {
   Slots& slots = slots_of(op);
   Buffer& buffer = slots.buffers[op.a % kBuffers];
@@ -277,10 +277,15 @@ void Machine::buffer_destroy(const Operation& op) {
       if (used.second == buffer.host && capture.active) return;
     }
   }
-  const CUresult result = buffer.type == Buffer::managed      ? cuMemFree(buffer.device)
-                          : buffer.type == Buffer::registered ? cuMemHostUnregister(buffer.host)
-                                                              : cuMemFreeHost(buffer.host);
-  if (expect(result, "freeing a buffer")) buffer = Buffer{};
+  bool freed = false;
+  if (buffer.type == Buffer::managed) {
+    freed = expect(cuMemFree(buffer.device), "freeing managed memory");
+  } else if (buffer.type == Buffer::registered) {
+    freed = expect(cuMemHostUnregister(buffer.host), "cuMemHostUnregister");
+  } else {
+    freed = expect(cuMemFreeHost(buffer.host), "cuMemFreeHost");
+  }
+  if (freed) buffer = Buffer{};
 }
 
 void Machine::host_touch(const Operation& op) {
