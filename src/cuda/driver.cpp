@@ -63,6 +63,11 @@ const Driver* detail::load() {
   return made;
 }
 
+bool has_shut_down(const Driver& driver) {
+  CUcontext current = nullptr;
+  return driver.cuCtxGetCurrent(&current) == CUDA_ERROR_DEINITIALIZED;
+}
+
 void note_shut_down() {
   detail::is_shut_down.store(true, std::memory_order_relaxed);
 }

@@ -35,6 +35,9 @@ inline const Driver* driver() {
 /// Records that a driver call returned CUDA_ERROR_DEINITIALIZED: the driver has shut down, and
 /// cupool calls no CUDA function any more (I6). Thread-safe.
 void note_shut_down();
+/// Asks the driver whether it has shut down, as it does while another thread leaves the process: no
+/// trouble to warn of. Thread-safe.
+bool has_shut_down(const Driver& driver);
 inline bool shut_down() {
   return detail::is_shut_down.load(std::memory_order_relaxed);
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Every driver call of every test program made to fail once, in turn, on the simulated device; with
---pairs a call that comes after it, too.
+--pairs a call that comes after it, too; with --shut-down the driver ends there, as it does when
+another thread leaves the process.
 
 Our trouble is never the program's error (docs/design.md, fail open). A program run under the
 preload learns which driver functions are called and how often; then it is run once for each
@@ -40,6 +41,7 @@ PROGRAMS = [
     ("pressure_prealloc", "faults/programs/pressure",
      {"CUPOOL_SIM_MEMORY": "256M", "CUPOOL_PREALLOC": "48M"}),
     ("crowd_start", "faults/programs/crowd", {"CUPOOL_POOL_START": "background"}),
+    ("crowd_pools", "faults/programs/crowd", {"CUPOOL_BACKEND": "pool"}),
     ("crowd_default_pool", "faults/programs/crowd", {"CUPOOL_POOL": "default"}),
     ("contexts", "faults/programs/contexts", {"CUPOOL_SIM_DEVICES": "2"}),
     ("runtime", "preload/probes/probe_runtime_shared threads=1", {}),
@@ -94,11 +96,13 @@ FOUND = [
 ]
 
 # Where nothing but the driver can do what it refused twice, the program sees what it would without
-# us: the refusal of its own call.
-ONLY_THE_DRIVER = [("cuMemPoolExport", "cuIpcGetMemHandle")]
+# us: the refusal of its own call. Pools that are refused twice are taken for pools that cannot be shared.
+ONLY_THE_DRIVER = [("cuMemPoolExport", "cuIpcGetMemHandle", None),
+                   ("cuMemPoolCreate", "cuIpcGetMemHandle", "1")]
 
 EACH_CALL_UP_TO = 4   # of one function; from there on ever fewer of the later ones
 PLAIN_CALLS_TRIED = 100  # the nearest, then as many of the others, then the rest
+SHUT_DOWN = "4!"
 MOST_OWN_CALLS = 4       # of a pair's functions, in a selection
 BOTH_CALLS_TRIED = 3     # of the second function, after a fault of the first
 LIMIT_S = 60
@@ -125,6 +129,10 @@ def case_of(text):
 
 def stays(case):
     return isinstance(case, Case) and case.code.endswith("!")
+
+
+def is_shut_down(case):
+    return isinstance(case, Case) and case.code == SHUT_DOWN
 
 
 def codes_of(function):
@@ -209,13 +217,14 @@ class Sweep:
         self.preloaded[name], preloaded = self.run(name, True, calls=True)
         self.plain_calls[name], self.calls[name] = plain.counts, preloaded.counts
 
-    def cases(self, names):
+    def cases(self, names, shut_down):
         """All of them, in a fixed order."""
         result = []
         for name in names:
             for function, count in sorted(self.calls[name].items()):
                 for nth in chosen_calls(count):
-                    result += [Case(name, function, nth, code) for code in codes_of(function)]
+                    codes = [SHUT_DOWN] if shut_down else codes_of(function)
+                    result += [Case(name, function, nth, code) for code in codes]
         return result
 
     def pairs_after(self, first, all_codes):
@@ -237,9 +246,10 @@ class Sweep:
             yield from self.outcomes_without_us(case.first)
             yield from self.outcomes_without_us(case.then)
             yield from self.outcomes_of_both(case)
-            for ours, the_programs in ONLY_THE_DRIVER:
+            for ours, the_programs, code in ONLY_THE_DRIVER:
                 if case.first.function.startswith(ours) and case.then.function.startswith(ours):
-                    yield from self.outcomes_without_us(case.then._replace(function=the_programs))
+                    refused = case.then._replace(function=the_programs, code=code or case.then.code)
+                    yield from self.outcomes_without_us(refused)
             return
         count = self.plain_calls[case.program].get(case.function, 0)
         nearest = sorted(range(1, count + 1), key=lambda nth: abs(nth - case.nth))
@@ -277,6 +287,8 @@ class Sweep:
                 wrong = f"signal {-run.code}"
         elif "Sanitizer" in run.err:
             wrong = "a sanitizer's complaint"
+        elif is_shut_down(case) and warnings_of(run) - warnings_of(self.preloaded[case.program]):
+            wrong = "a warning, though the driver has ended"
         elif (run.code, run.out) == (normal.code, normal.out):
             wrong = self.wrong_in_reports(case, run)
         elif stays(case) and tells_only(run, normal, case.code[:-1]):
@@ -309,6 +321,10 @@ class Sweep:
                             ("standard error", run.err)):
             lines += [f"--- {title}"] + text.splitlines()[-25:]
         return "\n".join(lines)
+
+
+def warnings_of(run):
+    return set(re.findall(r"cupool\[\d+\] (warning.*)", run.err))
 
 
 def chosen_calls(count):
@@ -348,8 +364,15 @@ def tells_only(run, normal, code):
     usual = {without_number(line) for line in normal.out.splitlines()}
     if "wrong:" in run.out or "WRONG" in run.out or run.code not in (normal.code, 4):
         return False
-    return all(without_number(line) in usual or re.search(rf"\b{code}\b", line)
-               for line in run.out.splitlines())
+    told = False
+    for line in run.out.splitlines():
+        if re.search(rf"\b{code}\b", line):
+            told = True
+        elif not line.startswith("  "):  # what the call before gave
+            told = False
+        if not told and without_number(line) not in usual:
+            return False
+    return True
 
 
 def selected(cases, runs, seed):
@@ -399,6 +422,7 @@ def main():
     parser.add_argument("--program", action="append", help="only this one")
     parser.add_argument("--function", default=".*", help="only functions that match")
     parser.add_argument("--pairs", action="store_true", help="faults in pairs")
+    parser.add_argument("--shut-down", action="store_true", help="the driver ends there")
     parser.add_argument("--only", help="one case: PROGRAM FUNCTION:N=CODE[,>FUNCTION:N=CODE]")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
@@ -413,7 +437,8 @@ def main():
         plain, preloaded = sweep.plain[name], sweep.preloaded[name]
         if (plain.code, plain.out) != (preloaded.code, preloaded.out) or not plain.out:
             sys.exit(f"{name} differs without any fault:\n{Sweep.described(preloaded, plain)}")
-    cases = [case for case in sweep.cases(names) if re.match(arguments.function, case.function)]
+    cases = [case for case in sweep.cases(names, arguments.shut_down)
+             if re.match(arguments.function, case.function)]
     possible = len(cases)
     if arguments.only:
         cases = [case_of(arguments.only)]

@@ -57,6 +57,10 @@ CUresult refuse_pointer(CUdeviceptr*, CUmemoryPool, CUmemPoolPtrExportData*) {
 CUresult refuse_access(CUmemoryPool, const CUmemAccessDesc*, size_t) {
   return CUDA_ERROR_INVALID_VALUE;
 }
+CUresult no_context(CUcontext* context) {
+  *context = nullptr;
+  return CUDA_SUCCESS;
+}
 CUresult exchange_mode(CUstreamCaptureMode*) {
   return CUDA_SUCCESS;
 }
@@ -70,6 +74,7 @@ struct World {
     driver.cuMemPoolImportFromShareableHandle = refuse_pool;
     driver.cuMemPoolImportPointer = refuse_pointer;
     driver.cuMemPoolSetAccess = refuse_access;
+    driver.cuCtxGetCurrent = no_context;
     driver.cuThreadExchangeStreamCaptureMode = exchange_mode;
     device = new Device(driver, 0, settings);
     context = new Context(driver, reinterpret_cast<CUcontext>(0x1000), *device);

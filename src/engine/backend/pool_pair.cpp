@@ -188,7 +188,7 @@ void PoolPair::configure(PoolKind kind, CUmemoryPool pool) {
 void PoolPair::set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value,
                              const char* option) const {
   const CUresult result = driver_.cuMemPoolSetAttribute(pool, attribute, value);
-  if (result != CUDA_SUCCESS) {
+  if (result != CUDA_SUCCESS && !cuda::has_shut_down(driver_)) {
     CUPOOL_WARN_ONCE("the driver refused %s (error %d): the option has no effect", option,
                      static_cast<int>(result));
   }

@@ -17,7 +17,8 @@ namespace {
 // Bytes reserved at once in the background. The program's calls find the driver free in between.
 constexpr std::uint64_t kPreallocationSlice = 64ull << 20;
 
-void warn_of_refusal(std::uint64_t bytes, CUresult result) {
+void warn_of_refusal(const cuda::Driver& driver, std::uint64_t bytes, CUresult result) {
+  if (cuda::has_shut_down(driver)) return;
   CUPOOL_WARN_ONCE(
       "CUPOOL_PREALLOC: the driver refused to reserve %llu bytes (error %d), so the pool starts "
       "without them; try a smaller value",
@@ -45,7 +46,7 @@ void Preallocation::reserve(StreamSource& context) {
   if (result == CUDA_SUCCESS) {
     pools_.release(context, address);
   } else {
-    warn_of_refusal(capacity, result);
+    warn_of_refusal(driver_, capacity, result);
   }
 }
 
@@ -87,7 +88,7 @@ Preallocation::State Preallocation::reserve_slice(StreamSource& context) {
   }
   if (result != CUDA_SUCCESS) {
     if (result != CUDA_ERROR_OUT_OF_MEMORY || !taken_by_program()) {
-      warn_of_refusal(wanted - reserved, result);
+      warn_of_refusal(driver_, wanted - reserved, result);
     }
     end(context);
     return ended;

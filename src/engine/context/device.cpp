@@ -12,7 +12,7 @@ namespace {
 
 std::uint64_t read_total_bytes(const cuda::Driver& driver, int ordinal, stats::DeviceStats& stats) {
   size_t total = 0;
-  if (driver.cuDeviceTotalMem_v2(&total, ordinal) != CUDA_SUCCESS) {
+  if (driver.cuDeviceTotalMem_v2(&total, ordinal) != CUDA_SUCCESS && !cuda::has_shut_down(driver)) {
     CUPOOL_WARN_ONCE(
         "the driver does not report the memory size of device %d; its memory comes from cuMemAlloc",
         ordinal);
@@ -54,14 +54,14 @@ DeviceLimits limits_of(const config::Settings& settings, std::uint64_t total_byt
 bool wants_pools(const cuda::Driver& driver, int ordinal, config::Backend wanted,
                  bool every_device_is_peer) {
   const bool supported = PoolBackend::supported(driver, ordinal);
-  if (wanted == config::Backend::pool && !supported) {
+  if (wanted == config::Backend::pool && !supported && !cuda::has_shut_down(driver)) {
     CUPOOL_WARN_ONCE(
         "CUPOOL_BACKEND=pool: this driver or device has no memory pools; memory comes from "
         "cuMemAlloc instead. CUPOOL_BACKEND=malloc silences this warning");
   }
   if (!supported || wanted == config::Backend::malloc) return false;
   // A copy between devices that cannot be peers would write nothing into pool memory.
-  if (!every_device_is_peer && wanted == config::Backend::pool) {
+  if (!every_device_is_peer && wanted == config::Backend::pool && !cuda::has_shut_down(driver)) {
     CUPOOL_WARN_ONCE(
         "CUPOOL_BACKEND=pool: not all devices can be peers (or the driver does not say), and "
         "copies between their pools would write nothing. Memory comes from cuMemAlloc instead; to "

@@ -123,10 +123,12 @@ CUresult IpcImports::import(const ipc::Handle& handle, Context& context, CUdevic
   const CUresult result = map(exporter, reply, pool_file, context, &mapped);
   if (result != CUDA_SUCCESS) {
     end_lease(exporter, handle.block);
-    CUPOOL_WARN_ONCE(
-        "cannot open GPU memory of another process: the driver refused it (error %d). With "
-        "CUPOOL_BACKEND=malloc, that process exports handles of the driver instead",
-        static_cast<int>(result));
+    if (!cuda::has_shut_down(driver_)) {
+      CUPOOL_WARN_ONCE(
+          "cannot open GPU memory of another process: the driver refused it (error %d). With "
+          "CUPOOL_BACKEND=malloc, that process exports handles of the driver instead",
+          static_cast<int>(result));
+    }
     return answer_of(result);
   }
   import.exporter = handle.exporter;

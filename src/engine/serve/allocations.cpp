@@ -302,10 +302,6 @@ CUresult Allocations::allocate_fresh(Context& context, std::uint64_t capacity, F
   if (fresh->source != BlockSource::pool) return result;
   if (result == CUDA_SUCCESS && !is_large(capacity)) context.small_chunk().open();
   if (result == CUDA_ERROR_NOT_SUPPORTED) {
-    CUPOOL_WARN_ONCE(
-        "the driver does not support the pools of device %d; memory comes from cuMemAlloc instead. "
-        "CUPOOL_BACKEND=malloc silences this warning",
-        device.ordinal());
     device.use_plain_memory();
   } else if (result != CUDA_ERROR_OUT_OF_MEMORY || device.limits().max_size != 0) {
     return result;
@@ -313,6 +309,12 @@ CUresult Allocations::allocate_fresh(Context& context, std::uint64_t capacity, F
   fresh->source = BlockSource::malloc;
   const CUresult plain =
       device.backend_of(BlockSource::malloc).allocate(context, capacity, &fresh->address);
+  if (result == CUDA_ERROR_NOT_SUPPORTED && plain != CUDA_ERROR_DEINITIALIZED) {
+    CUPOOL_WARN_ONCE(
+        "the driver does not support the pools of device %d; memory comes from cuMemAlloc instead. "
+        "CUPOOL_BACKEND=malloc silences this warning",
+        device.ordinal());
+  }
   // Only now, so that this request has what it would have without cupool.
   const bool nearly_full = result == CUDA_ERROR_OUT_OF_MEMORY;
   if (nearly_full && plain == CUDA_SUCCESS) out_of_memory_.make_spare_streams(context);
