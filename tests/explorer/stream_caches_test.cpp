@@ -95,9 +95,9 @@ struct World {
   }
   // Behind all threads: what is in the caches, and the room in them.
   std::size_t take_the_rest() {
-    const std::uint64_t idle = caches.bytes();
+    const std::uint64_t idle = caches.idle().bytes;
     const std::size_t count = take();
-    require(idle == count * kBytes && caches.bytes() == 0, "the caches know what they have");
+    require(idle == count * kBytes && caches.idle().bytes == 0, "the caches know what they have");
     const StreamCaches::Place last = place(stream_of(9));
     require(caches.allot(last, 2 * kBytes), "room comes back");
     return count;
@@ -230,7 +230,7 @@ Program freeing_at_the_limit() {
       run.thread([=] { world->free(i, stream_of(1 + i), &known); });
     }
     run.after([=] {
-      require(world->caches.bytes() <= kBytes, "the caches keep their limit");
+      require(world->caches.idle().bytes <= kBytes, "the caches keep their limit");
       world->caches.set_limit(2 * kBytes);
       world->take_the_rest();
     });

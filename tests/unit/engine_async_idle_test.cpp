@@ -34,6 +34,22 @@ TEST_F(AsyncIdleTest, ABusyGpuKeepsItsMemoryAndNobodyWaits) {  // I1
   EXPECT_EQ(test::pools->pool_of(address), nullptr);
 }
 
+// As many as the program asks for free memory beside a stream that is busy for long.
+TEST_F(AsyncIdleTest, AFenceIsRecordedOnceForTheSameFrees) {
+  gpu.work.store(Work::held);
+  leave_idle(kUnit);
+  for (int look = 0; look < 10; ++look) {
+    EXPECT_EQ(idle().give_back(*context_, To::pool).blocks, 0u);
+    EXPECT_EQ(idle_driver.records, 1);
+  }
+  leave_idle(2 * kUnit);
+  EXPECT_EQ(idle().give_back(*context_, To::pool).blocks, 0u);
+  EXPECT_EQ(idle_driver.records, 2);
+  gpu.finish();
+  EXPECT_EQ(idle().give_back(*context_, To::pool).blocks, 3 * kUnit);
+  EXPECT_EQ(idle_driver.records, 2);
+}
+
 // Its next work there is behind what has used the memory.
 TEST_F(AsyncIdleTest, AStreamThatRunsOutOfMemoryGetsItsOwnBlocksWithoutAWait) {  // I1
   gpu.work.store(Work::held);

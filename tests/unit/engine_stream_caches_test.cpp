@@ -186,7 +186,7 @@ TEST_F(StreamCachesTest, WhatAStreamHadThatWasDoneIsAnyStreamsAtOnce) {  // I1
   EXPECT_EQ(pop_complete(kMib, 2, &pending), addresses[1]);
   const BlockList taken = caches_.take(context(1), kNoEpoch, StreamCaches::Which::all, ~0ull);
   EXPECT_EQ(taken.count, 1u);
-  EXPECT_EQ(caches_.bytes(), kMib);
+  EXPECT_EQ(caches_.idle().bytes, kMib);
 }
 
 // Only then its answer is one for all that it has freed.
@@ -206,7 +206,7 @@ TEST_F(StreamCachesTest, AStreamIsAskedOnceItHasLostItsCache) {  // I1
     EXPECT_EQ(pop(mine, kMib), 0u);
     return CUDA_SUCCESS;
   });
-  EXPECT_EQ(caches_.bytes(), kMib);
+  EXPECT_EQ(caches_.idle().bytes, kMib);
 }
 
 TEST_F(StreamCachesTest, NoStreamIsAskedThatHasNothingOrIsGone) {
@@ -251,9 +251,9 @@ TEST_F(StreamCachesTest, AContextEndsWithItsStreams) {
   caches_.stream_ends(stream(2));
   EXPECT_EQ(caches_.context_ends(context(1)).count, 2u);
   EXPECT_EQ(pop(mine, kMib), 0u);
-  EXPECT_EQ(caches_.bytes(), kMib);
-  EXPECT_EQ(caches_.bytes(context(1)), 0u);
-  EXPECT_EQ(caches_.bytes(context(2)), kMib);
+  EXPECT_EQ(caches_.idle().bytes, kMib);
+  EXPECT_EQ(caches_.idle(context(1)).bytes, 0u);
+  EXPECT_EQ(caches_.idle(context(2)).bytes, kMib);
 }
 
 TEST_F(StreamCachesTest, TheLimitHoldsForAllStreams) {
@@ -309,7 +309,7 @@ TEST_F(StreamCachesTest, TakesNoMoreThanIsWantedAndOnlyOfTheContext) {
   EXPECT_EQ(take(kMib), 1u);
   EXPECT_EQ(take(kMib + 1), 2u) << "up to the one that reaches it";
   EXPECT_EQ(take(~0ull), 1u);
-  EXPECT_EQ(caches_.bytes(context(2)), kMib);
+  EXPECT_EQ(caches_.idle(context(2)).bytes, kMib);
 }
 
 TEST_F(StreamCachesTest, TakesOneBlockOutOfWhateverStreamHasIt) {
@@ -355,12 +355,12 @@ TEST_F(StreamCachesTest, AStreamGivesItsCacheUpForBlocksOfNoStream) {
   of_another_context.push(&block(kMib));
   caches_.put_back(context(2), 1, stats::device(0), of_another_context);
   EXPECT_EQ(of_another_context.count, 1u) << "the driver keeps the memory";
-  EXPECT_EQ(caches_.bytes(), 0u);
+  EXPECT_EQ(caches_.idle().bytes, 0u);
   BlockList blocks;
   blocks.push(&block(kMib));
   caches_.put_back(context(1), 1, stats::device(0), blocks);
   EXPECT_TRUE(blocks.empty());
-  EXPECT_EQ(caches_.bytes(), kMib);
+  EXPECT_EQ(caches_.idle().bytes, kMib);
   EXPECT_EQ(place(StreamCaches::kMostStreams + 1).cache, nullptr);
   bool pending = false;
   EXPECT_NE(pop_complete(kMib, 0, &pending), 0u) << "any stream's";

@@ -401,14 +401,16 @@ void StreamCaches::end_decay_step() {
   });
 }
 
-std::uint64_t StreamCaches::bytes(const Context* context) {
-  std::uint64_t sum = 0;
+StreamCaches::Idle StreamCaches::idle(const Context* context) {
+  Idle idle;
   each([&](StreamCache& cache) {
     if (cache.bytes() == 0) return;
     const std::lock_guard lock(cache.mutex_);
-    if (context == nullptr || cache.name_.context == context) sum += cache.bytes();
+    if (context != nullptr && cache.name_.context != context) return;
+    idle.bytes += cache.bytes();
+    idle.freed_up_to = std::max(idle.freed_up_to, EpochNumber{cache.newest_free_});
   });
-  return sum;
+  return idle;
 }
 
 void StreamCaches::fold() {

@@ -7,6 +7,7 @@
 // Stream-ordered memory.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -75,6 +76,7 @@ class alignas(128) StreamCache {
     if (use_ != use) return Taken::gone;
     if (bytes() + block.capacity > allotted_) return Taken::full;
     block.lane_epoch = value_of(open);
+    newest_free_ = std::max(newest_free_, value_of(open));
     block.idle_since = step_;
     ++frees_;
     settle();
@@ -132,10 +134,11 @@ class alignas(128) StreamCache {
   std::uint64_t allotted_ = 0;           ///< of the limit
   std::uint64_t hits_ = 0;               ///< not yet counted in the statistics
   std::uint64_t frees_ = 0;
-  std::int64_t unused_ = 0;      ///< more than the device's statistics have
-  std::uint32_t step_ = 0;       ///< of decay
-  std::uint32_t used_step_ = 0;  ///< the latest one in which it had a block
-  StreamName name_;              ///< written under both locks; without a use: no context's
+  std::int64_t unused_ = 0;        ///< more than the device's statistics have
+  std::uint64_t newest_free_ = 0;  ///< the newest epoch of a free by its streams
+  std::uint32_t step_ = 0;         ///< of decay
+  std::uint32_t used_step_ = 0;    ///< the latest one in which it had a block
+  StreamName name_;                ///< written under both locks; without a use: no context's
   stats::DeviceStats* stats_ = nullptr;
   Block* latest_ = nullptr;  ///< not yet in a list: what is freed last is mostly handed out next
   std::array<List, kStreamClasses> lists_;
@@ -198,8 +201,12 @@ class StreamCaches {
   void end_decay_step();
 
   void set_limit(std::uint64_t bytes) { limit_.store(bytes, std::memory_order_relaxed); }
-  /// Idle bytes of a context (null: of all).
-  std::uint64_t bytes(const Context* context = nullptr);
+  /// What is idle of a context (null: of all).
+  struct Idle {
+    std::uint64_t bytes = 0;
+    EpochNumber freed_up_to = kNoEpoch;  ///< of a context: no block was freed in a later epoch
+  };
+  Idle idle(const Context* context = nullptr);
   /// Adds what the caches have counted to the statistics of their devices.
   void fold();
 

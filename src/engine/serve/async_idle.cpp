@@ -36,13 +36,17 @@ bool work_is_submitted() {
 
 }  // namespace
 
-// Records a fence, and looks whether the GPU has come to it. Returns the newest complete epoch.
+// Looks whether the GPU has come to a fence that covers all idle memory. A program may ask for free
+// memory in a loop, beside a stream that is busy for long: only new frees need a new one.
 EpochNumber AsyncIdle::settle(Context& context, Look look) {
   Ordering& ordering = context.ordering();
   const ContextVisit visit(context);
   if (!visit) return kNoEpoch;
   if (look == Look::none) return ordering.epochs().complete_up_to();
-  const EpochNumber wanted = ordering.epochs().join(0, 1);
+  EpochNumber wanted = caches_.idle(&context).freed_up_to;
+  if (wanted >= ordering.epochs().open() || !ordering.fence(wanted)) {
+    wanted = ordering.epochs().join(0, 1);
+  }
   const std::uint64_t start_ns = util::now_ns();
   for (;;) {
     BlockList reclaimed;
@@ -131,7 +135,7 @@ void AsyncIdle::release_in_order(Context& context, BlockList& idle) {
 BlockList AsyncIdle::take_unused(Context& context, Look look, StreamCaches::Which which,
                                  std::uint64_t most_bytes) {
   BlockList unused = caches_.take(&context, settle(context, look), which, most_bytes);
-  if (caches_.bytes(&context) == 0 || unused.bytes >= most_bytes) return unused;
+  if (caches_.idle(&context).bytes == 0 || unused.bytes >= most_bytes) return unused;
   const cuda::RelaxedCaptureScope relaxed(driver_);
   const cuda::ContextScope scope(driver_, context.handle());
   if (!scope.ok()) return unused;
@@ -146,7 +150,7 @@ BlockList AsyncIdle::take_unused(Context& context, Look look, StreamCaches::Whic
 }
 
 AsyncIdle::Given AsyncIdle::give_back(Context& context, To to, std::uint64_t limit_ns, Look look) {
-  if (!AsyncBlocks::any() || Serving::any_capture() || caches_.bytes(&context) == 0) return {};
+  if (!AsyncBlocks::any() || Serving::any_capture() || caches_.idle(&context).bytes == 0) return {};
   const util::Uncancelled throughout;
   const ContextVisit visit(context, limit_ns);
   if (!visit || !context.usable()) return {};
@@ -196,7 +200,7 @@ void AsyncIdle::stream_ends(CUstream stream) {
 }
 
 EpochNumber AsyncIdle::covering_epoch(Context& context) {
-  const bool any = AsyncBlocks::any() && caches_.bytes(&context) != 0;
+  const bool any = AsyncBlocks::any() && caches_.idle(&context).bytes != 0;
   return any ? context.ordering().epochs().join(0, 1) : kNoEpoch;
 }
 
@@ -204,7 +208,7 @@ bool AsyncIdle::give_back_unneeded() {
   if (!AsyncBlocks::any() || Serving::any_capture()) return false;
   bool more = false;
   for (Context* const context : registry_.all()) {
-    if (caches_.bytes(context) == 0) continue;
+    if (caches_.idle(context).bytes == 0) continue;
     const ContextVisit visit(*context);
     if (!visit || !context->usable()) continue;
     GivingBack part(idle_.give_backs());
@@ -252,7 +256,7 @@ std::uint64_t AsyncIdle::bytes(Device& device) {
   if (!AsyncBlocks::any()) return 0;
   std::uint64_t sum = 0;
   for (Context* const context : registry_.contexts_of(device.ordinal())) {
-    sum += caches_.bytes(context);
+    sum += caches_.idle(context).bytes;
   }
   return sum;
 }
@@ -267,9 +271,9 @@ void AsyncIdle::fold() {
 
 // A free that is just under way may still leave its block idle; decay has it then.
 void AsyncIdle::give_all_back() {
-  if (!AsyncBlocks::any() || caches_.bytes() == 0) return;
+  if (!AsyncBlocks::any() || caches_.idle().bytes == 0) return;
   for (Context* const context : registry_.all()) {
-    if (caches_.bytes(context) == 0) continue;
+    if (caches_.idle(context).bytes == 0) continue;
     const ContextVisit visit(*context, kLongestWaitForOthersNs);
     if (!visit || !context->usable()) continue;
     GivingBack part(idle_.give_backs());

@@ -19,7 +19,8 @@ class AsyncIdle {
             StreamCaches& caches, AsyncBlocks& blocks)
       : driver_(driver), registry_(registry), idle_(idle), caches_(caches), blocks_(blocks) {}
 
-  /// Records a fence, and asks for it. Returns the newest complete epoch.
+  /// Asks for a fence that covers all idle memory; records it, if there is none. Returns the newest
+  /// complete epoch.
   enum class Look { none, once, for_a_moment };  ///< none: without a fence
   EpochNumber settle(Context& context, Look look);
 

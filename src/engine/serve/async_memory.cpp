@@ -181,7 +181,7 @@ void AsyncMemory::adopt(const Request& request, CUdeviceptr address) {
   DependentLaunch::serialise_all();
   blocks_.adopt(context, request.life, address, request.capacity, request.bytes);
   const std::uint64_t held = blocks_.bytes();
-  const std::uint64_t idle = caches_.bytes();
+  const std::uint64_t idle = caches_.idle().bytes;
   const std::uint64_t had = held > idle ? held - idle : 0;
   std::uint64_t peak = peak_.load(std::memory_order_relaxed);
   while (peak < had && !peak_.compare_exchange_weak(peak, had, std::memory_order_relaxed)) {
