@@ -59,6 +59,7 @@ run_tests() {
   step "faults"
   python3 tests/faults/sweep.py --build build/dev --library "$library" --runs 3000 | tail -n 1
   python3 tests/faults/sweep.py --build build/dev --library "$library" --pairs --runs 600 | tail -n 1
+  python3 tests/faults/sweep.py --build build/dev --library "$library" --shut-down --runs 1500 | tail -n 1
 }
 
 if [ "$mode" = all ]; then

@@ -10,8 +10,8 @@
 //                                        stamped and checked by kernels in the order of its streams
 //   async_serve full                     on a device with little room, beside a kernel of seconds:
 //                                        what one stream has freed is wanted at once by itself,
-//                                        and, once it is done, by another one, cudaMalloc and
-//                                        cudaMemGetInfo
+//                                        and, once it is done, by another one, also when it has
+//                                        been destroyed since, cudaMalloc and cudaMemGetInfo
 // One line of JSON. proof ends with 1 if a check found a foreign word, full if something was
 // refused or had to wait.
 #include <cuda_runtime.h>
@@ -206,20 +206,25 @@ bool proof(double budget) {
   return wrong == 0;
 }
 
+// The driver serves the first calls of a stream.
+cudaStream_t make_served_stream() {
+  const cudaStream_t stream = make_stream();
+  uint32_t* block = nullptr;
+  for (int i = 0; i < 2; ++i) {
+    MUST(cudaMallocAsync(&block, 1 << 20, stream));
+    MUST(cudaFreeAsync(block, stream));
+  }
+  return stream;
+}
+
 // Each way has a new kernel to wait beside, and blocks that are too small for what is wanted.
 bool full() {
   constexpr size_t kGiB = size_t{1} << 30;
   constexpr uint64_t kBusyNs = 3'000'000'000;
   constexpr double kAtOnce = 1;
   const cudaStream_t busy = make_stream();
-  const cudaStream_t first = make_stream();
-  const cudaStream_t second = make_stream();
-  uint32_t* block = nullptr;
-  for (const cudaStream_t stream :
-       {first, first, second, second}) {  // the driver serves the first ones
-    MUST(cudaMallocAsync(&block, 1 << 20, stream));
-    MUST(cudaFreeAsync(block, stream));
-  }
+  const cudaStream_t lasts = make_served_stream();
+  const cudaStream_t second = make_served_stream();
   spin_ns<<<1, 1, 0, busy>>>(1000);
   MUST(cudaDeviceSynchronize());
   size_t room = 0;
@@ -229,9 +234,11 @@ bool full() {
   MUST(cudaMalloc(&filler, room - 8 * kGiB));
   bool all = true;
   std::printf("{");
-  for (const char* way : {"own", "async", "malloc", "info"}) {
+  for (const char* way : {"own", "async", "gone", "malloc", "info"}) {
     const bool own = way[0] == 'o';
+    const bool gone = way[0] == 'g';
     const size_t bytes = (own ? 5 : 7) * kGiB;  // more than was freed: some lies free
+    const cudaStream_t first = gone ? make_served_stream() : lasts;
     const cudaStream_t wants = own ? first : second;
     uint32_t* blocks[3] = {};
     for (uint32_t*& each : blocks) {
@@ -241,10 +248,11 @@ bool full() {
     spin_ns<<<1, 1, 0, own ? first : busy>>>(kBusyNs);
     for (uint32_t* each : blocks) MUST(cudaFreeAsync(each, first));
     if (!own) MUST(cudaStreamSynchronize(first));
+    if (gone) MUST(cudaStreamDestroy(first));
     const auto begin = Clock::now();
     cudaError_t answer = cudaSuccess;
     uint32_t* wanted = nullptr;
-    if (own || way[0] == 'a') answer = cudaMallocAsync(&wanted, bytes, wants);
+    if (own || gone || way[0] == 'a') answer = cudaMallocAsync(&wanted, bytes, wants);
     if (way[0] == 'm') answer = cudaMalloc(&wanted, bytes);
     if (way[0] == 'i') MUST(cudaMemGetInfo(&room, &total));
     const double seconds = gpu_test::seconds_since(begin);
