@@ -63,6 +63,10 @@ const Driver* detail::load() {
   return made;
 }
 
+void wait_for_stream(const Driver& driver, CUstream stream) {
+  if (driver.cuStreamSynchronize(stream) != CUDA_SUCCESS) driver.cuStreamSynchronize(stream);
+}
+
 bool has_shut_down(const Driver& driver) {
   CUcontext current = nullptr;
   return driver.cuCtxGetCurrent(&current) == CUDA_ERROR_DEINITIALIZED;

@@ -35,6 +35,9 @@ inline const Driver* driver() {
 /// Records that a driver call returned CUDA_ERROR_DEINITIALIZED: the driver has shut down, and
 /// cupool calls no CUDA function any more (I6). Thread-safe.
 void note_shut_down();
+/// Waits for a stream of cupool's, so that a trim takes what was freed there. A refusal may pass,
+/// so a second attempt is made. Thread-safe.
+void wait_for_stream(const Driver& driver, CUstream stream);
 /// Asks the driver whether it has shut down, as it does while another thread leaves the process: no
 /// trouble to warn of. Thread-safe.
 bool has_shut_down(const Driver& driver);

@@ -28,6 +28,8 @@ import sys
 import tempfile
 import threading
 
+SERVES = {"CUPOOL_ASYNC": "serve"}
+
 # Name, command, environment. The probes are those of tests/preload that end by themselves soon.
 PROGRAMS = [
     ("crowd", "faults/programs/crowd", {}),
@@ -61,6 +63,18 @@ PROGRAMS = [
     ("host_memory", "preload/probes/probe_host_memory case=pairs threads=3 rounds=2", {}),
     ("host_memory_busy", "preload/probes/probe_host_memory case=busy", {"CUPOOL_FREE_MODE": "ordered"}),
     ("host_memory_reset", "preload/probes/probe_host_memory case=reset", {}),
+    ("serve_pairs", "preload/probes/probe_async mode=pairs", SERVES),
+    ("serve_others", "preload/probes/probe_async mode=others", SERVES),
+    ("serve_order", "preload/probes/probe_async mode=order stream=legacy", SERVES),
+    ("serve_free", "preload/probes/probe_async mode=free", SERVES),
+    ("serve_errors", "preload/probes/probe_async mode=errors", SERVES),
+    ("serve_context", "preload/probes/probe_async mode=context", SERVES),
+    ("serve_info", "preload/probes/probe_async mode=info", SERVES),
+    ("serve_oom", "preload/probes/probe_async mode=oom", SERVES),
+    ("serve_sizes", "preload/probes/probe_async mode=sizes", SERVES),
+    ("full_device", "preload/probes/probe_full_device", {}),
+    ("full_wait", "preload/probes/probe_device_limit mode=wait", {}),
+    ("lane_graph", "preload/probes/probe_lane leave=graph", {}),
     ("exit_return", "preload/probes/probe_exit mode=return", {}),
     ("exit_destructor", "preload/probes/probe_exit mode=destructor", {}),
 ]
@@ -88,8 +102,13 @@ CODES = [(re.compile(pattern + "$"), codes.split()) for pattern, codes in [
     (r".*", "1 999"),
 ]]
 
-# Pairs that once went wrong.
+# Faults and pairs that once went wrong: always tried.
 FOUND = [
+    "serve_info cuStreamSynchronize:1=999",
+    "full_device cuMemFree_v2:2=1",
+    "full_device cuEventCreate:1=999",
+    "full_wait cuMemFreeHost:1=999",
+    "lane_graph cuStreamIsCapturing:1=1",
     "reset cuStreamQuery:2=999,>cuMemFreeAsync:1=1",
     "errors_driver cuPointerGetAttributes:2=999,>cuPointerGetAttributes:1=1",
     "errors_driver cuCtxPopCurrent_v2:2=201,>cuCtxGetCurrent:1=3",
@@ -125,6 +144,11 @@ def case_of(text):
     cases = [Case(program, function, int(nth), code)
              for function, nth, code in re.findall(r"(\w+):(\d+)=(\d+!?)", faults)]
     return cases[0] if len(cases) == 1 else Pair(program, *cases)
+
+
+def found(names, kind):
+    cases = [case_of(text) for text in FOUND if text.split()[0] in names]
+    return [case for case in cases if isinstance(case, kind)]
 
 
 def stays(case):
@@ -444,10 +468,12 @@ def main():
         cases = [case_of(arguments.only)]
     elif arguments.pairs:
         cases = selected(cases, possible, arguments.seed)
-        cases = ([case_of(text) for text in FOUND if text.split()[0] in names] +
-                 pairs(sweep, pool, cases, None if arguments.all else arguments.runs, arguments.all))
+        cases = found(names, Pair) + pairs(sweep, pool, cases, None if arguments.all else arguments.runs,
+                                           arguments.all)
     else:
         cases = selected(cases, possible if arguments.all else arguments.runs, arguments.seed)
+        before = [] if arguments.shut_down else found(names, Case)
+        cases = before + [case for case in cases if case not in before]
 
     failures = 0
     for case, wrong in zip(cases, pool.map(sweep.check, cases)):

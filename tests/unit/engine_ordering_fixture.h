@@ -21,6 +21,7 @@ struct OrderingsGpu {
   std::map<CUevent, bool> complete;
   std::uintptr_t next_event = 1;
   CUresult record_result = CUDA_SUCCESS;
+  int records_refused = 0;  // so often, before that answer
   CUresult query_result = CUDA_SUCCESS;
   CUresult alloc_result = CUDA_SUCCESS;
   CUresult alloc_host_result = CUDA_SUCCESS;
@@ -45,6 +46,7 @@ class OrderingTest : public testing::Test {
   }
   static CUresult fake_record(CUcontext, CUevent event) {
     gpu.calls.emplace_back("record");
+    if (gpu.records_refused > 0) return --gpu.records_refused, CUDA_ERROR_UNKNOWN;
     if (gpu.record_result == CUDA_SUCCESS) gpu.complete[event] = false;
     return gpu.record_result;
   }

@@ -96,7 +96,16 @@ TEST_F(OrderingTest, AnEventThatTheDriverRefusesIsReplacedByASynchronisation) {
   gpu.record_result = CUDA_ERROR_NOT_SUPPORTED;
   Block block;
   EXPECT_TRUE(ordering.wait(retire(ordering, block)).complete());
-  EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "synchronize"}));
+  EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "record", "synchronize"}));
+  EXPECT_EQ(reclaimed_count(ordering), 1u);
+}
+
+TEST_F(OrderingTest, AnEventThatTheDriverRefusesOnceIsRecorded) {
+  Ordering ordering(driver_, kContext, stats_);
+  gpu.records_refused = 1;
+  Block block;
+  EXPECT_TRUE(ordering.wait(retire(ordering, block)).complete());
+  EXPECT_EQ(gpu.calls, (std::vector<std::string>{"record", "record", "wait"}));
   EXPECT_EQ(reclaimed_count(ordering), 1u);
 }
 

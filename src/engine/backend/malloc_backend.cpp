@@ -28,7 +28,7 @@ bool MallocBackend::release_in_stream(StreamSource& context, CUdeviceptr address
       driver_.cuMemFreeAsync(address, stream) != CUDA_SUCCESS) {
     return false;
   }
-  driver_.cuStreamSynchronize(stream);
+  cuda::wait_for_stream(driver_, stream);
   return true;
 }
 

@@ -67,7 +67,7 @@ void Orphans::release(const cuda::Driver& driver, StreamSource& context, PoolBac
     while (Block* const record = records.pop()) {
       free(record->address) || free(record->address) ? delete_block(record) : add(*record);
     }
-    if (stream != nullptr) driver.cuStreamSynchronize(stream);
+    if (stream != nullptr) cuda::wait_for_stream(driver, stream);
   }
   if (pools != nullptr) pools->trim(context);
 }

@@ -100,7 +100,7 @@ void PoolBackend::trim(StreamSource& context, std::uint64_t keep_large) {
   const cuda::ContextScope scope(driver_, context.handle());
   // A pool gives back only memory whose frees have completed, on the streams of all threads.
   if (scope.ok()) {
-    for (const CUstream stream : context.streams().all()) driver_.cuStreamSynchronize(stream);
+    for (const CUstream stream : context.streams().all()) cuda::wait_for_stream(driver_, stream);
   }
   pair_.trim(keep_large);
 }

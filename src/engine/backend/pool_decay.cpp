@@ -32,7 +32,7 @@ PoolDecay::Trimmed PoolDecay::trim_unneeded(StreamSource& context, std::uint64_t
   CUstream stream = nullptr;
   // The frees of this thread must have reached the pools.
   if (!scope.ok() || context.thread_stream(&stream) != CUDA_SUCCESS) return {};
-  driver_.cuStreamSynchronize(stream);
+  cuda::wait_for_stream(driver_, stream);
   Trimmed trimmed;
   for (const PoolKind kind : kEachPoolKind) {
     Slack& slack = slack_[index_of(kind)];

@@ -28,7 +28,10 @@ class SmallChunk {
     if (block_ != 0) return;
     const cuda::RelaxedCaptureScope relaxed(driver_);
     const cuda::ContextScope scope(driver_, context_);
-    if (!scope.ok() || driver_.cuMemAlloc_v2(&block_, kAlignment) != CUDA_SUCCESS) block_ = 0;
+    if (!scope.ok() || (driver_.cuMemAlloc_v2(&block_, kAlignment) != CUDA_SUCCESS &&
+                        driver_.cuMemAlloc_v2(&block_, kAlignment) != CUDA_SUCCESS)) {
+      block_ = 0;
+    }
   }
 
   /// Frees the block; true if there was one. Waits for the context's work.
@@ -41,7 +44,8 @@ class SmallChunk {
     if (block == 0) return false;
     const cuda::RelaxedCaptureScope relaxed(driver_);
     const cuda::ContextScope scope(driver_, context_);
-    return scope.ok() && driver_.cuMemFree_v2(block) == CUDA_SUCCESS;
+    return scope.ok() && (driver_.cuMemFree_v2(block) == CUDA_SUCCESS ||
+                          driver_.cuMemFree_v2(block) == CUDA_SUCCESS);  // a refusal may pass
   }
 
   /// Whether a call that ran out of memory may succeed once the chunk is closed. `wanted_bytes`: of

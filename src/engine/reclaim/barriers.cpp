@@ -53,9 +53,14 @@ Barriers::Barrier Barriers::make() const {
   return made;
 }
 
+// Without this wait the program's free would return too early: one more attempt after a refusal.
 CUresult Barriers::release(const Barrier& barrier) const {
-  return barrier.host != nullptr ? driver_.cuMemFreeHost(barrier.host)
-                                 : driver_.cuMemFree_v2(barrier.device);
+  const auto free = [&] {
+    return barrier.host != nullptr ? driver_.cuMemFreeHost(barrier.host)
+                                   : driver_.cuMemFree_v2(barrier.device);
+  };
+  const CUresult answer = free();
+  return cuda::is_passing_refusal(answer) ? free() : answer;
 }
 
 void Barriers::ensure_spare() {
@@ -150,8 +155,6 @@ WaitResult Barriers::wait(OrderingLock& lock) {
     const cuda::ContextScope scope(driver_, context_);
     asked = scope.ok();
     answer = asked ? release(loan.barrier) : scope.result_of_context();
-    // Without this wait the program's free would return too early: one more attempt.
-    if (asked && cuda::is_passing_refusal(answer)) answer = release(loan.barrier);
   }
   take_back(loan, asked ? fate_after(answer) : Fate::kept);
   return WaitResult::answered_for_context(answer);

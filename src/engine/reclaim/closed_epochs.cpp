@@ -246,7 +246,8 @@ bool ClosedEpochs::captures_forbid() const {
 
 CUresult ClosedEpochs::record(IfEmpty if_empty) {
   if (!can_record_ || captures_forbid() || Serving::stepped_aside()) return CUDA_SUCCESS;
-  const CUresult result = close(Fence::recorded, if_empty);
+  CUresult result = close(Fence::recorded, if_empty);
+  if (cuda::is_passing_refusal(result)) result = close(Fence::recorded, if_empty);
   if (result == CUDA_SUCCESS || cuda::is_capture_refusal(result)) return CUDA_SUCCESS;
   if (cuda::is_final(result)) return result;
   // If another thread's exit shuts the driver down meanwhile, this error may hide that.

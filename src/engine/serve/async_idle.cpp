@@ -101,7 +101,7 @@ std::uint64_t AsyncIdle::release(Context& context, BlockList& idle) {
   std::uint64_t bytes = 0;
   if (scope.ok() && context.thread_stream(&stream) == CUDA_SUCCESS) {
     bytes = free_in(idle, stream);
-    driver_.cuStreamSynchronize(stream);
+    cuda::wait_for_stream(driver_, stream);
   } else if (scope.ok()) {
     bytes = free_by(idle, [&](CUdeviceptr address) { return driver_.cuMemFree_v2(address); });
   }

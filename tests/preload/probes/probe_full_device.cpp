@@ -54,7 +54,9 @@ int main(int argc, char** argv) {
   MUST(cudaMalloc(&small, 1000));
   MUST(cudaMemGetInfo(&available, &total));
   size_t bytes = available;
-  while (cudaMalloc(&big, bytes) != cudaSuccess) bytes -= 1 << 20;
+  cudaError_t refusal = cudaSuccess;
+  while ((refusal = cudaMalloc(&big, bytes)) == cudaErrorMemoryAllocation) bytes -= 1 << 20;
+  MUST(refusal);
   cudaGetLastError();
   std::printf("4 KiB beside it: %d\n", allocate(&theirs, 4096));
   MUST(cudaFree(theirs));
