@@ -119,6 +119,9 @@ FOUND = [
 ONLY_THE_DRIVER = [("cuMemPoolExport", "cuIpcGetMemHandle", None),
                    ("cuMemPoolCreate", "cuIpcGetMemHandle", "1")]
 
+# They show how much memory is free. What the driver refuses twice to take back stays.
+SINGLE_FAULTS = {"serve_info", "full_device"}
+
 EACH_CALL_UP_TO = 4   # of one function; from there on ever fewer of the later ones
 PLAIN_CALLS_TRIED = 100  # the nearest, then as many of the others, then the rest
 SHUT_DOWN = "4!"
@@ -455,6 +458,8 @@ def main():
     names = arguments.program or [row[0] for row in PROGRAMS]
     if arguments.only:
         names = arguments.only.split()[:1]
+    if arguments.pairs and not arguments.only:
+        names = [name for name in names if name not in SINGLE_FAULTS]
     pool = concurrent.futures.ThreadPoolExecutor(arguments.jobs)
     list(pool.map(sweep.learn, names))
     for name in names:
