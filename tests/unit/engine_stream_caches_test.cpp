@@ -189,6 +189,26 @@ TEST_F(StreamCachesTest, WhatAStreamHadThatWasDoneIsAnyStreamsAtOnce) {  // I1
   EXPECT_EQ(caches_.idle().bytes, kMib);
 }
 
+// A fence of that epoch covers all that is idle, also what streams that are gone have freed.
+TEST_F(StreamCachesTest, TheNewestFreeOfAContextIsKnown) {
+  const auto newest = [this](std::uintptr_t number) {
+    return caches_.idle(context(number)).freed_up_to;
+  };
+  EXPECT_EQ(newest(1), kNoEpoch);
+  push(place(1), kMib, 3);
+  push(place(1, 2), kMib, 9);
+  EXPECT_EQ(newest(1), EpochNumber{3});
+  caches_.stream_ends(stream(1));
+  const Place second = place(2);
+  push(second, kMib, 5);
+  caches_.stream_ends(stream(2));
+  EXPECT_EQ(newest(1), EpochNumber{5}) << "its blocks are in the first one's place";
+  EXPECT_EQ(newest(2), EpochNumber{9});
+  caches_.context_ends(context(2));
+  push(place(3), kMib, 6);
+  EXPECT_EQ(newest(1), EpochNumber{6}) << "not the epoch of the place's last context";
+}
+
 // Only then its answer is one for all that it has freed.
 TEST_F(StreamCachesTest, AStreamIsAskedOnceItHasLostItsCache) {  // I1
   static CUstream ending = nullptr;

@@ -2,6 +2,7 @@
 // Which stream has which cache, and everything but a hit. The lock of one cache is held at a time.
 #include "engine/async/stream_caches.h"
 
+#include <algorithm>
 #include <atomic>
 #include <new>
 
@@ -64,6 +65,7 @@ void StreamCache::unlink(Block& block) {
 }
 
 void StreamCache::put(Block& block) {
+  newest_free_ = std::max<std::uint64_t>(newest_free_, block.lane_epoch);
   settle();
   link(block);
   set_bytes(bytes() + block.capacity);
@@ -197,6 +199,7 @@ void StreamCaches::count_locked(StreamCache& cache) {
 void StreamCaches::end_locked(StreamCache& cache) {
   count_locked(cache);
   cache.use_ = 0;
+  cache.newest_free_ = 0;
   cache.name_ = StreamName{};
 }
 

@@ -135,7 +135,7 @@ class alignas(128) StreamCache {
   std::uint64_t hits_ = 0;               ///< not yet counted in the statistics
   std::uint64_t frees_ = 0;
   std::int64_t unused_ = 0;        ///< more than the device's statistics have
-  std::uint64_t newest_free_ = 0;  ///< the newest epoch of a free by its streams
+  std::uint64_t newest_free_ = 0;  ///< no block of it was freed in a later epoch
   std::uint32_t step_ = 0;         ///< of decay
   std::uint32_t used_step_ = 0;    ///< the latest one in which it had a block
   StreamName name_;                ///< written under both locks; without a use: no context's

@@ -280,8 +280,7 @@ std::optional<CUresult> Frees::try_free_in_stream(CUdeviceptr address, CUstream 
     if (!cuda::has_shut_down(driver_)) {
       CUPOOL_WARN_ONCE(
           "the driver refused to order a cudaFreeAsync in a stream of another context; the block "
-          "is "
-          "set aside, and not reused. Free it in a stream of its own context");
+          "is set aside, and not reused. Free it in a stream of its own context");
     }
   }
   context.stats().call_times().free.record(util::now_ns() - start);
