@@ -318,7 +318,7 @@ class Sweep:
             wrong = "a warning, though the driver has ended"
         elif (run.code, run.out) == (normal.code, normal.out):
             wrong = self.wrong_in_reports(case, run)
-        elif stays(case) and tells_only(run, normal, case.code[:-1]):
+        elif stays(case) and tells_only(run, normal, case.code[:-1], is_shut_down(case)):
             pass
         elif not any(same_or_success(run, *shown) for shown in self.outcomes_without_us(case)):
             wrong = "the program sees a difference"
@@ -384,8 +384,9 @@ def same_or_success(run, code, out):
             all(line.startswith("error:") for line in missing))
 
 
-def tells_only(run, normal, code):
-    """A sticky error may reach the program anywhere, but it is the only thing that may."""
+def tells_only(run, normal, code, details):
+    """A sticky error may reach the program anywhere, but it is the only thing that may; with `details`,
+    also what the program tells of such a call in indented lines below it."""
     def without_number(line):
         return re.sub(r" x\d+$", "", line)  # of times that an error was told
     usual = {without_number(line) for line in normal.out.splitlines()}
@@ -395,7 +396,7 @@ def tells_only(run, normal, code):
     for line in run.out.splitlines():
         if re.search(rf"\b{code}\b", line):
             told = True
-        elif not line.startswith("  "):  # what the call before gave
+        elif not details or not line.startswith("  "):
             told = False
         if not told and without_number(line) not in usual:
             return False
