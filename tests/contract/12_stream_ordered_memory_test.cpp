@@ -164,6 +164,23 @@ TEST(StreamOrderedMemory, OfAStreamThatHasNothingLeftIsThereAlthoughTheDeviceIsB
   }
 }
 
+// A driver without room may look for some until all work is over. To the driver, what lies idle is
+// in use.
+const Environment kLateRefusals = {
+    {"CUPOOL_SIM_LATE_REFUSALS", "1"}, {"CUPOOL_SIM_MODE", "late"}, {"CUPOOL_SIM_MEMORY", "256M"}};
+
+TEST(StreamOrderedMemory, IsThereBeforeTheDriverIsAskedForMore) {
+  for (const char* start : {"first", "background"}) {
+    for (const char* way : {"elsewhere by=malloc", "gone by=malloc"}) {
+      SCOPED_TRACE(std::string(way) + ", " + start);
+      const PreloadedRun run =
+          expect_same(std::string("probe_async_full case=") + way, 0, 1,
+                      serving(with(kLateRefusals, {{"CUPOOL_POOL_START", start}})));
+      EXPECT_EQ(run.process.out, "allocated 0\nat once 1\n");
+    }
+  }
+}
+
 TEST(StreamOrderedMemory, IsThereWhateverElseGoesOn) {
   for (const char* way : {"copy", "gap", "chunk", "contexts", "abroad"}) {
     SCOPED_TRACE(way);
@@ -267,6 +284,17 @@ TEST(StreamOrderedMemory, LeavesTheOrderThatBlockingStreamsGive) {
       expect_same_serving(std::string("order stream=") + stream, {{"CUPOOL_SIM_MODE", mode}});
     }
   }
+}
+
+TEST(StreamOrderedMemory, IsMissedWhereTheDriverIsAskedFirst) {  // mutation testing
+  if (!tested_build().sanitizer.empty()) GTEST_SKIP() << "no such engine with a sanitizer";
+  Environment environment =
+      serving(with(kLateRefusals, {{"CUPOOL_STATS", "off"},
+                                   {"CUPOOL_TEST_MUTATION", "asks-before-it-gives-back"}}));
+  environment["LD_PRELOAD"] = tested_build().folder + "/tests/libcupool_mutable.so";
+  const ProcessResult run =
+      run_plain("probe_async_full case=gone by=malloc longest=6", environment);
+  EXPECT_EQ(run.out, "allocated 0\nat once 0\n") << run.describe();
 }
 
 // Contract 12, mutation testing.

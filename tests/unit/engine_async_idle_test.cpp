@@ -228,6 +228,26 @@ TEST_F(AsyncIdleTest, ACallThatRanOutOfMemoryGetsIt) {  // contract 4
   EXPECT_EQ(calls, 1);
 }
 
+// Contract 4. What the driver lacks it may wait for until another stream's kernel is over.
+TEST_F(AsyncIdleTest, MemoryThatTheDriverLacksGoesBackBeforeItIsAsked) {
+  OutOfMemory& out_of_memory = allocator_->out_of_memory();
+  leave_idle(kMany);
+  const std::uint64_t reserved = test::pools->reserved();
+  const std::uint64_t free = gpu.capacity - reserved;
+  out_of_memory.before_driver_call(context_, free);
+  out_of_memory.before_driver_call(nullptr, free + 1);
+  EXPECT_EQ(test::pools->reserved(), reserved);
+  test::pools->mps = true;  // how much is free is not known
+  out_of_memory.before_driver_call(context_, free + 1);
+  EXPECT_EQ(test::pools->reserved(), reserved);
+  test::pools->mps = false;
+  out_of_memory.before_driver_call(context_, free + 1);
+  EXPECT_EQ(test::pools->reserved(), 0u);
+  leave_idle(kUnit);  // less than a pool would give back
+  out_of_memory.before_driver_call(context_, gpu.capacity);
+  EXPECT_EQ(idle_bytes(), kUnit);
+}
+
 // There is no pool of cupool's own.
 TEST_F(AsyncIdleTest, ANeighbourGetsItBesidePlainMemory) {
   start({{"CUPOOL_ASYNC", "serve"}, {"CUPOOL_BACKEND", "malloc"}});

@@ -254,6 +254,7 @@ CUdeviceptr Allocations::allocate_new(Context& context, std::uint64_t bytes, Pat
   }
 
   Fresh fresh;
+  out_of_memory_.before_driver_call(&context, capacity);
   std::uint64_t tried_ns = util::now_ns();
   CUresult result = allocate_fresh(context, capacity, &fresh);
   // Several attempts, because other threads free, take returned memory, or are giving idle blocks

@@ -119,6 +119,15 @@ std::uint64_t OutOfMemory::give_back_done(Device& device, AsyncIdle::Look look) 
   return may_have_more ? std::max(gave, trim_default_pool(device)) : 0;
 }
 
+// What the driver lacks it may look for in its own pools until another stream's kernel is over,
+// when it refuses (measured): to the driver, memory in the caches of streams is in use.
+void OutOfMemory::before_driver_call(Context* context, std::uint64_t bytes) {
+  if (context == nullptr || CUPOOL_MUTATED("asks-before-it-gives-back")) return;
+  Device& device = context->device();
+  if (async_.idle().bytes(device) < stats::kPoolGrowthStep || !room_.lacks(device, bytes)) return;
+  give_back_done(device, AsyncIdle::Look::for_a_moment);
+}
+
 // Whether the call is worth another attempt now that so much has gone back.
 bool OutOfMemory::may_do(Device& device, std::uint64_t gave, Patience& patience) {
   const std::uint64_t wanted = patience.wanted_bytes();

@@ -77,6 +77,10 @@ class OutOfMemory {
   /// idle memory is given back and nobody waits.
   static bool may_fit(Context* context, std::uint64_t bytes);
 
+  /// The driver is about to be asked for `bytes` of the context's device (null: not known). Where
+  /// they are not free, gives stream-ordered memory that lies idle back first.
+  void before_driver_call(Context* context, std::uint64_t bytes);
+
   /// Gives all idle memory of the context's device back, and waits for retired blocks within
   /// `patience`. True: there was some.
   bool give_back_idle(Context& context, Patience& patience);

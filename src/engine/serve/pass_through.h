@@ -42,6 +42,7 @@ class PassThrough {
     Context* const context = registry_.current();
     const std::uint64_t life = context == nullptr ? 0 : context->incarnation();
     patience.wants(wanted);
+    out_of_memory_.before_driver_call(context, wanted);
     CUresult result = real();
     if (result == CUDA_ERROR_OUT_OF_MEMORY && OutOfMemory::may_fit(registry_.current(), wanted)) {
       result = out_of_memory_.retry(real, patience);

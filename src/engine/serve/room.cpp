@@ -74,6 +74,11 @@ bool Room::is_just_there(Device& device, std::uint64_t wanted_bytes) {
   return free && *free >= wanted_bytes;
 }
 
+bool Room::lacks(Device& device, std::uint64_t bytes) {
+  const auto free = free_bytes(device);
+  return free && *free < bytes;
+}
+
 // What of the device's memory could go back now. What the GPU still uses is included; what is on
 // its way back by another thread is not.
 std::uint64_t Room::idle_bytes(Device& device) {

@@ -28,6 +28,9 @@ class Room {
   /// Whether as much as `wanted_bytes` (0: not known) is free on `device`.
   bool is_just_there(Device& device, std::uint64_t wanted_bytes);
 
+  /// Whether less than `bytes` are known to be free on `device`.
+  bool lacks(Device& device, std::uint64_t bytes);
+
   /// Whether a call may succeed that was refused again after idle memory was given back.
   enum class Outlook { give_back, try_again, hopeless };
   Outlook outlook(Context& context, Patience& patience);

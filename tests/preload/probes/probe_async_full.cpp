@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the program has freed is wanted, for a larger block. The device has 256 MiB. But for the
 // last two cases, it was freed in a stream, and work goes on that waits for what the program does
-// next; the driver alone has the memory at once.
+// next, or for longest=SECONDS; the driver alone has the memory at once.
 //   case=own        by that stream, whose work it is
 //   case=beside     by that stream, behind a wait for it; the work is another's
 //   case=elsewhere  by a third stream (by=async), cuMemAlloc (by=malloc), cuMemGetInfo (by=info),
@@ -105,6 +105,7 @@ int main(int argc, char** argv) {
   const CUstream third = make_served_stream();
   const std::string which = probe::argument(argc, argv, "case", "own");
   const std::string by = probe::argument(argc, argv, "by", "async");
+  probe::longest = std::chrono::seconds(probe::number(argc, argv, "longest", 86400));
   if (which == "waits") {
     wait_beside_small_frees(context, stream);
     return 0;

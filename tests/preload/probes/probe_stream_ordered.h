@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -15,7 +16,8 @@ namespace probe {
 
 constexpr size_t kMiB = 1 << 20;
 
-inline std::atomic<bool> over{false};  ///< ends the work of go_on_until_over()
+inline std::atomic<bool> over{false};        ///< ends the work of go_on_until_over()
+inline std::chrono::seconds longest{86400};  ///< and so does this time
 
 // The first allocations are the driver's.
 inline CUstream make_served_stream() {
@@ -32,7 +34,8 @@ inline CUstream make_served_stream() {
 
 inline void go_on_until_over(CUstream stream) {
   const auto wait = [](void*) {
-    while (!over) usleep(1000);
+    const auto start = std::chrono::steady_clock::now();
+    while (!over && std::chrono::steady_clock::now() - start < longest) usleep(1000);
   };
   MUST(cuLaunchHostFunc(stream, wait, nullptr));
 }

@@ -32,6 +32,9 @@ SIM_CONTROL int cupoolSimSet(const char* name, const char* value) {
   }
   if (std::strcmp(name, "judge") == 0) return parse_judge(value, &w.settings.judge) ? 0 : -1;
   if (std::strcmp(name, "polls") == 0) return w.settings.polls = std::atoi(value), 0;
+  if (std::strcmp(name, "late_refusals") == 0) {
+    return w.settings.late_refusals = std::strcmp(value, "1") == 0, 0;
+  }
   if (std::strcmp(name, "deadlock_ms") == 0) {
     return parse_milliseconds(value, &w.settings.deadlock_ms) ? 0 : -1;
   }

@@ -29,7 +29,10 @@ CUresult allocate(Entry& in, CUdeviceptr* out, size_t bytes, Origin origin) {
   bool grew = false;
   const uintptr_t address = context->heap.allocate(*context->device, bytes, &grew);
   in.costs(malloc_cost(grew, bytes));
-  if (address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (address == 0) {
+    if (world().settings.late_refusals) wait_for(in, *context, tails(*context));
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   Allocation allocation;
   allocation.base = address;
   allocation.size = bytes;

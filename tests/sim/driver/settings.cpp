@@ -136,6 +136,11 @@ Settings read_settings() {
     if (std::strcmp(v, "0") == 0) return s.pool_ipc = PoolIpc::no, true;
     return s.pool_ipc = PoolIpc::keeps, std::strcmp(v, "keeps") == 0;
   });
+  read("CUPOOL_SIM_LATE_REFUSALS", [&](const char* v) {
+    if (!parse_count(v, &n)) return false;
+    s.late_refusals = n != 0;
+    return true;
+  });
   read("CUPOOL_SIM_RECLAIM", [&](const char* v) {
     if (!parse_count(v, &n)) return false;
     s.reclaim = n != 0;

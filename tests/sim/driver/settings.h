@@ -36,8 +36,9 @@ struct Settings {
   bool peers = true;  ///< whether devices can access one another's memory
   bool pools = true;
   PoolIpc pool_ipc = PoolIpc::yes;
-  size_t stream_bytes = 0;  ///< of each stream of a context but the first
-  bool reclaim = false;     ///< take idle pool memory back before reporting out of memory
+  size_t stream_bytes = 0;     ///< of each stream of a context but the first
+  bool late_refusals = false;  ///< cuMemAlloc is refused only when all work is over
+  bool reclaim = false;        ///< take idle pool memory back before reporting out of memory
   int driver_version = 13000;
   bool unexported = false;  ///< cuGetProcAddress answers addresses that no exported name has
   double gigabytes_per_second = 20;  ///< timed mode: copies and fills

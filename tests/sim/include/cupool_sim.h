@@ -18,10 +18,10 @@ unsigned long long cupoolSimCalls(const char* symbol);
 void cupoolSimFail(const char* rules);
 
 /// Changes one setting while running: "mode" (late, early, timed), "polls", "judge" (0, 1, report),
-/// "deadlock_ms" (0 = never), "deadlock_watch" (1, for good: a thread looks for circles in which
-/// nobody waits in the driver), "context_event_forgets" (non_blocking, per_thread, destroyed, or ""
-/// for none: cuCtxRecordEvent made wrong on purpose). Returns 0, or -1 for an unknown name or
-/// value.
+/// "late_refusals" (0, 1), "deadlock_ms" (0 = never), "deadlock_watch" (1, for good: a thread looks
+/// for circles in which nobody waits in the driver), "context_event_forgets" (non_blocking,
+/// per_thread, destroyed, or "" for none: cuCtxRecordEvent made wrong on purpose). Returns 0, or -1
+/// for an unknown name or value.
 int cupoolSimSet(const char* name, const char* value);
 
 /// Tells the judge that [ptr, ptr+size) belongs to `owner` from now on (any non-zero number), or

@@ -49,6 +49,19 @@ TEST_F(LegacyMemory, AllocDoesNotWait) {
   EXPECT_EQ(word(p), 0u);
 }
 
+// docs/measurements/2026-11-28-blocking-streams: a refusal may.
+TEST_F(LegacyMemory, OnRequestARefusalWaitsForEverything) {
+  const CUdeviceptr p = alloc(4);
+  ASSERT_EQ(stamp(stream(), p, 1, 1), CUDA_SUCCESS);
+  CUdeviceptr none = 0;
+  ASSERT_EQ(cuMemAlloc(&none, size_t{1} << 40), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(word(p), 0u);
+  ASSERT_EQ(cupoolSimSet("late_refusals", "1"), 0);
+  EXPECT_EQ(cuMemAlloc(&none, size_t{1} << 40), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(word(p), 1u);
+  cupoolSimSet("late_refusals", "0");
+}
+
 TEST_F(LegacyMemory, FreeInAnotherContextDoesNotWaitForThisOne) {
   const CUdeviceptr p = alloc(4);
   CUcontext other = nullptr;
