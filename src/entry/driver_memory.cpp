@@ -52,9 +52,10 @@ CUresult allocate_pitched(Allocator& allocator, const cupool::cuda::Driver& real
   return result;
 }
 
-// An address that is not CUDA's, for which the driver answers as it would for nobody's memory.
+// An address that is not CUDA's, for which the driver answers as it would for nobody's memory. Not
+// const, since a constant page would be one of the file.
 CUdeviceptr no_memory() {
-  alignas(4096) static const char page[4096] = {};
+  alignas(4096) static char page[4096];
   return reinterpret_cast<CUdeviceptr>(page);
 }
 

@@ -29,6 +29,7 @@ import tempfile
 import threading
 
 SERVES = {"CUPOOL_ASYNC": "serve"}
+SERVES_FULL = {"CUPOOL_ASYNC": "serve", "CUPOOL_SIM_MEMORY": "256M"}
 
 # Name, command, environment. The probes are those of tests/preload that end by themselves soon.
 PROGRAMS = [
@@ -72,6 +73,13 @@ PROGRAMS = [
     ("serve_info", "preload/probes/probe_async mode=info", SERVES),
     ("serve_oom", "preload/probes/probe_async mode=oom", SERVES),
     ("serve_sizes", "preload/probes/probe_async mode=sizes", SERVES),
+    ("serve_full", "preload/probes/probe_async_full case=elsewhere by=malloc", SERVES_FULL),
+    ("serve_gone", "preload/probes/probe_async_full case=gone by=async", SERVES_FULL),
+    ("serve_later", "preload/probes/probe_async_full case=later by=async",
+     {**SERVES_FULL, "CUPOOL_SIM_MODE": "timed"}),
+    ("serve_chunk", "preload/probes/probe_async_beside chunk",
+     {**SERVES_FULL, "CUPOOL_SIM_MODE": "timed"}),
+    ("serve_gap", "preload/probes/probe_async_beside gap", {**SERVES_FULL, "CUPOOL_SIM_MODE": "timed"}),
     ("full_device", "preload/probes/probe_full_device", {}),
     ("full_wait", "preload/probes/probe_device_limit mode=wait", {}),
     ("lane_graph", "preload/probes/probe_lane leave=graph", {}),
@@ -105,6 +113,11 @@ CODES = [(re.compile(pattern + "$"), codes.split()) for pattern, codes in [
 # Faults and pairs that once went wrong: always tried.
 FOUND = [
     "serve_info cuStreamSynchronize:1=999",
+    "serve_gone cuStreamQuery:1=999",
+    "serve_gone cuMemGetInfo_v2:1=700!",
+    "serve_later cuCtxRecordEvent:4=901",
+    "serve_chunk cuCtxRecordEvent:4=901",
+    "serve_gap cuMemGetInfo_v2:3=999",
     "full_device cuMemFree_v2:2=1",
     "full_device cuEventCreate:1=999",
     "full_wait cuMemFreeHost:1=999",

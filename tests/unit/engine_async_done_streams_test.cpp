@@ -69,6 +69,21 @@ TEST_F(AsyncDoneStreamsTest, MemoryOfOneThatEndsWithNothingLeftIsAnyStreams) {  
   EXPECT_EQ(again, address);
 }
 
+// The end of the stream is the last chance to ask.
+TEST_F(AsyncDoneStreamsTest, AsIsThatOfOneWhoseAnswerIsRefusedOnce) {  // contract 4
+  gpu.work.store(Work::held);
+  int refusals = 1;
+  idle_driver.is_stream_done = [&](CUstream) {
+    return refusals-- > 0 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+  };
+  for (const bool is_known : {true, false}) {
+    leave_idle(kUnit);
+    async().stream_ends(stream_);
+    EXPECT_EQ(idle().give_back(*context_, To::pool).blocks, is_known ? kUnit : 0u);
+    refusals = 2;
+  }
+}
+
 TEST_F(AsyncDoneStreamsTest, ButNotBesideACaptureOrACallThatSubmitsWork) {  // contract 9, I1
   gpu.work.store(Work::held);
   int asked = 0;

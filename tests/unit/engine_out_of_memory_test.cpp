@@ -144,15 +144,21 @@ TEST_F(OutOfMemoryTest, ACallIsMadeAgainOnlyWhereSomethingCanBeGivenBack) {
   EXPECT_EQ(out_of_memory().retry(rescued), CUDA_SUCCESS);
   EXPECT_EQ(calls_, 1);
   EXPECT_EQ(rescues(), 1u);
-  // A thread without a context, and one whose context has failed.
+  // A thread without a context, and one whose context has failed, which is the program's to know.
   scarce.has_context = false;
   ContextRegistry::current_may_change();
   EXPECT_EQ(out_of_memory().retry(rescued), CUDA_ERROR_OUT_OF_MEMORY);
   scarce.has_context = true;
   ASSERT_EQ(enter(nullptr), context_);
   context_->set_poisoned();
-  EXPECT_EQ(out_of_memory().retry(rescued), CUDA_ERROR_OUT_OF_MEMORY);
-  EXPECT_EQ(calls_, 1);
+  const Call failed = [&] {
+    ++calls_;
+    return CUDA_ERROR_LAUNCH_FAILED;
+  };
+  EXPECT_EQ(out_of_memory().retry(failed), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_EQ(calls_, 2);
+  EXPECT_EQ(out_of_memory().retry_on(0, failed), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_EQ(calls_, 3);
   EXPECT_EQ(rescues(), 1u);
 }
 

@@ -6,11 +6,19 @@
 #include <atomic>
 #include <new>
 
+#include "cuda/errors.h"
 #include "util/mutation.h"
 
 namespace cupool::engine {
 
 namespace {
+
+// A refusal may pass, and a stream that is about to end is not asked later.
+bool has_nothing_left(CUresult (*query)(CUstream), CUstream stream) {
+  CUresult answer = query(stream);
+  if (cuda::is_refusal(answer)) answer = query(stream);
+  return answer == CUDA_SUCCESS || CUPOOL_MUTATED("takes-a-busy-streams-blocks");
+}
 
 StreamUseNumber next_use() {
   static std::atomic<StreamUseNumber> last{0};
@@ -218,8 +226,7 @@ void StreamCaches::stream_ends(CUstream stream, CUresult (*query)(CUstream)) {
         const std::lock_guard own(cache.mutex_);
         cache.use_ = next_use();
       }
-      const bool is_done = query(stream) == CUDA_SUCCESS;
-      if (is_done || CUPOOL_MUTATED("takes-a-busy-streams-blocks")) {
+      if (has_nothing_left(query, stream)) {
         gone.stream = StreamName::kGoneWhenDone;
       }
     }
@@ -305,8 +312,7 @@ BlockList StreamCaches::take(const Context* context, EpochNumber up_to, Which wh
     if (cache.bytes() == 0 || name.context != context || taken.bytes >= most_bytes) return;
     if (query != nullptr) {
       if (name.is_gone() || !has_due(cache)) return;
-      const bool is_busy = query(name.stream) != CUDA_SUCCESS;
-      if (is_busy && !CUPOOL_MUTATED("takes-a-busy-streams-blocks")) return;
+      if (!has_nothing_left(query, name.stream)) return;
     }
     const std::lock_guard own(cache.mutex_);
     const std::uint64_t before = taken.bytes;

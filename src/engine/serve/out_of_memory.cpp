@@ -165,7 +165,12 @@ bool OutOfMemory::reclaim_all_of(Context& context, Patience& patience, const Giv
     if (!drained) {
       context.threads().drain(Drain::all);
       idle_.retire_cached(context);
-      newest = std::max(ordering.newest(), async_.idle().covering_epoch(context));
+      newest = ordering.newest();
+      // A refusal of a fence may pass: wait() makes one more attempt, after which it waits for all
+      // work. For memory of streams the driver alone would not: only for a fence.
+      const EpochNumber idle = async_.idle().covering_epoch(context);
+      const bool is_fenced = ordering.fence(std::max(idle, newest));
+      if (idle > newest && (is_fenced || ordering.fence(idle))) newest = idle;
     }
     const auto wait = [&] { return ordering.wait(newest, std::min(left_ns, kOneVisitNs)); };
     WaitResult result = wait();

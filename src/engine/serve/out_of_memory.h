@@ -139,13 +139,19 @@ class OutOfMemory {
   template <typename Call>
   CUresult retry_here(const Call& real, Patience& patience) {
     Context* context = registry_.current();
-    if (context == nullptr || !context->usable()) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (context == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!context->usable()) return real();  // not until after the first attempt: the error (I7)
     return retry_in(*context, real, patience);
   }
   template <typename Call>
   CUresult retry_of(int ordinal, const Call& real, Patience patience) {
-    for (Context* context : registry_.contexts_of(ordinal)) {
+    const auto contexts = registry_.contexts_of(ordinal);
+    for (Context* context : contexts) {
       if (context->usable()) return retry_in(*context, real, patience);
+    }
+    if (contexts.begin() != contexts.end()) {  // likewise
+      const CUresult result = real();
+      if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
     }
     if (ordinal < 0 || ordinal >= stats::kMaxDevices) return CUDA_ERROR_OUT_OF_MEMORY;
     return ask_neighbours(registry_.devices().of(ordinal), real, patience);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "cuda/errors.h"
 #include "cuda/scopes.h"
 #include "engine/serve/failure.h"
 #include "engine/serve/giving_back.h"
@@ -48,7 +49,8 @@ std::optional<std::uint64_t> Room::free_bytes(Context& context) {
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   if (!scope.ok()) return std::nullopt;
-  const CUresult result = driver_.cuMemGetInfo_v2(&free_bytes, &total_bytes);
+  CUresult result = driver_.cuMemGetInfo_v2(&free_bytes, &total_bytes);
+  if (cuda::is_refusal(result)) result = driver_.cuMemGetInfo_v2(&free_bytes, &total_bytes);
   if (result != CUDA_SUCCESS) note_failure(context, result);
   const bool known =
       result == CUDA_SUCCESS && total_bytes + kRoomBeside >= context.device().total_bytes();
