@@ -52,4 +52,13 @@ inline bool is_passing_refusal(CUresult result) {
   return is_refusal(result) && !is_capture_refusal(result);
 }
 
+/// The answer of a call on which the order of memory or a capture depends: it is made three times
+/// at most, since a refusal may pass.
+template <typename Call>
+CUresult insist(const Call& call) {
+  CUresult answer = call();
+  for (int more = 2; more != 0 && is_passing_refusal(answer); --more) answer = call();
+  return answer;
+}
+
 }  // namespace cupool::cuda

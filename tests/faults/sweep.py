@@ -123,6 +123,7 @@ FOUND = [
     "full_wait cuMemFreeHost:1=999",
     "lane_graph cuStreamIsCapturing:1=1",
     "reset cuStreamQuery:2=999,>cuMemFreeAsync:1=1",
+    "lane_graph cuStreamWaitEvent:2=1,>cuEventSynchronize:1=999",
     "errors_driver cuPointerGetAttributes:2=999,>cuPointerGetAttributes:1=1",
     "errors_driver cuCtxPopCurrent_v2:2=201,>cuCtxGetCurrent:1=3",
 ]
@@ -132,8 +133,8 @@ FOUND = [
 ONLY_THE_DRIVER = [("cuMemPoolExport", "cuIpcGetMemHandle", None),
                    ("cuMemPoolCreate", "cuIpcGetMemHandle", "1")]
 
-# They show how much memory is free. What the driver refuses twice to take back stays.
-SINGLE_FAULTS = {"serve_info", "full_device"}
+# They show how much memory is free, or how soon. What the driver refuses twice to take back, or to tell, stays.
+SINGLE_FAULTS = {"serve_info", "serve_gap", "full_device"}
 
 EACH_CALL_UP_TO = 4   # of one function; from there on ever fewer of the later ones
 PLAIN_CALLS_TRIED = 100  # the nearest, then as many of the others, then the rest

@@ -9,6 +9,7 @@
 
 #include "config/settings.h"
 #include "cuda/capture_state.h"
+#include "cuda/errors.h"
 #include "cuda/scopes.h"
 #include "cuda/stream_kind.h"
 #include "engine/context/context.h"
@@ -82,7 +83,7 @@ void wait_for(const cuda::Driver& driver, const Stream& stream, Point& point) {
   const bool streams = DeviceWaits::hold_up_streams(stream, is_own);
   if (is_own && (queues || streams)) {
     const cuda::RelaxedCaptureScope relaxed(driver);
-    driver.cuEventSynchronize(point.event());
+    cuda::insist([&] { return driver.cuEventSynchronize(point.event()); });
     point.number = 0;
     point.owner->stats().add(stats::Counter::stream_waits_total);
     return;

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "cuda/capture_state.h"
+#include "cuda/errors.h"
 #include "cuda/scopes.h"
 #include "cuda/stream_kind.h"
 #include "engine/reclaim/lane.h"
@@ -51,7 +52,8 @@ void DependentLaunch::serialise(const cuda::Driver& driver, CUstream stream, boo
     const cuda::RelaxedCaptureScope relaxed(driver);
     LaneMark::wait(driver);
     if (!all && !behind_free) return;
-    waited_ = driver.cuStreamSynchronize(stream) == CUDA_SUCCESS && !may_capture_;
+    const CUresult waited = cuda::insist([&] { return driver.cuStreamSynchronize(stream); });
+    waited_ = waited == CUDA_SUCCESS && !may_capture_;
     return;
   }
   if (is_of_lane(stream) && !may_capture_) recorded_ = LaneMark::recorded();

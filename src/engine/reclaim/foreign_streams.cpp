@@ -6,6 +6,7 @@
 // event may be of another context or device); docs/measurements.
 #include "engine/reclaim/foreign_streams.h"
 
+#include "cuda/errors.h"
 #include "cuda/scopes.h"
 #include "cuda/stream_kind.h"
 #include "engine/reclaim/legacy_stream.h"
@@ -22,15 +23,14 @@ bool ForeignStreams::order_behind(CUstream stream) {
   const bool is_own = known && other == context_;
   if (known && (is_own ? stand_for_free(stream) : queue_wait(stream, other))) return true;
   if (known && !is_alone(stream)) wait_for_legacy(other);
-  return driver_.cuStreamSynchronize(stream) == CUDA_SUCCESS ||
-         driver_.cuStreamSynchronize(stream) == CUDA_SUCCESS ||  // a refusal may pass
-         is_own;                                                 // the fences cover it
+  const CUresult waited = cuda::insist([&] { return driver_.cuStreamSynchronize(stream); });
+  return waited == CUDA_SUCCESS || is_own;  // the fences cover it
 }
 
 // The free would have been an operation behind its work.
 void ForeignStreams::wait_for_legacy(CUcontext context) const {
   const cuda::ContextScope scope(driver_, context);
-  if (scope.ok()) driver_.cuStreamSynchronize(CU_STREAM_LEGACY);
+  if (scope.ok()) cuda::insist([&] { return driver_.cuStreamSynchronize(CU_STREAM_LEGACY); });
 }
 
 bool ForeignStreams::is_alone(CUstream stream) const {

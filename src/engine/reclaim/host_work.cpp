@@ -6,6 +6,7 @@
 #include <iterator>
 #include <new>
 
+#include "cuda/errors.h"
 #include "cuda/scopes.h"
 #include "util/mutation.h"
 
@@ -141,7 +142,7 @@ WaitResult HostWork::wait() {
       if (!result.waited) detach_locked(newest);
       result.waited = true;
       lock.unlock();
-      answer = driver_.cuEventSynchronize(event);
+      answer = cuda::insist([&] { return driver_.cuEventSynchronize(event); });
       lock.lock();
     }
     if (answer == CUDA_SUCCESS) done_locked(*entry, asked);

@@ -2,6 +2,7 @@
 // The event of the mark, and the waits for it.
 #include "engine/reclaim/lane_mark.h"
 
+#include "cuda/errors.h"
 #include "cuda/scopes.h"
 #include "util/mutation.h"
 
@@ -60,8 +61,10 @@ bool LaneMark::wait_for_stream(const cuda::Driver& driver) {
   const cuda::ContextScope scope(driver, context_.load(std::memory_order_relaxed));
   const CUstream stream = stream_.load();
   if (!scope.ok()) return false;
-  return (stream == nullptr ? driver.cuCtxSynchronize() : driver.cuStreamSynchronize(stream)) ==
-         CUDA_SUCCESS;
+  return cuda::insist([&] {
+           return stream == nullptr ? driver.cuCtxSynchronize()
+                                    : driver.cuStreamSynchronize(stream);
+         }) == CUDA_SUCCESS;
 }
 
 // On the device, so that the host does not wait. The stream may be one of another context. The
@@ -80,7 +83,9 @@ bool LaneMark::Use::put_behind(const cuda::Driver& driver, CUstream stream) cons
   if (is_stale()) return wait_for_stream(driver);
   if (event == nullptr) return false;
   if (driver.cuEventQuery(event) == CUDA_SUCCESS) return true;
-  if (driver.cuStreamWaitEvent(stream, event, 0) != CUDA_SUCCESS) driver.cuEventSynchronize(event);
+  if (driver.cuStreamWaitEvent(stream, event, 0) != CUDA_SUCCESS) {
+    cuda::insist([&] { return driver.cuEventSynchronize(event); });
+  }
   return false;
 }
 
@@ -98,7 +103,7 @@ bool LaneMark::wait(const cuda::Driver& driver, Wait wait) {
   if (is_stale()) {
     wait_for_stream(driver);
   } else if (event != nullptr) {
-    driver.cuEventSynchronize(event);
+    cuda::insist([&] { return driver.cuEventSynchronize(event); });
   }
   return true;
 }
