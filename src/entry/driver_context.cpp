@@ -150,6 +150,7 @@ CUresult begin_capture(CUstream stream, const Call& call) {
     Observer* observer = cupool::process::observer();
     return observer == nullptr ? call() : observer->begin_capture(stream, call);
   }
+  allocator->default_pools().async().idle().before_capture();
   return allocator->streams().begin_capture(stream, call);
 }
 

@@ -164,6 +164,28 @@ TEST(StreamOrderedMemory, OfAStreamThatHasNothingLeftIsThereAlthoughTheDeviceIsB
   }
 }
 
+// A capture leaves alone what nobody may ask during it.
+TEST(StreamOrderedMemory, OfBeforeACaptureIsThereDuringIt) {
+  for (const char* by : {"async", "malloc", "info", "trim"}) {
+    expect_memory_at_once(std::string("captured by=") + by);
+  }
+}
+
+// A trim takes only what a wait has covered.
+TEST(StreamOrderedMemory, OfAnEndedContextIsThereAtOnce) {
+  for (const char* end : {"reset", "release", "other", "managed", "setpool"}) {
+    for (const char* by : {"malloc", "info"}) {
+      for (const char* mode : {"late", "timed"}) {
+        SCOPED_TRACE(std::string(end) + ", " + by + ", " + mode);
+        const PreloadedRun run =
+            expect_same(std::string("probe_async_full case=ended end=") + end + " by=" + by, 0, 1,
+                        serving({{"CUPOOL_SIM_MODE", mode}, {"CUPOOL_SIM_MEMORY", "256M"}}));
+        EXPECT_EQ(run.process.out, "allocated 0\n");
+      }
+    }
+  }
+}
+
 // A driver without room may look for some until all work is over. To the driver, what lies idle is
 // in use.
 const Environment kLateRefusals = {
@@ -286,15 +308,26 @@ TEST(StreamOrderedMemory, LeavesTheOrderThatBlockingStreamsGive) {
   }
 }
 
-TEST(StreamOrderedMemory, IsMissedWhereTheDriverIsAskedFirst) {  // mutation testing
+// Mutation testing.
+TEST(StreamOrderedMemory, IsMissed) {
   if (!tested_build().sanitizer.empty()) GTEST_SKIP() << "no such engine with a sanitizer";
-  Environment environment =
-      serving(with(kLateRefusals, {{"CUPOOL_STATS", "off"},
-                                   {"CUPOOL_TEST_MUTATION", "asks-before-it-gives-back"}}));
-  environment["LD_PRELOAD"] = tested_build().folder + "/tests/libcupool_mutable.so";
-  const ProcessResult run =
-      run_plain("probe_async_full case=gone by=malloc longest=6", environment);
-  EXPECT_EQ(run.out, "allocated 0\nat once 0\n") << run.describe();
+  const struct {
+    const char* mutation;
+    const char* program;
+    const char* out;
+  } rows[] = {{"asks-before-it-gives-back", "gone by=malloc longest=6", "allocated 0\nat once 0\n"},
+              {"begins-a-capture-without-a-fence", "captured by=info", "allocated 1\nat once 1\n"},
+              {"ends-without-a-wait", "ended end=reset by=info", "allocated 1\n"},
+              {"ends-without-a-wait", "ended end=managed by=info", "allocated 1\n"}};
+  for (const auto& [mutation, program, out] : rows) {
+    SCOPED_TRACE(mutation);
+    Environment environment =
+        serving(with(kLateRefusals, {{"CUPOOL_STATS", "off"}, {"CUPOOL_TEST_MUTATION", mutation}}));
+    environment["LD_PRELOAD"] = tested_build().folder + "/tests/libcupool_mutable.so";
+    const ProcessResult run =
+        run_plain(std::string("probe_async_full case=") + program, environment);
+    EXPECT_EQ(run.out, out) << run.describe();
+  }
 }
 
 // Contract 12, mutation testing.

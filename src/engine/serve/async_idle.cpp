@@ -14,6 +14,7 @@
 #include "engine/serve/failure.h"
 #include "engine/serve/giving_back.h"
 #include "util/clock.h"
+#include "util/mutation.h"
 #include "util/uncancelled.h"
 
 namespace cupool::engine {
@@ -44,7 +45,9 @@ EpochNumber AsyncIdle::settle(Context& context, Look look) {
   if (!visit) return kNoEpoch;
   if (look == Look::none) return ordering.epochs().complete_up_to();
   EpochNumber wanted = caches_.idle(&context).freed_up_to;
-  if (wanted >= ordering.epochs().open() || !ordering.fence(wanted)) {
+  // During a capture there are the fences of before it: see before_capture().
+  const bool can_record = !Serving::any_capture();
+  if (can_record && (wanted >= ordering.epochs().open() || !ordering.fence(wanted))) {
     wanted = ordering.epochs().join(0, 1);
   }
   const std::uint64_t start_ns = util::now_ns();
@@ -150,7 +153,7 @@ BlockList AsyncIdle::take_unused(Context& context, Look look, StreamCaches::Whic
 }
 
 AsyncIdle::Given AsyncIdle::give_back(Context& context, To to, std::uint64_t limit_ns, Look look) {
-  if (!AsyncBlocks::any() || Serving::any_capture() || caches_.idle(&context).bytes == 0) return {};
+  if (!AsyncBlocks::any() || caches_.idle(&context).bytes == 0) return {};
   const util::Uncancelled throughout;
   const ContextVisit visit(context, limit_ns);
   if (!visit || !context.usable()) return {};
@@ -176,6 +179,28 @@ AsyncIdle::Given AsyncIdle::give_back(Context& context, To to, std::uint64_t lim
 void AsyncIdle::give_back_of(int device, const Context* own) {
   for (Context* const each : registry_.contexts_of(device)) {
     give_back(*each, To::pool, each == own ? 0 : kShortNs);
+  }
+}
+
+// What goes back in order is covered by no wait, and a trim takes nothing else. Streams are asked
+// of what they have freed so far, without a fence, which may be refused.
+void AsyncIdle::before_end(Context& context) {
+  if (!AsyncBlocks::any() || CUPOOL_MUTATED("ends-without-a-wait")) return;
+  const ContextVisit visit(context);
+  if (!visit || !context.usable() || covering_epoch(context) == kNoEpoch) return;
+  context.ordering().begin_synchronize();  // closes that epoch
+  give_back(context, To::pool, 0, Look::none);
+}
+
+// During the capture no fence can be recorded, and no stream asked.
+void AsyncIdle::before_capture() {
+  if (!AsyncBlocks::any() || Serving::any_capture()) return;
+  if (CUPOOL_MUTATED("begins-a-capture-without-a-fence")) return;
+  for (Context* const each : registry_.all()) {
+    const StreamCaches::Idle idle = caches_.idle(each);
+    if (idle.bytes == 0 || !each->usable()) continue;
+    settle(*each, Look::once);
+    each->ordering().fence(idle.freed_up_to);  // a refusal may pass
   }
 }
 
@@ -276,6 +301,7 @@ void AsyncIdle::give_all_back() {
     if (caches_.idle(context).bytes == 0) continue;
     const ContextVisit visit(*context, kLongestWaitForOthersNs);
     if (!visit || !context->usable()) continue;
+    before_end(*context);
     GivingBack part(idle_.give_backs());
     BlockList idle = caches_.context_ends(context);
     part.gave_back = !idle.empty();

@@ -53,8 +53,14 @@ class AsyncIdle {
     if (AsyncBlocks::any()) caches_.end_decay_step();
   }
 
+  /// A capture is about to begin, of any stream: records what tells during it which memory the GPU
+  /// does not use.
+  void before_capture();
   /// A stream is about to be destroyed that is no default one.
   void stream_ends(CUstream stream);
+  /// The context is about to end, or cupool to stop serving there: what the GPU does not use goes
+  /// back. Other threads still visit the context.
+  void before_end(Context& context);
   /// The driver is about to end `context`, with its streams: idle memory goes back.
   void context_ends(Context& context);
   /// The driver has ended it. `alone`: see ContextEnd.

@@ -41,7 +41,10 @@ class ContextEnding {
   template <typename Call, typename HasEnded>
   CUresult end(Context* context, const Call& real, const HasEnded& has_ended, bool alive = true) {
     if (context == nullptr) return real();
-    if (alive) out_of_memory_.context_ends(*context);
+    if (alive) {
+      out_of_memory_.context_ends(*context);
+      async_.idle().before_end(*context);
+    }
     const ContextEnd end(*context);
     if (alive) {
       context->threads().points().wait(driver_);

@@ -11,6 +11,9 @@
 //   case=later      by a third stream, while the stream still has work that takes some time; as one
 //                   block (by=async), or as blocks of the same size (by=blocks)
 //   case=gone_later likewise, but the stream is destroyed
+//   case=captured   as elsewhere, while another stream captures, before which the stream was done
+//   case=ended      after the context's end (end=reset, release), beside another context
+//                   (end=other), or after cupool has stopped serving (end=managed, setpool)
 //   case=plain      by cuMemAlloc, freed by cuMemFree and waited for
 //   case=waits      by cuMemAlloc, freed by cuMemFree behind work of a second, while another thread
 //                   frees small blocks in stream order and is done with them
@@ -33,17 +36,18 @@ using probe::make_served_stream;
 using probe::over;
 
 constexpr size_t kBlock = 40 * kMiB;
-constexpr size_t kWanted = 120 * kMiB;  // more than is free beside four blocks
+constexpr size_t kWanted = 120 * kMiB;       // more than is free beside four blocks
+constexpr size_t kWantedLater = 200 * kMiB;  // more than is free beside two
 
 void* pointer(CUdeviceptr address) {
   return reinterpret_cast<void*>(address);
 }
 
 // By what it is wanted for. Returns the memory, or null for what only asks.
-CUdeviceptr want(const std::string& by, CUstream stream) {
+CUdeviceptr want(const std::string& by, CUstream stream, size_t bytes = kWanted) {
   CUdeviceptr wanted = 0;
-  if (by == "async") probe::say("allocated", cuMemAllocAsync(&wanted, kWanted, stream));
-  if (by == "malloc") probe::say("allocated", cuMemAlloc(&wanted, kWanted));
+  if (by == "async") probe::say("allocated", cuMemAllocAsync(&wanted, bytes, stream));
+  if (by == "malloc") probe::say("allocated", cuMemAlloc(&wanted, bytes));
   // The second one finds no room.
   for (int i = 0; by == "blocks" && i < 3; ++i) {
     MUST(cuMemAllocAsync(&wanted, kBlock, stream));
@@ -58,15 +62,53 @@ CUdeviceptr want(const std::string& by, CUstream stream) {
     MUST(cuMemPoolTrimTo(pool, 0));
     uint64_t reserved = 0;
     MUST(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
-    probe::say("allocated", reserved > kWanted);
+    probe::say("allocated", reserved > bytes);
   }
   if (by == "info") {
     size_t total = 0;
     size_t free = 0;
     MUST(cuMemGetInfo(&free, &total));
-    probe::say("allocated", free < kWanted);
+    probe::say("allocated", free < bytes);
   }
   return wanted;
+}
+
+// What the stream had used is idle by then, and its work complete.
+void end(const std::string& how, CUcontext context) {
+  if (how == "reset") MUST(cuDevicePrimaryCtxReset(0));
+  if (how == "release") MUST(cuDevicePrimaryCtxRelease(0));
+  if (how == "reset" || how == "release") {
+    MUST(cuDevicePrimaryCtxRetain(&context, 0));
+    MUST(cuCtxSetCurrent(context));
+  }
+  if (how == "other") {
+    CUcontext other = nullptr;
+    MUST(cuCtxCreate(&other, nullptr, 0, 0));
+    MUST(cuDevicePrimaryCtxRelease(0));
+  }
+  CUdeviceptr managed = 0;
+  if (how == "managed") MUST(cuMemAllocManaged(&managed, 4096, CU_MEM_ATTACH_GLOBAL));
+  if (how == "setpool") {
+    CUmemoryPool pool = nullptr;
+    CUmemPoolProps properties{};
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    MUST(cuMemPoolCreate(&pool, &properties));
+    MUST(cuDeviceSetMemPool(0, pool));
+  }
+}
+
+void want_after_the_end(const std::string& how, const std::string& by, CUcontext context,
+                        CUstream stream) {
+  for (int round = 0; round < 2; ++round) {
+    CUdeviceptr blocks[4] = {};
+    for (CUdeviceptr& block : blocks) MUST(cuMemAllocAsync(&block, kBlock, stream));
+    for (CUdeviceptr block : blocks) MUST(cuMemsetD8Async(block, 1, 4096, stream));
+    for (CUdeviceptr block : blocks) MUST(cuMemFreeAsync(block, stream));
+  }
+  MUST(cuStreamSynchronize(stream));
+  end(how, context);
+  want(by, nullptr, kWantedLater);
 }
 
 // Each free of the other thread's could end the wait. There are more of them than attempts.
@@ -110,7 +152,12 @@ int main(int argc, char** argv) {
     wait_beside_small_frees(context, stream);
     return 0;
   }
+  if (which == "ended") {
+    want_after_the_end(probe::argument(argc, argv, "end", "reset"), by, context, stream);
+    return 0;
+  }
   const bool own = which == "own";
+  const bool captured = which == "captured";
   CUdeviceptr kept = 0;  // as much may lie idle as the program had at its peak
   CUdeviceptr blocks[4] = {};
   MUST(cuMemAllocAsync(&kept, 8 * kMiB, stream));
@@ -120,7 +167,7 @@ int main(int argc, char** argv) {
     MUST(plain ? cuMemAlloc(&block, kBlock) : cuMemAllocAsync(&block, kBlock, stream));
     cupoolSimOwner(pointer(block), kBlock, ++owner);
   }
-  if (!plain) go_on_until_over(own ? stream : other);
+  if (!plain && !captured) go_on_until_over(own ? stream : other);
   for (CUdeviceptr block : blocks) {
     MUST(cuMemsetD8Async(block, 1, 4096, stream));
     cupoolSimOwner(pointer(block), kBlock, 0);
@@ -134,6 +181,13 @@ int main(int argc, char** argv) {
   if (works_on) go_on_for(300'000'000, stream);
   if (!works_on && !own) MUST(cuStreamSynchronize(stream));
   if (which == "gone" || which == "gone_later") MUST(cuStreamDestroy(stream));
+  CUstream capturing = nullptr;
+  CUgraph graph = nullptr;
+  if (captured) {
+    MUST(cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_RELAXED));
+    go_on_until_over(other);
+  }
   const auto start = std::chrono::steady_clock::now();
   const CUstream wants = own || which == "beside" ? stream : third;
   const CUdeviceptr wanted = want(by, wants);
@@ -144,6 +198,10 @@ int main(int argc, char** argv) {
     MUST(cuMemsetD8Async(wanted, 1, 4096, wants));
   }
   over = true;
+  if (captured) {
+    MUST(cuStreamEndCapture(capturing, &graph));
+    MUST(cuGraphDestroy(graph));
+  }
   MUST(cuCtxSynchronize());
   MUST(cuMemFree(kept));
   if (wanted != 0) MUST(cuMemFree(wanted));
