@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <optional>
 #include <thread>
 
@@ -52,6 +53,95 @@ bool can_make_event(const cuda::Driver& driver, Context& context) {
 }
 
 }  // namespace
+
+CUresult OutOfMemory::retry_here(const Attempt& real, Patience& patience) try {
+  Context* context = registry_.current();
+  if (context == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!context->usable()) return real();  // not until after the first attempt: the error (I7)
+  return retry_in(*context, real, patience);
+} catch (const std::bad_alloc&) {
+  return real.last();
+}
+
+CUresult OutOfMemory::retry_of(int ordinal, const Attempt& real, Patience patience) try {
+  const auto contexts = registry_.contexts_of(ordinal);
+  for (Context* context : contexts) {
+    if (context->usable()) return retry_in(*context, real, patience);
+  }
+  if (contexts.begin() != contexts.end()) {  // likewise
+    const CUresult result = real();
+    if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
+  }
+  if (ordinal < 0 || ordinal >= stats::kMaxDevices) return CUDA_ERROR_OUT_OF_MEMORY;
+  return ask_neighbours(registry_.devices().of(ordinal), real, patience);
+} catch (const std::bad_alloc&) {
+  return real.last();
+}
+
+CUresult OutOfMemory::retry_where_short(const Attempt& real, Patience& patience,
+                                        const Device* only) try {
+  if (room_.beside_idle_memory(only, patience.wanted_bytes())) {
+    const CUresult result = real();  // another thread may just have given memory back
+    if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
+    if (room_.beside_idle_memory(only, patience.wanted_bytes())) return result;
+  }
+  if (only != nullptr) return retry_of(only->ordinal(), real, patience);
+  Context* context = registry_.current();
+  const Device* first = context == nullptr ? nullptr : &context->device();
+  patience.left_ns();  // one time for all devices
+  CUresult result = retry_here(real, patience);
+  for (const Device* device : registry_.devices().all()) {
+    if (result != CUDA_ERROR_OUT_OF_MEMORY) break;
+    if (device != first) result = retry_of(device->ordinal(), real, patience);
+  }
+  return result;
+} catch (const std::bad_alloc&) {
+  return real.last();
+}
+
+CUresult OutOfMemory::retry_in(Context& context, const Attempt& real, Patience& patience) {
+  CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+  const auto has_room = [&] { return room_.is_there(context.device(), patience.wanted_bytes()); };
+  const bool had_room = has_room();
+  std::uint64_t tried_ns = util::now_ns() - kLongestCallNs;
+  for (int round = 0; result == CUDA_ERROR_OUT_OF_MEMORY && round < kRetries; ++round) {
+    // Once on each device even where the call has no patience left: what is complete needs none.
+    if (round != 0 && patience.over() && !patience.hurries()) break;
+    if (!more_given_back(context, &tried_ns, patience)) break;
+    result = real();
+  }
+  // A sticky error may have kept memory back. Then the program gets that error (I7).
+  const bool answered = context.usable() && !cuda::shut_down();
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && !answered) result = real();
+  // With room for it, neither a neighbour's memory nor a stream's is the cause, unless the room is
+  // newer than the refusal.
+  const auto is_refused_beside_room = [&] {
+    return result == CUDA_ERROR_OUT_OF_MEMORY && answered && has_room();
+  };
+  if (is_refused_beside_room()) {
+    if (!had_room) result = real();
+    if (had_room || is_refused_beside_room()) return result;
+  }
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && answered) {
+    result = ask_neighbours(context.device(), real, patience);
+  }
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) make_spare_streams(context);
+  if (result == CUDA_SUCCESS) {
+    context.stats().add(Counter::oom_rescues_total);
+    stats::note_event(EventKind::oom_rescue, context.stats(), 0);
+  }
+  return result;
+}
+
+// Several attempts, because the neighbours need memory themselves.
+CUresult OutOfMemory::ask_neighbours(Device& device, const Attempt& real, Patience& patience) {
+  CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+  Asking asking;
+  while (result == CUDA_ERROR_OUT_OF_MEMORY && neighbours_gave(device, patience, &asking)) {
+    result = real();
+  }
+  return result;
+}
 
 // The pools are those of all contexts of the device, of which one may be about to end.
 void OutOfMemory::end_preallocation(Context& context) {

@@ -2,7 +2,6 @@
 // A call that ran out of memory is repeated after idle memory was given back (contract 4).
 #pragma once
 
-#include <new>
 #include <optional>
 
 #include "engine/context/context_registry.h"
@@ -22,6 +21,25 @@ constexpr std::uint64_t page_table_bytes(std::uint64_t host_bytes) {
   return host_bytes / 512 + 1;
 }
 
+/// A call of the program's that may be made again. Of no type of its own, since each function has
+/// one.
+class Attempt {
+ public:
+  template <typename Call>
+  explicit Attempt(const Call& call)
+      : call_(&call), make_([](const void* made) { return (*static_cast<const Call*>(made))(); }) {}
+  CUresult operator()() const { return last_ = make_(call_); }
+
+  /// Without host memory for what attempts need, this is the program's answer: no exception crosses
+  /// a C boundary.
+  CUresult last() const { return last_; }
+
+ private:
+  const void* call_;
+  CUresult (*make_)(const void*);
+  mutable CUresult last_ = CUDA_ERROR_OUT_OF_MEMORY;
+};
+
 /// Thread-safe.
 class OutOfMemory {
  public:
@@ -39,7 +57,7 @@ class OutOfMemory {
   /// Repeats a call that ran out of memory, if idle memory could be given back.
   template <typename Call>
   CUresult retry(const Call& real, Patience& patience) {
-    return until_heap_is_short(real, [&](const auto& call) { return retry_here(call, patience); });
+    return retry_here(Attempt(real), patience);
   }
   template <typename Call>
   CUresult retry(const Call& real) {
@@ -60,8 +78,7 @@ class OutOfMemory {
   /// Without a context on it, nothing here is idle, but neighbours are asked.
   template <typename Call>
   CUresult retry_on(int ordinal, const Call& real, Patience patience = Patience()) {
-    return until_heap_is_short(real,
-                               [&](const auto& call) { return retry_of(ordinal, call, patience); });
+    return retry_of(ordinal, Attempt(real), patience);
   }
 
   /// As retry(), for a call that takes memory of the device `only` (null: not known, the current
@@ -69,8 +86,7 @@ class OutOfMemory {
   /// Nothing is given back where memory cannot be the cause.
   template <typename Call>
   CUresult retry_anywhere(const Call& real, Patience& patience, const Device* only = nullptr) {
-    return until_heap_is_short(
-        real, [&](const auto& call) { return retry_where_short(call, patience, only); });
+    return retry_where_short(Attempt(real), patience, only);
   }
 
   /// Whether `bytes` fit on the device of `context` (null: not known) when it is empty. If not, no
@@ -125,99 +141,11 @@ class OutOfMemory {
   // Assumed duration of a call that ran out of memory, since its start is not known.
   static constexpr std::uint64_t kLongestCallNs = 10'000'000;
 
-  // Makes `attempts` of the call. Without host memory for what they need, the driver's last answer
-  // is the program's: no exception crosses a C boundary.
-  template <typename Call, typename Attempts>
-  static CUresult until_heap_is_short(const Call& real, const Attempts& attempts) {
-    CUresult last = CUDA_ERROR_OUT_OF_MEMORY;
-    try {
-      return attempts([&] { return last = real(); });
-    } catch (const std::bad_alloc&) {
-      return last;
-    }
-  }
-  template <typename Call>
-  CUresult retry_here(const Call& real, Patience& patience) {
-    Context* context = registry_.current();
-    if (context == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (!context->usable()) return real();  // not until after the first attempt: the error (I7)
-    return retry_in(*context, real, patience);
-  }
-  template <typename Call>
-  CUresult retry_of(int ordinal, const Call& real, Patience patience) {
-    const auto contexts = registry_.contexts_of(ordinal);
-    for (Context* context : contexts) {
-      if (context->usable()) return retry_in(*context, real, patience);
-    }
-    if (contexts.begin() != contexts.end()) {  // likewise
-      const CUresult result = real();
-      if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
-    }
-    if (ordinal < 0 || ordinal >= stats::kMaxDevices) return CUDA_ERROR_OUT_OF_MEMORY;
-    return ask_neighbours(registry_.devices().of(ordinal), real, patience);
-  }
-  template <typename Call>
-  CUresult retry_where_short(const Call& real, Patience& patience, const Device* only) {
-    if (room_.beside_idle_memory(only, patience.wanted_bytes())) {
-      const CUresult result = real();  // another thread may just have given memory back
-      if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
-      if (room_.beside_idle_memory(only, patience.wanted_bytes())) return result;
-    }
-    if (only != nullptr) return retry_of(only->ordinal(), real, patience);
-    Context* context = registry_.current();
-    const Device* first = context == nullptr ? nullptr : &context->device();
-    patience.left_ns();  // one time for all devices
-    CUresult result = retry_here(real, patience);
-    for (const Device* device : registry_.devices().all()) {
-      if (result != CUDA_ERROR_OUT_OF_MEMORY) break;
-      if (device != first) result = retry_of(device->ordinal(), real, patience);
-    }
-    return result;
-  }
-  template <typename Call>
-  CUresult retry_in(Context& context, const Call& real, Patience& patience) {
-    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    const auto has_room = [&] { return room_.is_there(context.device(), patience.wanted_bytes()); };
-    const bool had_room = has_room();
-    std::uint64_t tried_ns = util::now_ns() - kLongestCallNs;
-    for (int round = 0; result == CUDA_ERROR_OUT_OF_MEMORY && round < kRetries; ++round) {
-      // Once on each device even where the call has no patience left: what is complete needs none.
-      if (round != 0 && patience.over() && !patience.hurries()) break;
-      if (!more_given_back(context, &tried_ns, patience)) break;
-      result = real();
-    }
-    // A sticky error may have kept memory back. Then the program gets that error (I7).
-    const bool answered = context.usable() && !cuda::shut_down();
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && !answered) result = real();
-    // With room for it, neither a neighbour's memory nor a stream's is the cause, unless the room
-    // is newer than the refusal.
-    const auto is_refused_beside_room = [&] {
-      return result == CUDA_ERROR_OUT_OF_MEMORY && answered && has_room();
-    };
-    if (is_refused_beside_room()) {
-      if (!had_room) result = real();
-      if (had_room || is_refused_beside_room()) return result;
-    }
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && answered) {
-      result = ask_neighbours(context.device(), real, patience);
-    }
-    if (result == CUDA_ERROR_OUT_OF_MEMORY) make_spare_streams(context);
-    if (result == CUDA_SUCCESS) {
-      context.stats().add(stats::Counter::oom_rescues_total);
-      stats::note_event(stats::EventKind::oom_rescue, context.stats(), 0);
-    }
-    return result;
-  }
-  // Several attempts, because the neighbours need memory themselves.
-  template <typename Call>
-  CUresult ask_neighbours(Device& device, const Call& real, Patience& patience) {
-    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    Asking asking;
-    while (result == CUDA_ERROR_OUT_OF_MEMORY && neighbours_gave(device, patience, &asking)) {
-      result = real();
-    }
-    return result;
-  }
+  CUresult retry_here(const Attempt& real, Patience& patience);
+  CUresult retry_of(int ordinal, const Attempt& real, Patience patience);
+  CUresult retry_where_short(const Attempt& real, Patience& patience, const Device* only);
+  CUresult retry_in(Context& context, const Attempt& real, Patience& patience);
+  CUresult ask_neighbours(Device& device, const Attempt& real, Patience& patience);
   void end_preallocation(Context& context);
   std::uint64_t give_back_done(Device& device, AsyncIdle::Look look);
   bool may_do(Device& device, std::uint64_t gave, Patience& patience);
