@@ -377,7 +377,12 @@ __attribute__((destructor)) void report_at_unload() {
 }  // namespace
 
 engine::Allocator* detail::start() {
-  if (stopped.load(std::memory_order_relaxed) || cuda::shut_down() || !enabled()) return nullptr;
+  if (stopped.load(std::memory_order_relaxed) || cuda::shut_down()) return nullptr;
+  if (!enabled()) {
+    // No free waits here, so that no launch has to be looked at.
+    [[maybe_unused]] static const bool ended = (engine::PinnedMemory::end_without_lock(), true);
+    return nullptr;
+  }
   if (observing.load(std::memory_order_acquire) != nullptr) return nullptr;
   return start_engine();
 }

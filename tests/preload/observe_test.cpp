@@ -108,5 +108,20 @@ TEST(Mode, OffIsAsDisabled) {
   EXPECT_TRUE(run.reports.empty());
 }
 
+// The parameters of kernels tell which free has to wait.
+TEST(Mode, OffAsksNothingAtALaunch) {
+  const ScratchFolder folder;
+  const std::string file = folder.path() + "/calls";
+  for (const char* mode : {"pool", "off"}) {
+    const PreloadedRun run = run_preloaded("probe_host_memory case=busy",
+                                           {{"CUPOOL_MODE", mode}, {"CUPOOL_SIM_CALLS", file}});
+    EXPECT_EQ(run.process.exit_code, 0) << run.describe();
+    const std::string calls = read_file(file);
+    EXPECT_NE(calls.find("cuLaunchKernel"), std::string::npos) << calls;
+    const bool asks = calls.find("cuFuncGetParamInfo") != std::string::npos;
+    EXPECT_EQ(asks, std::string(mode) == "pool") << calls;
+  }
+}
+
 }  // namespace
 }  // namespace preload

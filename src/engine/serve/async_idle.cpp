@@ -198,7 +198,10 @@ void AsyncIdle::before_capture() {
   if (CUPOOL_MUTATED("begins-a-capture-without-a-fence")) return;
   for (Context* const each : registry_.all()) {
     const StreamCaches::Idle idle = caches_.idle(each);
-    if (idle.bytes == 0 || !each->usable()) continue;
+    if (idle.bytes == 0) continue;
+    // Another thread may end that context, and wait there for work that waits for the program.
+    const ContextVisit visit(*each, kShortNs);
+    if (!visit || !each->usable()) continue;
     settle(*each, Look::once);
     each->ordering().fence(idle.freed_up_to);  // a refusal may pass
   }
